@@ -63,8 +63,8 @@ def write_model(folder: Path, family: str) -> Path:
     return folder
 
 
-def write_task(folder: Path, kind: str) -> Path:
-    """Write a task folder of a kind."""
+def write_task(folder: Path, kind: str, sizes: dict[str, int] = SIZES) -> Path:
+    """Write a task folder of a kind; `sizes` are those of the splits, except of retrieval."""
     folder.mkdir(parents=True)
     if kind in {"ir", "zs"}:
         _write_retrieval(folder, kind)
@@ -73,7 +73,7 @@ def write_task(folder: Path, kind: str) -> Path:
         draw = {"sc": _labelled, "ml": _several, "sr": _scored, "tc": _tagged, "qa": _question}[
             kind
         ]
-        for split, size in SIZES.items():
+        for split, size in sizes.items():
             rows = [{"id": f"{split}-{number}", **draw(rng)} for number in range(size)]
             write_jsonl(folder / f"{split}.jsonl", rows)
     if kind == "sc":

@@ -96,13 +96,7 @@ def assert_same(actual: Tensor, wanted: Tensor, states: list[Tensor], *, dtype: 
 @GROUPS
 @WINDOWS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["sdpa", "dense"])
-def test_equals_the_definition(
-    dtype: torch.dtype,
-    sliding_window: int | None,
-    num_key_heads: int,
-    causal: bool,
-    reference_attention: Callable[..., Tensor],
-) -> None:
+def test_equals_the_definition(dtype, sliding_window, num_key_heads, causal, reference_attention):
     states = make_states(num_key_heads, dtype)
     output = attend(states, causal=causal, sliding_window=sliding_window)
     wanted = expected(reference_attention, states, causal=causal, sliding_window=sliding_window)
@@ -110,9 +104,7 @@ def test_equals_the_definition(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["sdpa", "dense"])
-def test_scores_are_scaled_as_the_layer_says(
-    dtype: torch.dtype, reference_attention: Callable[..., Tensor]
-) -> None:
+def test_scores_are_scaled_as_the_layer_says(dtype, reference_attention):
     states = make_states(2, dtype)
     output = attend(states, causal=True, scaling=0.9)
     wanted = expected(reference_attention, states, causal=True, scaling=0.9)
@@ -124,12 +116,8 @@ def test_scores_are_scaled_as_the_layer_says(
 @pytest.mark.parametrize("has_mask", [True, False], ids=["cpu", "as-on-cuda"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_capped_scores_equal_the_definition(
-    dtype: torch.dtype,
-    has_mask: bool,
-    sliding_window: int | None,
-    causal: bool,
-    reference_attention: Callable[..., Tensor],
-) -> None:
+    dtype, has_mask, sliding_window, causal, reference_attention
+):
     """On CUDA in half precision the batch brings no mask; one is built where scores are capped."""
     states = make_states(2, dtype)
     options: dict[str, Any] = {"sliding_window": sliding_window, "softcap": 1.5}
@@ -141,7 +129,7 @@ def test_capped_scores_equal_the_definition(
 
 
 @CAUSAL
-def test_dense_and_sdpa_are_one_function(causal: bool) -> None:
+def test_dense_and_sdpa_are_one_function(causal):
     query, key, value = (part.detach() for part in make_states(NUM_HEADS))
     mask = block_mask(CU_SEQLENS, shape=(2, ROW_LENGTH), causal=causal, dtype=torch.float32)
     dense = attention._dense(query, key, value, mask, scaling=None, dropout=0.0)
@@ -149,7 +137,7 @@ def test_dense_and_sdpa_are_one_function(causal: bool) -> None:
     assert_close(dense, fused, atol=2e-6, rtol=0)
 
 
-def test_dropout_drops_attention_weights() -> None:
+def test_dropout_drops_attention_weights():
     for dtype in (torch.float32, torch.bfloat16):
         states = make_states(2, dtype)
         with torch.random.fork_rng(devices=[]):
@@ -159,7 +147,7 @@ def test_dropout_drops_attention_weights() -> None:
         assert torch.equal(attend(states, causal=False, dropout=1.0), torch.zeros_like(dropped))
 
 
-def test_block_mask_is_open_within_segments_alone() -> None:
+def test_block_mask_is_open_within_segments_alone():
     cu_seqlens = torch.tensor([0, 2, 3, 6], dtype=torch.int32)  # rows of 3: 2 + 1, then 3
     closed = float("-inf")
     both = block_mask(cu_seqlens, shape=(2, 3), causal=False, dtype=torch.float32)
@@ -175,7 +163,7 @@ def test_block_mask_is_open_within_segments_alone() -> None:
     ]
 
 
-def test_backend_follows_device_and_precision() -> None:
+def test_backend_follows_device_and_precision():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert backend(cpu, torch.float32) == "sdpa"
     assert backend(cpu, torch.bfloat16) == "dense"
@@ -189,21 +177,21 @@ class TestRefusals:
     """What our function does not compute it refuses."""
 
     @pytest.mark.parametrize("missing", ["cu_seqlens", "max_seqlen", "causal"])
-    def test_missing_arguments(self, missing: str) -> None:
+    def test_missing_arguments(self, missing):
         with pytest.raises(ModelError, match=r"Identity was called without cu_seqlens"):
             packed_attention(nn.Identity(), *make_states(2), None, **{**arguments(), missing: None})
 
-    def test_mask_beside_segments(self) -> None:
+    def test_mask_beside_segments(self):
         mask = torch.zeros(2, 1, ROW_LENGTH, ROW_LENGTH)
         with pytest.raises(ModelError, match="attention_mask"):
             packed_attention(nn.Identity(), *make_states(2), mask, **arguments())
 
-    def test_sinks(self) -> None:
+    def test_sinks(self):
         extra = {"s_aux": torch.zeros(NUM_HEADS)}
         with pytest.raises(ModelError, match="Identity has attention sinks"):
             attend(make_states(2), causal=True, **extra)
 
-    def test_what_other_backends_need_is_ignored(self) -> None:
+    def test_what_other_backends_need_is_ignored(self):
         states = make_states(2)
         output = attend(states, causal=True, softcap=None, position_ids=torch.zeros(2, 10))
         assert torch.equal(output, attend(states, causal=True))
@@ -225,34 +213,32 @@ class TestVarlenOptions:
             (True, 1, (0, 0)),
         ],
     )
-    def test_new(
-        self, causal: bool, sliding_window: int | None, window_size: tuple[int, int]
-    ) -> None:
+    def test_new(self, causal, sliding_window, window_size):
         options = varlen_options(
             set(self.NEW), causal=causal, scaling=None, sliding_window=sliding_window
         )
         assert options == {"window_size": window_size}
 
     @CAUSAL
-    def test_old(self, causal: bool) -> None:
+    def test_old(self, causal):
         options = varlen_options(set(self.OLD), causal=causal, scaling=None, sliding_window=None)
         assert options == {"is_causal": causal}
 
-    def test_scale_is_passed_on(self) -> None:
+    def test_scale_is_passed_on(self):
         for accepted in (self.NEW, self.OLD):
             options = varlen_options(set(accepted), causal=True, scaling=0.5, sliding_window=None)
             assert options["scale"] == 0.5
 
-    def test_old_torch_has_no_windows(self) -> None:
+    def test_old_torch_has_no_windows(self):
         with pytest.raises(ModelError, match=r"sliding windows need torch 2\.13"):
             varlen_options(set(self.OLD), causal=True, scaling=None, sliding_window=4)
 
     @CAUSAL
-    def test_unknown_torch_is_refused(self, causal: bool) -> None:
+    def test_unknown_torch_is_refused(self, causal):
         with pytest.raises(ModelError, match="neither window_size nor is_causal"):
             varlen_options({"query", "scale"}, causal=causal, scaling=None, sliding_window=None)
 
-    def test_the_installed_torch_is_known(self) -> None:
+    def test_the_installed_torch_is_known(self):
         import inspect
 
         accepted = set(inspect.signature(varlen.varlen_attn).parameters)
@@ -304,14 +290,7 @@ class TestVarlen:
     @CAUSAL
     @GROUPS
     @WINDOWS
-    def test_equals_sdpa(
-        self,
-        sliding_window: int | None,
-        num_key_heads: int,
-        causal: bool,
-        calls: list[dict[str, Any]],
-        request: pytest.FixtureRequest,
-    ) -> None:
+    def test_equals_sdpa(self, sliding_window, num_key_heads, causal, calls, request):
         is_old = "old" in request.node.callspec.id.split("-")
         states = make_states(num_key_heads)
         options = {"causal": causal, "sliding_window": sliding_window, "scaling": 0.7}
@@ -324,14 +303,14 @@ class TestVarlen:
         assert len(calls) == 1
         assert calls[0]["key_heads"] == (NUM_HEADS if is_old else num_key_heads)
 
-    def test_no_mask_is_built_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_mask_is_built_for_it(self, monkeypatch):
         monkeypatch.setattr(attention, "backend", lambda *_: "varlen")
         passed = arguments(dtype=torch.bfloat16)
         assert passed["block_mask"] is None
         assert passed["cu_seqlens"] is CU_SEQLENS
         assert (passed["max_seqlen"], passed["causal"]) == (MAX_SEQLEN, True)
 
-    def test_dropout_that_it_cannot_compute_is_refused(self, calls: list[dict[str, Any]]) -> None:
+    def test_dropout_that_it_cannot_compute_is_refused(self, calls):
         options = {"causal": False, "sliding_window": None, "scaling": None}
         with pytest.raises(ModelError, match=r"dropout 0\.1.*batching: padded"):
             attend(make_states(NUM_HEADS), **options, block_mask=None, dropout=0.1)

@@ -38,7 +38,7 @@ Inputs = dict[str, NDArray[np.int64]]
 
 
 @pytest.mark.parametrize("family", EXPORTED)
-def test_graph_equals_model(family: str, tmp_path: Path) -> None:
+def test_graph_equals_model(family, tmp_path):
     folder = save_open(family, tmp_path / "model")
     assert write_onnx(folder, tmp_path / "graph") <= TOLERANCE
     measured = worst_difference(folder, computing(tmp_path / "graph" / "onnx" / "model.onnx"))
@@ -46,9 +46,7 @@ def test_graph_equals_model(family: str, tmp_path: Path) -> None:
     record(family, "onnx", measured)
 
 
-def test_large_weights_lie_beside_and_pooling_is_left_out(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_large_weights_lie_beside_and_pooling_is_left_out(tmp_path, capfd):
     folder = save_open("roberta", tmp_path / "model")
     capfd.readouterr()
     write_onnx(folder, tmp_path / "graph", pooling=False, inline_bytes=0)
@@ -63,10 +61,7 @@ def test_large_weights_lie_beside_and_pooling_is_left_out(
 
 
 @pytest.mark.parametrize("family", [each for each in TESTED if each not in EXPORTED])
-def test_trace_equals_model_and_calls_what_graphs_have(
-    family: str, tmp_path: Path, trace: Callable[[Path], ExportedProgram],
-    calls_in_graphs: set[Call],
-) -> None:  # fmt: skip
+def test_trace_equals_model_and_calls_what_graphs_have(family, tmp_path, trace, calls_in_graphs):
     """The trace is right for every length, and each of its calls is one in a graph above.
 
     torch translates a trace to ONNX call by call, which takes five times as long.
@@ -83,7 +78,7 @@ def test_trace_equals_model_and_calls_what_graphs_have(
 
 
 @pytest.mark.parametrize(("family", "other"), SAME_MODULES.items())
-def test_same_modules_make_the_same_graph(family: str, other: str) -> None:
+def test_same_modules_make_the_same_graph(family, other):
     ours, theirs = (AutoModel.from_config(tiny_config(name)) for name in (family, other))
     assert {type(module) for module in ours.modules()} <= {type(m) for m in theirs.modules()}
 

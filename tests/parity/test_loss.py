@@ -38,15 +38,6 @@ def reference(hidden, weight, labels):
     return F.cross_entropy((hidden @ weight.T).float(), labels, reduction="sum")
 
 
-@pytest.mark.parametrize("count", [1, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP, 3 * GROUP + 5])
-def test_equals_torch_in_fp32(count):
-    given = problem(count)
-    for ours, theirs in zip(
-        losses(summed_cross_entropy, *given), losses(reference, *given), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("count", [GROUP, 3 * GROUP + 5])
 def test_near_torch_in_bf16(count):
     hidden, weight, labels = problem(count)
@@ -112,17 +103,6 @@ def test_without_gradient_only_the_sum_is_made():
     torch.testing.assert_close(value, reference(*given), rtol=1e-5, atol=1e-5)
 
 
-def test_sum_is_additive_over_batches():
-    # Sum the loss, divide once: parts of a batch add up to the whole.
-    hidden, weight, labels = problem(30)
-    whole = losses(summed_cross_entropy, hidden, weight, labels)
-    first = losses(summed_cross_entropy, hidden[:11], weight, labels[:11])
-    second = losses(summed_cross_entropy, hidden[11:], weight, labels[11:])
-    torch.testing.assert_close(first[0] + second[0], whole[0])
-    torch.testing.assert_close(first[2] + second[2], whole[2], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(torch.cat([first[1], second[1]]), whole[1])
-
-
 def full_problem(count: int):
     generator = torch.Generator().manual_seed(count)
     return (*problem(count), torch.randn(VOCAB, generator=generator))
@@ -130,7 +110,7 @@ def full_problem(count: int):
 
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("count", [1, GROUP, 3 * GROUP + 5])
+@pytest.mark.parametrize("count", [1, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP, 3 * GROUP + 5])
 def test_bias_and_cap_equal_plain_autograd(count, has_bias, softcap):
     hidden, weight, labels, bias = full_problem(count)
     leaves = [hidden, weight] + [bias] * has_bias

@@ -24,8 +24,6 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.qa import EncodedQuestions
-from biphasic.tasks.kinds.tagging import EncodedTagging
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
@@ -93,7 +91,7 @@ def pooled(folder: Path, tokenizer: TextTokenizer, texts: list[str], batching: B
     return encoder(folder, tokenizer, batching=batching).pooled(sequences)
 
 
-def test_pooled_states_equal_padded_ones_and_theirs(folder: Path, tokenizer: TextTokenizer) -> None:
+def test_pooled_states_equal_padded_ones_and_theirs(folder, tokenizer):
     texts = [row["text"] for row in lines("ir/scifact/queries.jsonl")[:20]]
     texts += [row["text"] for row in lines("ir/scifact/corpus.jsonl")[:10]]
     packed = pooled(folder, tokenizer, texts, "packed")
@@ -124,9 +122,7 @@ def scifact_part() -> RetrievalTask:
     )
 
 
-def test_zero_shot_retrieval_equals_sentence_transformers(
-    folder: Path, tokenizer: TextTokenizer
-) -> None:
+def test_zero_shot_retrieval_equals_sentence_transformers(folder, tokenizer):
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
     task = scifact_part()
@@ -149,7 +145,7 @@ def test_zero_shot_retrieval_equals_sentence_transformers(
     assert ours["recall_at_100"] == pytest.approx(theirs["cosine_recall@100"], abs=1e-4)
 
 
-def test_first_tokens_of_words_equal_transformers(folder: Path, tokenizer: TextTokenizer) -> None:
+def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
     rows = lines("tc/uner_en/test.jsonl")
     # Words that WordPiece cuts, with characters beyond ASCII among them.
     rows = [row for row in rows if not " ".join(row["tokens"]).isascii()] + rows
@@ -159,7 +155,6 @@ def test_first_tokens_of_words_equal_transformers(folder: Path, tokenizer: TextT
     )
     task = TaggingTask(info("tc", "entity_f1"), ("O", "B-X"), dict.fromkeys(SPLITS, sentences))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
-    assert isinstance(encoded, EncodedTagging)
     theirs = AutoTokenizer.from_pretrained(folder)(
         [list(sentence.words) for sentence in sentences], is_split_into_words=True
     )
@@ -172,7 +167,7 @@ def test_first_tokens_of_words_equal_transformers(folder: Path, tokenizer: TextT
     assert num_cut > NUM_SENTENCES / 2
 
 
-def test_answer_tokens_equal_transformers(folder: Path, tokenizer: TextTokenizer) -> None:
+def test_answer_tokens_equal_transformers(folder, tokenizer):
     rows = [row for row in lines("qa/squad/test.jsonl") if row["answers"]["text"]][:NUM_QUESTIONS]
     questions = tuple(
         Question(
@@ -183,7 +178,6 @@ def test_answer_tokens_equal_transformers(folder: Path, tokenizer: TextTokenizer
     )  # fmt: skip
     task = QuestionTask(info("qa", "f1"), dict.fromkeys(SPLITS, questions))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
-    assert isinstance(encoded, EncodedQuestions)
     theirs = AutoTokenizer.from_pretrained(folder)(
         [question.question for question in questions], [question.context for question in questions]
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,17 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.errors import ModelError
-from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute import attention
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import hidden_states
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
-from biphasic.training.recipe import Precision
 from biphasic.training.step.optimizer import MasterWeights, set_precision
 from biphasic.training.step.passes import summed_loss
 
 pytestmark = pytest.mark.slow
 
-Build = Callable[..., PreTrainedModel]
 Documents = list[NDArray[np.int64]]
 
 FAMILIES = ("llama", "qwen3", "eurobert", "modernbert")
@@ -52,11 +49,7 @@ def alone(model: PreTrainedModel, document: NDArray[np.int64], *, causal: bool) 
 
 
 def input_gradient(
-    model: PreTrainedModel,
-    batch: PackedBatch,
-    positions: slice,
-    *,
-    causal: bool,
+    model: PreTrainedModel, batch: PackedBatch, positions: slice, *, causal: bool
 ) -> Tensor:
     """Return the gradient of some hidden states with respect to all input embeddings, by token."""
     leaves: list[Tensor] = []
@@ -82,9 +75,8 @@ class TestPacking:
     @PRECISION
     @ANY_FAMILY
     def test_packed_equals_alone(
-        self, family: str, precision: Precision, causal: bool,
-        tiny_model: Build, token_documents: Documents, packed: PackedBatch,
-    ) -> None:  # fmt: skip
+        self, family, precision, causal, tiny_model, token_documents, packed
+    ):
         model = tiny_model(family)
         set_precision(model, precision)
         together = hidden_states(model, packed, causal=causal)
@@ -96,9 +88,8 @@ class TestPacking:
     @CAUSAL
     @FAMILY
     def test_a_leak_would_show(
-        self, family: str, causal: bool, monkeypatch: pytest.MonkeyPatch,
-        tiny_model: Build, token_documents: Documents, packed: PackedBatch,
-    ) -> None:  # fmt: skip
+        self, family, causal, monkeypatch, tiny_model, token_documents, packed
+    ):
         """The models are such that one mask for the whole row changes much."""
         model = tiny_model(family)
         whole_rows = torch.arange(0, 3 * packed.row_length, packed.row_length, dtype=torch.int32)
@@ -116,10 +107,7 @@ class TestPacking:
     @CAUSAL
     @PRECISION
     @ANY_FAMILY
-    def test_no_gradient_crosses_documents(
-        self, family: str, precision: Precision, causal: bool,
-        tiny_model: Build, packed: PackedBatch,
-    ) -> None:  # fmt: skip
+    def test_no_gradient_crosses_documents(self, family, precision, causal, tiny_model, packed):
         model = tiny_model(family)
         set_precision(model, precision)
         segments = zip(packed.cu_seqlens[:-1].tolist(), packed.cu_seqlens[1:].tolist(), strict=True)
@@ -132,9 +120,7 @@ class TestPacking:
 
     @CAUSAL
     @FAMILY
-    def test_direction_of_sight(
-        self, family: str, causal: bool, tiny_model: Build, packed: PackedBatch
-    ) -> None:
+    def test_direction_of_sight(self, family, causal, tiny_model, packed):
         """The first token's state depends on later tokens if and only if nothing is causal."""
         start, end = packed.spans[0].tolist()
         first = slice(start, start + 1)
@@ -164,9 +150,8 @@ class TestOwnAttention:
         ],
     )
     def test_same_hidden_states(
-        self, family: str, changes: dict, causal: bool, implementation: str,
-        tiny_model: Build, token_documents: Documents, own_attention: Callable,
-    ) -> None:  # fmt: skip
+        self, family, changes, causal, implementation, tiny_model, token_documents, own_attention
+    ):
         model = tiny_model(family, **changes)
         theirs = own_attention(model, implementation).base_model(
             input_ids=torch.from_numpy(token_documents[0])[None]
@@ -175,9 +160,7 @@ class TestOwnAttention:
         assert_close(ours, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
 
     @pytest.mark.parametrize("family", ["gemma3", "qwen2", "modernbert"])
-    def test_windows_are_seen(
-        self, family: str, tiny_model: Build, token_documents: Documents
-    ) -> None:
+    def test_windows_are_seen(self, family, tiny_model, token_documents):
         """The equality above would not hold if windows were ignored."""
         causal = family != "modernbert"
         wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
@@ -186,7 +169,7 @@ class TestOwnAttention:
         states = [alone(model, token_documents[0], causal=causal) for model in (narrow, broad)]
         assert float((states[0] - states[1]).detach().abs().max()) > BROAD
 
-    def test_modernbert_window_reaches_half_of_local_attention(self, tiny_model: Build) -> None:
+    def test_modernbert_window_reaches_half_of_local_attention(self, tiny_model):
         model = tiny_model("modernbert", num_hidden_layers=2)  # the second layer is local
         batch = pack_sequences([np.arange(4, 19)], row_length=15, pad_id=0)
         layer = model.base_model.layers[1].attn
@@ -253,10 +236,7 @@ class TestCalls:
     @CAUSAL
     @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
     @ANY_FAMILY
-    def test_every_layer_calls_it(
-        self, family: str, checkpointing: bool, causal: bool,
-        tiny_model: Build, packed: PackedBatch, calls: list[tuple[object, dict[str, Any]]],
-    ) -> None:  # fmt: skip
+    def test_every_layer_calls_it(self, family, checkpointing, causal, tiny_model, packed, calls):
         model = tiny_model(family, attention_dropout=0.0).train()
         layers = attention_layers(model)
         if checkpointing:
@@ -274,9 +254,7 @@ class TestCalls:
 
     @CAUSAL
     @ANY_FAMILY
-    def test_checkpointing_changes_no_gradient(
-        self, family: str, causal: bool, tiny_model: Build, packed: PackedBatch
-    ) -> None:
+    def test_checkpointing_changes_no_gradient(self, family, causal, tiny_model, packed):
         model = tiny_model(family).train()
         plain = weight_gradients(model, packed, causal=causal)
         model.activation_checkpointing_enable()
@@ -289,9 +267,8 @@ class TestCalls:
         [("llama", True, False), ("eurobert", False, True), ("modernbert", False, False)],
     )
     def test_compiled_models_call_it(
-        self, family: str, causal: bool, checkpointing: bool, request: pytest.FixtureRequest,
-        tiny_model: Build, packed: PackedBatch,
-    ) -> None:  # fmt: skip
+        self, family, causal, checkpointing, request, tiny_model, packed
+    ):
         num_layers = 2 if family == "modernbert" else 1  # of each kind one
         model, plain = (tiny_model(family, num_hidden_layers=num_layers).train() for _ in range(2))
         if checkpointing:
@@ -312,9 +289,7 @@ class TestCalls:
         assert_close(hidden_states(model, packed, causal=causal), shattered, atol=1e-5, rtol=0)
 
     @ANY_FAMILY
-    def test_padding_mask_is_refused(
-        self, family: str, tiny_model: Build, packed: PackedBatch
-    ) -> None:
+    def test_padding_mask_is_refused(self, family, tiny_model, packed):
         model = tiny_model(family)
         input_ids = torch.from_numpy(packed.input_ids)
         arguments = attention.attention_arguments(
@@ -326,18 +301,12 @@ class TestCalls:
             with pytest.raises(ModelError, match="attention_mask"):
                 model(input_ids=input_ids, attention_mask=mask, **arguments)
 
-    @ANY_FAMILY
-    def test_unpacked_call_is_refused(self, family: str, tiny_model: Build) -> None:
-        with pytest.raises(ModelError, match="without cu_seqlens"):
-            tiny_model(family)(input_ids=torch.ones(1, 4, dtype=torch.int64))
-
 
 @CAUSAL
 @ANY_FAMILY
 def test_variable_length_kernel_gives_the_same_states(
-    family: str, causal: bool, monkeypatch: pytest.MonkeyPatch,
-    tiny_model: Build, packed: PackedBatch, reference_attention: Callable[..., Tensor],
-) -> None:  # fmt: skip
+    family, causal, monkeypatch, tiny_model, packed, reference_attention
+):
     """Whole models on the path of the CUDA kernel, which the reference stands in for."""
     num_calls = 0
 
@@ -356,20 +325,6 @@ def test_variable_length_kernel_gives_the_same_states(
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     assert_close(hidden_states(model, packed, causal=causal), plain, atol=1e-5, rtol=0)
     assert num_calls == 3  # one for each layer
-
-
-@CAUSAL
-@PRECISION
-@FAMILY
-def test_families_keep_the_contract(
-    family: str, precision: Precision, causal: bool, tiny_model: Build
-) -> None:
-    # Windows as in the published model: the probe's documents of six tokens fit.
-    changes = {"local_attention": 128} if family == "modernbert" else {}
-    model = tiny_model(family, **changes).train()
-    set_precision(model, precision)
-    check_contract(model, causal=causal)
-    assert model.training
 
 
 def row_batch(token_documents: Documents, *, row_length: int = 24) -> RowBatch:
@@ -393,71 +348,12 @@ def supervise(batch: RowBatch, objective: str) -> Supervision:
     return supervision
 
 
-class TestLoss:
-    """Our summed loss against the loss of transformers' own classes."""
-
-    def test_clm_equals_llama(
-        self, tiny_model: Build, token_documents: Documents, own_attention: Callable
-    ) -> None:
-        model = tiny_model("llama")
-        theirs = own_attention(model, "sdpa")
-        batch = row_batch(token_documents)
-        expected = torch.zeros(())
-        for start, end in batch.packed.spans:
-            tokens = torch.from_numpy(batch.packed.input_ids.reshape(-1)[start:end])[None]
-            # Their mean is over all tokens but the first, which nothing predicts.
-            expected += theirs(input_ids=tokens, labels=tokens).loss * (end - start - 1)
-        supervision = supervise(batch, "clm")
-        assert len(supervision.labels) == sum(len(each) - 1 for each in token_documents)
-        ours = summed_loss(model, supervision)
-        assert_close(ours, expected, atol=0, rtol=1e-5)
-        self.assert_same_gradients(model, ours, theirs, expected)
-
-    def test_mlm_equals_eurobert(
-        self, tiny_model: Build, token_documents: Documents, own_attention: Callable
-    ) -> None:
-        model = tiny_model("eurobert")
-        theirs = own_attention(model, "sdpa")
-        batch = row_batch(token_documents)
-        supervision = supervise(batch, "mlm")
-        labels = np.full(batch.packed.input_ids.size, -100)
-        labels[supervision.positions] = supervision.labels
-        expected, count = torch.zeros(()), 0
-        for start, end in batch.packed.spans:
-            shown = torch.from_numpy(supervision.rows.input_ids.reshape(-1)[start:end])[None]
-            wanted = torch.from_numpy(labels[start:end])[None]
-            masked = int((wanted != -100).sum())
-            assert masked == int((shown == VOCABULARY.mask_id).sum())
-            if masked:  # their mean of nothing is NaN
-                expected += theirs(input_ids=shown, labels=wanted).loss * masked
-            count += masked
-        assert count == len(supervision.labels) > 10
-        ours = summed_loss(model, supervision)
-        assert_close(ours, expected, atol=0, rtol=1e-5)
-        self.assert_same_gradients(model, ours, theirs, expected)
-
-    @staticmethod
-    def assert_same_gradients(
-        model: PreTrainedModel, ours: Tensor, theirs: PreTrainedModel, expected: Tensor
-    ) -> None:
-        (ours / 7).backward()  # the division by the batch's supervised tokens scales all alike
-        (expected / 7).backward()
-        wanted = dict(theirs.named_parameters())
-        for name, parameter in model.named_parameters():
-            gradient, reference = parameter.grad, wanted[name].grad
-            assert gradient is not None, name
-            assert reference is not None, name
-            assert_close(gradient, reference, atol=1e-5 * float(reference.abs().max()), rtol=0)
-
-
 class TestAccumulation:
     """Several micro-batches make one batch."""
 
     @pytest.mark.parametrize("objective", ["clm", "mlm"])
     @PRECISION
-    def test_micro_batches_equal_one_batch(
-        self, precision: Precision, objective: str, tiny_model: Build, token_documents: Documents
-    ) -> None:
+    def test_micro_batches_equal_one_batch(self, precision, objective, tiny_model, token_documents):
         whole = row_batch(token_documents[:3])  # in the last no token is masked
         total = len(supervise(whole, objective).labels)
         gradients = []
@@ -478,7 +374,7 @@ class TestAccumulation:
             norm = float((gradient - accumulated[name]).norm() / gradient.norm())
             assert norm <= tolerance, name
 
-    def test_gradients_are_summed_in_fp32(self, tiny_model: Build) -> None:
+    def test_gradients_are_summed_in_fp32(self, tiny_model):
         """In bf16 the sum would stop at 1: the next number after it is 1 + 2**-7."""
         model = tiny_model("eurobert")
         weights = set_precision(model, "bf16")

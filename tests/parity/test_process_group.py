@@ -90,22 +90,28 @@ def base(tmp_path_factory, worker_id) -> Path:
     return (folder if worker_id == "master" else folder.parent) / "process groups"
 
 
+def outcomes_once(base: Path, data: TrainingData, ranks: int, make_runs: Callable) -> dict:
+    """Return the outcomes of runs by name; the first test process that asks trains them."""
+    with FileLock(f"{base}-{ranks}.lock"):
+        known = base / f"{ranks}.json"
+        if not known.is_file():
+            outcomes = process_outcomes(base / f"{ranks}", data, make_runs(), ranks=ranks)
+            known.write_text(json.dumps(outcomes))
+        return json.loads(known.read_text())
+
+
 @pytest.fixture(scope="module")
 def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
     """What two ranks made of all runs, and of some that are interrupted or fail."""
-    with FileLock(f"{base}-2.lock"):
-        folder = base / "2"
-        known = base / "2.json"
-        if not known.is_file():
-            # One process stops after three steps; the process group goes on.
-            stopped = make_recipe(CLM, MLM, **FP32)
-            with pytest.raises(StoppedError, match="stopped after 3 steps"):
-                alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
-            known.write_text(
-                json.dumps(process_outcomes(folder, training_data, runs_of_two(base, make_recipe),
-                                         ranks=2))
-            )  # fmt: skip
-        return json.loads(known.read_text())
+
+    def runs() -> list[dict]:
+        # One process stops after three steps; the process group goes on.
+        stopped = make_recipe(CLM, MLM, **FP32)
+        with pytest.raises(StoppedError, match="stopped after 3 steps"):
+            alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
+        return runs_of_two(base, make_recipe)
+
+    return outcomes_once(base, training_data, 2, runs)
 
 
 def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
@@ -143,43 +149,36 @@ def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
 @pytest.fixture(scope="module")
 def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
     """Three ranks share four rows; the second run stops, the third goes on from there."""
-    with FileLock(f"{base}-3.lock"):
-        known = base / "3.json"
-        if not known.is_file():
-            recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-            common = {"recipe": recipe, "heldout_every": 2}
-            once, twice = str(base / "three"), str(base / "three-stopped")
-            runs = [
-                {"name": "whole", "store": once, **common},
-                {"name": "stopped", "store": twice, "stop_at": 4, **common},
-                {"name": "resumed", "store": twice, **common},
-            ]
-            outcomes = process_outcomes(base / "3", training_data, runs, ranks=3)
-            known.write_text(json.dumps(outcomes))
-        return json.loads(known.read_text())
+
+    def runs() -> list[dict]:
+        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
+        common = {"recipe": recipe, "heldout_every": 2}
+        once, twice = str(base / "three"), str(base / "three-stopped")
+        return [
+            {"name": "whole", "store": once, **common},
+            {"name": "stopped", "store": twice, "stop_at": 4, **common},
+            {"name": "resumed", "store": twice, **common},
+        ]
+
+    return outcomes_once(base, training_data, 3, runs)
 
 
 @pytest.fixture(scope="module")
 def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
     """Four ranks divide the weights, also from where two ranks or one process stopped."""
-    with FileLock(f"{base}-4.lock"):
-        known = base / "4.json"
-        if not known.is_file():
-            shutil.copytree(base / "sharded-left", base / "grown")
-            recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
 
-            def described(name: str, shard: dict[str, Any], **more: Any) -> dict:
-                common = {"name": name, "recipe": recipe, "heldout_every": 2, "compute": shard}
-                return {**common, "store": str(base / f"four-{name}"), **more}
+    def runs() -> list[dict]:
+        shutil.copytree(base / "sharded-left", base / "grown")
+        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
+        common = {"recipe": recipe, "heldout_every": 2}
+        shards = {"full": FULL, "hybrid": HYBRID, "grown": HYBRID}
+        stores = {"full": "four-full", "hybrid": "four-hybrid", "grown": "grown"}
+        return [
+            {"name": name, "compute": shard, "store": str(base / stores[name]), **common}
+            for name, shard in shards.items()
+        ]
 
-            runs = [
-                described("full", FULL),
-                described("hybrid", HYBRID),
-                described("grown", HYBRID, store=str(base / "grown")),
-            ]
-            outcomes = process_outcomes(base / "4", training_data, runs, ranks=4)
-            known.write_text(json.dumps(outcomes))
-        return json.loads(known.read_text())
+    return outcomes_once(base, training_data, 4, runs)
 
 
 @pytest.fixture(scope="module")

@@ -49,12 +49,7 @@ class GridModel:
 
 
 def finetune_grid(
-    plan: PlannedEvaluation,
-    *,
-    scratch: Path,
-    num_workers: int,
-    num_threads: int,
-    console: Console,
+    plan: PlannedEvaluation, *, scratch: Path, num_workers: int, num_threads: int, console: Console
 ) -> GridModel:
     """Run the missing fine-tunings of one task, and return the best model of the grid.
 
@@ -118,22 +113,16 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     protocol, num_train = training.protocol, training.epoch or 0
     noun = "query-document pairs" if training.info.kind == "ir" else "examples"
     steps = protocol.num_steps(num_train)
+    runs = "1 run" if num_runs == 1 else f"{num_runs} runs"
+    passes = steps / math.ceil(num_train / protocol.batch_size)
+    times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
     text = (
-        f"{task.info.name}: {_runs(num_runs)}, {num_runs - num_missing} of them finished; each has "
-        f"about {steps:,} steps of {protocol.batch_size} and reads {num_train:,} {noun} "
-        f"{_times(steps / math.ceil(num_train / protocol.batch_size))}"
+        f"{task.info.name}: {runs}, {num_runs - num_missing} of them finished; each has "
+        f"about {steps:,} steps of {protocol.batch_size} and reads {num_train:,} {noun} {times}"
     )
     if steps == protocol.max_steps:
         text += f"; limited by max_steps={steps} (--set max_steps=...)"
     return text
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
-
-
-def _times(passes: float) -> str:
-    return "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:

@@ -85,8 +85,11 @@ def plan_evaluation(
         {name: value for name, value in grid.items() if value is not None},
         where="evaluate",
     )
-    settings = _settings_of(protocol)
     is_paper = protocol == PAPER
+    if isinstance(protocol, FinetuneProtocol):
+        settings = protocol.model_dump(include=protocol.model_fields_set)
+    else:
+        settings = {} if protocol is None or protocol == PAPER else dict(protocol)
     limits = model_limits(encoder.folder)
 
     def protocol_of(task: TaskConfig, needed: Mapping[str, Any]) -> FinetuneProtocol:
@@ -131,21 +134,8 @@ def plan_evaluation(
     return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
 
 
-def _settings_of(
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
-) -> dict[str, Any]:
-    """Return the settings of the user, which override those of tasks."""
-    if isinstance(protocol, FinetuneProtocol):
-        return protocol.model_dump(include=protocol.model_fields_set)
-    return {} if protocol is None or protocol == PAPER else dict(protocol)
-
-
 def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a tokenizer fits its model.
-
-    Raises:
-        ModelError: The tokenizer has more entries than the model.
-    """
+    """Check that a tokenizer fits its model."""
     if tokenizer.vocab_size > limits.num_embeddings:
         raise ModelError(
             f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
@@ -172,7 +162,6 @@ def task_from_text(text: str) -> TaskConfig:
 
 
 def _name_of(place: Path) -> str:
-    """Return the name of a task from its file or folder."""
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():

@@ -105,12 +105,13 @@ def check_export(
     Raises:
         ModelError: The folder cannot be loaded, is causal, or gives other token ids.
     """
-    changed = _change_later_token(reference)
+    probe = reference.probe
+    other = next(token for token in reference.sequences[-1] if token not in probe)
     request = {
         "folder": str(folder.resolve()),
         "sequences": reference.sequences,
-        "changed": changed,
-        "probe": reference.probe,
+        "changed": [*probe[:-2], other, probe[-1]],
+        "probe": probe,
         "pad_id": tokenizer_roles["pad"],
         "texts": TEXTS,
         "pair": PAIR,
@@ -120,7 +121,13 @@ def check_export(
         "tolerance": TOLERANCE,
         "rounding": _ROUNDING,
     }
-    report, found = _ask(request, _compared(reference, has_pooling=has_pooling))
+    ways = {"alone": reference.alone, "many": reference.many}
+    expected = {
+        f"{way}.{number}": states for way, all in ways.items() for number, states in enumerate(all)
+    }
+    if has_pooling:
+        expected["embeddings"] = reference.embeddings
+    report, found = _ask(request, expected)
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
@@ -139,7 +146,6 @@ def check_export(
 def _differences(
     tensors: dict[str, Tensor], reference: Reference, *, has_pooling: bool
 ) -> dict[str, Any]:
-    """Measure the differences of hidden states and embeddings."""
     return {
         "alone": _largest(_sequences(tensors, "alone"), reference.alone),
         "many": _largest(_sequences(tensors, "many"), reference.many),
@@ -149,23 +155,10 @@ def _differences(
     }
 
 
-def _compared(reference: Reference, *, has_pooling: bool) -> dict[str, Tensor]:
-    """Return the outputs that both precisions compare, under the script's names."""
-    ways = {"alone": reference.alone, "many": reference.many}
-    tensors = {
-        f"{way}.{number}": states for way, all in ways.items() for number, states in enumerate(all)
-    }
-    return {**tensors, "embeddings": reference.embeddings} if has_pooling else tensors
-
-
 def _ask(
     request: dict[str, Any], expected: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Run the script in a separate process; return its report, and its outputs by precision.
-
-    Raises:
-        ModelError: It failed; the message is its last line of output.
-    """
+    """Run the script in a separate process; return its report, and its outputs by precision."""
     packages = Path(transformers.__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
@@ -186,20 +179,8 @@ def _ask(
             raise ModelError(
                 f"transformers cannot use the exported folder ({lines[-1]}); nothing was written"
             )
-        return read_json(work / "found.json"), read_outputs(work)
-
-
-def read_outputs(work: Path) -> dict[str, dict[str, Tensor]]:
-    """Return the outputs that the script wrote, by precision."""
-    return {path.stem: load_file(path) for path in work.glob("fp*.safetensors")}
-
-
-def _change_later_token(reference: Reference) -> list[int]:
-    """Return the probe with its second-to-last token replaced by another one."""
-    probe = list(reference.probe)
-    others = (token for token in reference.sequences[-1] if token not in probe)
-    probe[-2] = next(others)
-    return probe
+        outputs = {path.stem: load_file(path) for path in work.glob("fp*.safetensors")}
+        return read_json(work / "found.json"), outputs
 
 
 def _compare_ids(
@@ -223,11 +204,7 @@ def _compare_ids(
 
 
 def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None:
-    """Check that a changed token changes every state before it.
-
-    Raises:
-        ModelError: The states of some token do not depend on later tokens.
-    """
+    """Check that a changed token changes every state before it."""
     before = len(reference.probe) - 2
     moved = (tensors["changed"] - tensors["alone.0"])[:before].abs().amax(-1)
     if not bool((moved > 0).all()):
@@ -244,11 +221,7 @@ def _sequences(tensors: dict[str, Tensor], way: str) -> list[Tensor]:
 
 
 def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference relative to the largest value, or to 1.
-
-    Raises:
-        ModelError: Shapes differ.
-    """
+    """Return the largest difference relative to the largest value, or to 1."""
     differences = []
     for theirs, ours in zip(actual, expected, strict=True):
         if theirs.shape != ours.shape:

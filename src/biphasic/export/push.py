@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -63,7 +64,12 @@ def plan_push(
         DataError: The folder is not an export: it is a training state, or has no model.
     """
     folder = expanded(folder)
-    _check_name(repository)
+    is_name = False
+    with suppress(HFValidationError):
+        validate_repo_id(repository)
+        is_name = repository.count("/") == 1
+    if not is_name:
+        raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
     if state_file := next((name for name in STATE_FILES if (folder / name).exists()), None):
@@ -122,17 +128,6 @@ def push(plan: PushPlan) -> str:
     return f"{huggingface_hub.constants.ENDPOINT}/{plan.repository}"
 
 
-def _check_name(repository: str) -> None:
-    try:
-        validate_repo_id(repository)
-    except HFValidationError:
-        repository_is_name = False
-    else:
-        repository_is_name = repository.count("/") == 1
-    if not repository_is_name:
-        raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
-
-
 def _files(folder: Path) -> list[tuple[str, int]]:
     """List the files to upload: all except hidden files and hidden folders."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -172,11 +167,7 @@ def _front_matter(text: str) -> dict[str, object] | None:
 
 
 def _explain(error: Exception, plan: PushPlan) -> NoReturn:
-    """Raise a one-line error that explains an error of the hub.
-
-    Raises:
-        DataError: Always.
-    """
+    """Raise a one-line error that explains an error of the hub."""
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):
         raise DataError(f"{where}: hub access is disabled (HF_HUB_OFFLINE); unset it") from None

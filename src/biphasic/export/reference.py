@@ -42,7 +42,6 @@ class Reference:
 
     Attributes:
         batching: How the model reads sequences in biphasic.
-        hidden_size: Width of its states.
         sequences: Token ids, of several lengths; one is longer than any window of up to 1,015.
         alone: Final states of each sequence on its own, fp32 [length, hidden_size].
         many: Final states of all sequences in one batch. They differ from `alone` where rotary
@@ -142,7 +141,6 @@ def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
 
 
 def _part(hidden: Tensor, spans: NDArray[np.int64], number: int) -> Tensor:
-    """Return the states of one of several sequences."""
     start, end = spans[number].tolist()
     return hidden[start:end].clone()
 

@@ -69,7 +69,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
         identity=local.identity,
         tokenizer=tokenizer,
         limits=limits,
-        max_seqlen=_max_seqlen(folder, limits),
+        max_seqlen=min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None),
         state=state,
     )
 
@@ -95,8 +95,3 @@ def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimit
             f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has "
             f"rows for only {limits.num_embeddings}; they do not belong together"
         )
-
-
-def _max_seqlen(folder: Path, limits: ModelLimits) -> int | None:
-    """Return the lowest limit that model and tokenizer set."""
-    return min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None)

@@ -149,7 +149,6 @@ def _known(option: str, value: str, choices: Any) -> None:
 def _write(
     source: Source, folder: Path, name: str, settings: _Settings, say: Callable[[str], None]
 ) -> Export:
-    """Write and check all files of an export."""
     has_pooling = settings.format != "hf"
     say("reading the model")
     reference = read_reference(source, dtype=settings.dtype)
@@ -185,12 +184,6 @@ def _check(
     settings: _Settings,
     say: Callable[[str], None],
 ) -> Reloaded:
-    """Compare the export with the trained model.
-
-    Raises:
-        ModelError: They differ.
-    """
-
     def in_double() -> Reference:
         say("comparing in fp64, as fp32 rounding may explain the difference")
         return read_double(source, reference, dtype=settings.dtype)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
 from biphasic.config import nearest
-from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json, read_json_object
@@ -124,27 +123,23 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     if choices.prefix is not None and choices.prompt is not None:
         raise ConfigError("--prefix and --prompt both set the text before each input; give one")
     with reading(folder, ModelFilesError):
-        return _settings(folder, choices)
-
-
-def _settings(folder: Path, choices: Choices) -> EmbeddingSettings:
-    if (folder / MODULES).is_file():
-        return _sentence_settings(folder, choices)
-    if choices.prompt is not None:
-        raise ConfigError(
-            f"--prompt {choices.prompt}: {folder} has no prompts; set the text with --prefix"
+        if (folder / MODULES).is_file():
+            return _sentence_settings(folder, choices)
+        if choices.prompt is not None:
+            raise ConfigError(
+                f"--prompt {choices.prompt}: {folder} has no prompts; set the text with --prefix"
+            )
+        tokenizer = TextTokenizer.load(folder)
+        limits = model_limits(folder)
+        return EmbeddingSettings(
+            folder=folder,
+            max_seqlen=_limit(choices, limits, usual=limits.longest_input),
+            prefix=choices.prefix or "",
+            is_lower_case=False,
+            is_normalized=choices.normalize,
+            begin=(tokenizer.bos_id,),
+            end=(tokenizer.eos_id,),
         )
-    tokenizer = TextTokenizer.load(folder)
-    limits = model_limits(folder)
-    return EmbeddingSettings(
-        folder=folder,
-        max_seqlen=_limit(choices, limits, usual=limits.longest_input),
-        prefix=choices.prefix or "",
-        is_lower_case=False,
-        is_normalized=choices.normalize,
-        begin=(tokenizer.bos_id,),
-        end=(tokenizer.eos_id,),
-    )
 
 
 def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
@@ -157,7 +152,11 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         )
     body = folder / modules[0]["path"]
     pooling = read_json_object(folder / modules[1]["path"] / "config.json")
-    if (modes := _pooling_modes(pooling)) != ["mean"]:
+    modes = pooling.get("pooling_mode")
+    if modes is None:
+        modes = [name for key, name in _MODES.items() if pooling.get(key)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(map(str, modes))
+    if modes != ["mean"]:
         raise ModelError(
             f"{folder}: it pools by '{' and '.join(modes)}'; only the mean is supported: "
             "use sentence-transformers"
@@ -188,13 +187,6 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         begin=begin,
         end=end,
     )
-
-
-def _pooling_modes(pooling: Mapping[str, Any]) -> list[str]:
-    mode = pooling.get("pooling_mode")
-    if mode is None:
-        return [name for key, name in _MODES.items() if pooling.get(key)] or ["mean"]
-    return [mode] if isinstance(mode, str) else [str(name) for name in mode]
 
 
 def _prefix(folder: Path, choices: Choices) -> str:
@@ -261,19 +253,6 @@ class Embedder:
         Raises:
             TrainingError: A state is not finite.
         """
-        sequences, num_cut = self._sequences(texts)
-        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        # A tokenizer without special tokens gives no tokens for an empty text.
-        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
-        if filled:
-            chosen = [sequences[index] for index in filled]
-            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
-            if self.settings.is_normalized:
-                pooled = F.normalize(pooled, dim=-1)
-            vectors[filled] = pooled.cpu().numpy()
-        return vectors, num_cut
-
-    def _sequences(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
         settings = self.settings
         written = [settings.prefix + text for text in texts]
         if settings.is_lower_case:
@@ -285,7 +264,16 @@ class Embedder:
             np.array([*settings.begin, *ids[:room], *settings.end], dtype=np.int64)
             for ids in encoded
         ]
-        return sequences, sum(len(ids) > room for ids in encoded)
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        # A tokenizer without special tokens gives no tokens for an empty text.
+        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
+        if filled:
+            chosen = [sequences[index] for index in filled]
+            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
+            if settings.is_normalized:
+                pooled = F.normalize(pooled, dim=-1)
+            vectors[filled] = pooled.cpu().numpy()
+        return vectors, sum(len(ids) > room for ids in encoded)
 
 
 _GPU_BATCH_TOKENS = 65_536

@@ -83,7 +83,8 @@ def encode_file(
             settings, precision=precision, batch_tokens=batch_tokens, watch=watch
         )
     started = time.perf_counter()
-    with _writer(out, width=embedder.width) as write:
+    writer = _parquet_writer if out.suffix.lower() == ".parquet" else _npy_writer
+    with new_file(out) as partial, writer(partial, embedder.width) as write:
         for window in _windows(_text_of(row, field) for row in source.rows()):
             size = len(window)
             vectors, cut = embedder.embed([text for _, text in window])
@@ -111,14 +112,6 @@ def _windows(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
             window, characters = [], 0
     if window:
         yield window
-
-
-@contextmanager
-def _writer(out: Path, *, width: int) -> Iterator[_Write]:
-    with new_file(out) as partial:
-        kind = _parquet_writer if out.suffix.lower() == ".parquet" else _npy_writer
-        with kind(partial, width) as write:
-            yield write
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,51 +15,11 @@ from biphasic.data.packing import TokenIds, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
-from biphasic.tasks.records import TaskInfo
-from biphasic.tasks.scores import SplitScores
 from biphasic.training.memory import release_excess
 
 # Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
 _ROW_MULTIPLE = 16
 _EVALUATION_TOKENS = 4096
-
-
-class EncodedTask(Protocol):
-    """A task as token sequences, with its loss and its evaluation.
-
-    Attributes:
-        num_outputs: Width of the linear head; 0 without a head.
-        num_train: Training examples, of which an optimizer step takes `batch_size`.
-        pad_id: Padding token.
-        num_truncated: Truncated sequences by split.
-        trained_sequences: The sequences used in training.
-    """
-
-    @property
-    def info(self) -> TaskInfo: ...  # noqa: D102 - see the class
-
-    @property
-    def num_outputs(self) -> int: ...  # noqa: D102
-
-    @property
-    def num_train(self) -> int: ...  # noqa: D102
-
-    @property
-    def pad_id(self) -> int: ...  # noqa: D102
-
-    @property
-    def num_truncated(self) -> dict[str, int]: ...  # noqa: D102
-
-    @property
-    def trained_sequences(self) -> list[TokenIds]: ...  # noqa: D102
-
-    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
-        """Return the mean loss over the training examples `indices`."""
-        ...
-
-    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

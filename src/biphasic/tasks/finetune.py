@@ -24,13 +24,14 @@ from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
-from biphasic.tasks.encoding import EncodedTask, Encoder, new_head, token_ids
-from biphasic.tasks.kinds.classification import encode_classification
-from biphasic.tasks.kinds.multi_label import encode_multi_label
-from biphasic.tasks.kinds.qa import encode_questions
-from biphasic.tasks.kinds.regression import encode_regression
-from biphasic.tasks.kinds.retrieval import encode_retrieval
-from biphasic.tasks.kinds.tagging import encode_tagging
+from biphasic.tasks.encoding import Encoder, new_head, token_ids
+from biphasic.tasks.kinds.classification import classification
+from biphasic.tasks.kinds.multi_label import multi_label
+from biphasic.tasks.kinds.qa import EncodedQuestions, encode_questions
+from biphasic.tasks.kinds.regression import regression
+from biphasic.tasks.kinds.retrieval import EncodedRetrieval, encode_retrieval
+from biphasic.tasks.kinds.tagging import EncodedTagging, encode_tagging
+from biphasic.tasks.kinds.text_task import EncodedTextTask, encode_text_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     ClassificationTask,
@@ -53,6 +54,8 @@ from biphasic.training.step.optimizer import (
 )
 
 Status = Literal["finished", "diverged"]
+EncodedTask = EncodedTextTask | EncodedTagging | EncodedQuestions | EncodedRetrieval
+"""A task as token sequences, with its loss and its evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,11 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
     """Tokenise a task once, for every run on it."""
     match task:
         case ClassificationTask():
-            return encode_classification(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, classification(task), tokenizer, protocol=protocol)
         case MultiLabelTask():
-            return encode_multi_label(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, multi_label(task), tokenizer, protocol=protocol)
         case RegressionTask():
-            return encode_regression(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, regression(task), tokenizer, protocol=protocol)
         case TaggingTask():
             return encode_tagging(task, tokenizer, protocol=protocol)
         case QuestionTask():
@@ -177,7 +180,11 @@ class Finetuner:
         started = time.perf_counter()
         try:
             with _seeded(run.seed):
-                head = self._new_head(run)
+                generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
+                hidden_size = self._model.config.hidden_size
+                head = new_head(hidden_size, run.task.num_outputs, generator=generator)
+                head.to(self._model.device)
+                set_head_precision(head, self.precision)
                 results = tuple(self._train_and_score(head, run, progress, started))
             if keep is not None:
                 weights = {**self._model.state_dict(), **self._body.masters}
@@ -210,14 +217,6 @@ class Finetuner:
                     f"fine-tuning on '{trained.name}' ({trained.kind}); only retrieval can be, "
                     "after retrieval"
                 )
-
-    def _new_head(self, run: FinetuneRun) -> nn.Module:
-        generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
-        hidden_size = self._model.config.hidden_size
-        head = new_head(hidden_size, run.task.num_outputs, generator=generator)
-        head.to(self._model.device)
-        set_head_precision(head, self.precision)
-        return head
 
     def _train_and_score(
         self, head: nn.Module, run: FinetuneRun, progress: Report | None, started: float

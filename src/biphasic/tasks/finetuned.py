@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -95,9 +95,7 @@ class FinetunedModel:
     """A fine-tuned model, ready to predict.
 
     Attributes:
-        record: Contents of `head.json`.
         protocol: How its inputs are encoded.
-        encoder: Its body.
         head: Its head; takes pooled or single states in fp32.
     """
 
@@ -162,17 +160,12 @@ def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) 
 def _load_head(folder: Path, weights: HeadWeights | None, *, hidden_size: int) -> nn.Module:
     if weights is None:
         return nn.Identity()
-    weight, bias = _tensors(folder / weights.file, weights.weight, weights.bias)
-    head = nn.Linear(hidden_size, weights.num_outputs)
-    head.load_state_dict(
-        {"weight": weight[: weights.num_outputs], "bias": bias[: weights.num_outputs]}
-    )
-    return head
-
-
-def _tensors(path: Path, *names: str) -> list[Tensor]:
+    path, names = folder / weights.file, {"weight": weights.weight, "bias": weights.bias}
     try:
         with safe_open(path, framework="pt") as stored:
-            return [stored.get_tensor(name) for name in names]
+            tensors = {key: stored.get_tensor(name) for key, name in names.items()}
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    head = nn.Linear(hidden_size, weights.num_outputs)
+    head.load_state_dict({key: tensor[: weights.num_outputs] for key, tensor in tensors.items()})
+    return head

@@ -77,7 +77,9 @@ class TextColumns:
             self._chosen = self._choose(row)
         require_columns(row, self._chosen.values())
         value = {field: row.value[column] for field, column in self._chosen.items()}
-        return replace(row, value={**value, **_own_id(row)})
+        if row.value.get("id") is not None:
+            value["id"] = row.value["id"]
+        return replace(row, value=value)
 
     def is_empty(self, row: Row) -> bool:
         """Return whether all of a row's fields are empty."""
@@ -101,10 +103,6 @@ class TextColumns:
         listed = ", ".join(map(repr, there)) or "none"
         missing = next(field for field in self.fields if field not in there)
         raise row.error(f"no column '{missing}'; there are {listed}; name it with --column")
-
-
-def _own_id(row: Row) -> dict[str, Any]:
-    return {"id": row.value["id"]} if row.value.get("id") is not None else {}
 
 
 def predict_file(
@@ -148,19 +146,16 @@ def predict_file(
             size = len(window)
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
-                predicted = predictor.predict(encoder, [example for _, example in examples])
-            write(
-                [{"id": id_, **row} for (id_, _), row in zip(examples, predicted.rows, strict=True)]
-            )
+                predicted, cut = predictor.predict(encoder, [example for _, example in examples])
+            write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
             num_empty += sum(map(chosen.is_empty, window))
-            done, num_cut = done + size, num_cut + predicted.num_cut
+            done, num_cut = done + size, num_cut + cut
         if not done:
             raise DataError(f"{source.path}: empty; there is nothing to predict")
     return Summary(done, num_cut, num_empty, finetuned.protocol.max_seqlen)
 
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
-    """Return the id and the example of a row."""
     renamed = columns.renamed(row)
     return renamed.id(), example_of(renamed, record)
 

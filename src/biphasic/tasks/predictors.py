@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,46 +26,8 @@ from biphasic.tasks.records import Question
 
 _WORD_CATEGORIES = ("L", "M", "N", "Pc", "Cf")
 _PAIR = ("text_a", "text_b")
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions on some examples.
-
-    Attributes:
-        rows: One prediction per example, its values by column.
-        num_cut: Number of truncated examples.
-    """
-
-    rows: list[dict[str, Any]]
-    num_cut: int
-
-
-class Predictor(Protocol):
-    """Predictions of one kind of task.
-
-    Attributes:
-        columns: Types of a prediction's values, by name.
-    """
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]: ...  # noqa: D102 - see the class
-
-    def predict(self, encoder: Encoder, examples: Sequence[Any]) -> Predicted:
-        """Predict on one or more examples."""
-        ...
-
-
-def predictor_of(finetuned: FinetunedModel) -> Predictor:
-    """Return the predictor of a model of any kind except retrieval."""
-    kinds: dict[str, Callable[[FinetunedModel], Predictor]] = {
-        "sc": Classes,
-        "ml": LabelSets,
-        "sr": Values,
-        "tc": Entities,
-        "qa": Answers,
-    }
-    return kinds[finetuned.record.kind](finetuned)
+Predictions = tuple[list[dict[str, Any]], int]
+"""One prediction per example, its values by column, and the number of truncated examples."""
 
 
 def example_of(row: Row, record: HeadRecord) -> Any:
@@ -107,20 +69,17 @@ class Classes:
         """Label, and probabilities by label."""
         return {"label": pa.string(), "probabilities": _shares(self.finetuned)}
 
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
         """Predict the labels of texts."""
         logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         labels = self.finetuned.record.labels
         rows = [
-            {
-                "label": labels[best],
-                "probabilities": dict(zip(labels, shares, strict=True)),
-            }
+            {"label": labels[best], "probabilities": dict(zip(labels, shares, strict=True))}
             for best, shares in zip(
                 logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
             )
         ]
-        return Predicted(rows, num_cut)
+        return rows, num_cut
 
 
 @dataclass(frozen=True)
@@ -134,7 +93,7 @@ class LabelSets:
         """Labels, and probabilities by label, which do not add up to one."""
         return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.finetuned)}
 
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
         """Predict the label sets of texts."""
         logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         names = self.finetuned.record.labels
@@ -149,7 +108,7 @@ class LabelSets:
                 strict=True,
             )
         ]
-        return Predicted(rows, num_cut)
+        return rows, num_cut
 
 
 @dataclass(frozen=True)
@@ -163,12 +122,12 @@ class Values:
         """The number."""
         return {"score": pa.float64()}
 
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
         """Predict the numbers of texts."""
         outputs, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         record = self.finetuned.record
         values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
-        return Predicted([{"score": value} for value in values.tolist()], num_cut)
+        return [{"score": value} for value in values.tolist()], num_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +164,7 @@ class Entities:
         )
         return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
 
-    def predict(self, encoder: Encoder, examples: Sequence[Words]) -> Predicted:
+    def predict(self, encoder: Encoder, examples: Sequence[Words]) -> Predictions:
         """Predict the entities of texts."""
         max_seqlen, tokenizer = self.finetuned.protocol.max_seqlen, self.finetuned.tokenizer
         sequences, positions, num_cut = [], [], 0
@@ -218,7 +177,7 @@ class Entities:
         for index, logits in word_logits(encoder, self.finetuned.head, sequences, positions):
             tags = best_tags(logits, positions[index])
             rows[index] = self._row(examples[index], tags, _softmax(logits))
-        return Predicted(rows, num_cut)
+        return rows, num_cut
 
     def _row(
         self, example: Words, tags: NDArray[np.int64], shares: NDArray[np.float64]
@@ -299,7 +258,7 @@ class Answers:
             "no_answer_score": pa.float64(),
         }
 
-    def predict(self, encoder: Encoder, examples: Sequence[Question]) -> Predicted:
+    def predict(self, encoder: Encoder, examples: Sequence[Question]) -> Predictions:
         """Predict the answers to questions."""
         finetuned = self.finetuned
         part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
@@ -313,7 +272,7 @@ class Answers:
         rows = [
             self._row(span, example.context) for span, example in zip(spans, examples, strict=True)
         ]
-        return Predicted(rows, part.num_cut)
+        return rows, part.num_cut
 
     def _row(self, span: Span, context: str) -> dict[str, Any]:
         may_abstain = self.finetuned.record.may_abstain
@@ -330,6 +289,15 @@ class Answers:
             return row
         start = context.index(answer, span.start)
         return {**row, "start": start, "end": start + len(answer)}
+
+
+Predictor = Classes | LabelSets | Values | Entities | Answers
+
+
+def predictor_of(finetuned: FinetunedModel) -> Predictor:
+    """Return the predictor of a model of any kind except retrieval."""
+    kinds = {"sc": Classes, "ml": LabelSets, "sr": Values, "tc": Entities, "qa": Answers}
+    return kinds[finetuned.record.kind](finetuned)
 
 
 def _shares(finetuned: FinetunedModel) -> pa.DataType:

@@ -112,12 +112,10 @@ class FinetuneProtocol(Config):
         A field added later must have a default that keeps the old behaviour. It is omitted while it
         has this default (`_ADDED`), which keeps the identities of old results.
         """
-        settings = self.model_dump()
-        defaults = {name: type(self).model_fields[name].default for name in _ADDED}
         return {
             name: value
-            for name, value in settings.items()
-            if name not in defaults or value != defaults[name]
+            for name, value in self.model_dump().items()
+            if name not in _ADDED or value != type(self).model_fields[name].default
         }
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:

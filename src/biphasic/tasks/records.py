@@ -33,8 +33,6 @@ class TaskInfo:
     """Name, metric and source hash of a task.
 
     Attributes:
-        name: Name in reports.
-        metric: The primary metric.
         sha256: Hash of everything the examples were read from.
         trained_on: Task whose training split replaces this task's own, or None.
         overlaps: Number of examples of a later split that also occur in an earlier one, by

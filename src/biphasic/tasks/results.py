@@ -23,16 +23,9 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
 
     A row of `scores.parquet` is an example: `split`, `id`, `score`, and columns of the task's kind.
     """
-    with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
-        record = _record(result, run_id=run_id, state=state)
-        write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
-        pq.write_table(_score_table(result), partial / "scores.parquet")
-
-
-def _record(result: FinetuneResult, *, run_id: str, state: str) -> ResultRecord:
     splits = result.scores or {}
     metrics = {split: scores.metrics for split, scores in splits.items()}
-    return ResultRecord(
+    record = ResultRecord(
         format=RESULT_FORMAT,
         id=run_id,
         state=state,
@@ -51,11 +44,11 @@ def _record(result: FinetuneResult, *, run_id: str, state: str) -> ResultRecord:
         seconds=result.seconds,
         device=str(compute_device()),
     )
-
-
-def _score_table(result: FinetuneResult) -> pa.Table:
-    tables = [_split_table(split, scores) for split, scores in (result.scores or {}).items()]
-    return pa.concat_tables(tables or [_split_table("test", _NOTHING)])
+    tables = [_split_table(split, scores) for split, scores in splits.items()]
+    with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
+        write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
+        table = pa.concat_tables(tables or [_split_table("test", _NOTHING)])
+        pq.write_table(table, partial / "scores.parquet")
 
 
 def _split_table(split: str, scores: SplitScores) -> pa.Table:

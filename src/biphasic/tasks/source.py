@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError, reading
@@ -20,7 +21,7 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import wait_for_work
-from biphasic.tasks.custom.data import TaskContent, read_content
+from biphasic.tasks.custom.data import read_content
 from biphasic.tasks.custom.files import own_files
 from biphasic.tasks.custom.task_file import TaskFile, describe, load_task_file
 from biphasic.tasks.formats.folder import (
@@ -33,7 +34,7 @@ from biphasic.tasks.formats.folder import (
 )
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
-from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask, Task
+from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask
 
 SOURCES_VERSION = 1
 """Increase by hand whenever the same files would give a different folder."""
@@ -87,9 +88,11 @@ def prepare_task(
     kind, rest = split_source(source)
     name = rest if kind == "zs" else source
     if name in PUBLISHED:
-        making = _published(
-            name, is_zero_shot=kind == "zs", copies=copies, revision=revision, paper=paper
-        )
+        settings: dict[str, Any] = {"copies": copies, "revision": revision, "paper": paper}
+        settings["kind"] = "zs" if kind == "zs" else None
+        origin = published_origin(name, **settings)
+        write = partial(write_published, name, **settings)
+        making = _Making(name, {"source": "published", "origin": origin}, write)
         return _make(making, store, scratch, say=say)
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
@@ -112,7 +115,7 @@ def _own(source: str) -> _Making:
     if path.suffix in {".yaml", ".yml"}:
         return _files(load_task_file(path), kind_of_source="task file", where=str(path))
     if (path / DESCRIPTION).is_file():
-        return _task_folder(path)
+        return _copy(path, read_description(path), source="task folder")
     known = nearest(source, PUBLISHED)
     if path.exists():
         raise ConfigError(f"no kind of task given; write {_ACCEPTED}", about=f"task '{source}'")
@@ -124,7 +127,7 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
         if kind == "zs" and read_description(path).kind == "ir":
             return _zero_shot(path)
         read_description(path, kind=kind)
-        return _task_folder(path)
+        return _copy(path, read_description(path), source="task folder")
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:
@@ -136,7 +139,6 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
 
 
 def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
-    """Make a task from the user's files."""
     files = own_files(file, where=where)
     paths = {"folder", *SPLITS, "corpus", "queries"}
     origin = {
@@ -151,7 +153,9 @@ def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
 
     def write(folder: Path) -> None:
         content = read_content(file, files, where=where)
-        description = describe(file, origin={**origin, "counts": _counts(content)}, where=where)
+        counts = {split: len(rows) for split, rows in content.splits.items()}
+        counts |= {split: len({row[0] for row in rows}) for split, rows in content.qrels.items()}
+        description = describe(file, origin={**origin, "counts": counts}, where=where)
         write_task_folder(folder, description, **vars(content))
 
     return _Making(file.name, origin, write, choices)
@@ -163,17 +167,6 @@ def _choices(file: TaskFile) -> Iterator[str]:
             yield f"{split} is {share:g} of the training split, chosen with seed {file.seed}"
     for split, limit in file.limits.items():
         yield f"{split} is limited to {limit:,}, chosen with seed {file.seed}"
-
-
-def _counts(content: TaskContent) -> dict[str, int]:
-    judged = {split: len({row[0] for row in rows}) for split, rows in content.qrels.items()}
-    return {split: len(rows) for split, rows in content.splits.items()} | judged
-
-
-def _task_folder(path: Path) -> _Making:
-    """Use a task folder unchanged, which keeps the task's identity."""
-    description = read_description(path)
-    return _copy(path, description, source="task folder")
 
 
 def _zero_shot(path: Path) -> _Making:
@@ -196,6 +189,7 @@ def _zero_shot(path: Path) -> _Making:
 
 
 def _copy(path: Path, description: TaskDescription, *, source: str) -> _Making:
+    """Use the files of a task folder; with its own description, it keeps its identity."""
     names = task_files(path, description)
     hashes = {name: file_sha256(path / name) for name in names}
     described = description.model_dump(mode="json", exclude_defaults=True)
@@ -209,18 +203,6 @@ def _copy(path: Path, description: TaskDescription, *, source: str) -> _Making:
 
     determinants = {"source": source, "description": described, "files": hashes}
     return _Making(description.name, determinants, write)
-
-
-def _published(
-    name: str, *, is_zero_shot: bool, copies: Path | None, revision: str | None, paper: bool
-) -> _Making:
-    kind: Literal["zs"] | None = "zs" if is_zero_shot else None
-    origin = published_origin(name, copies=copies, revision=revision, paper=paper, kind=kind)
-
-    def write(folder: Path) -> None:
-        write_published(name, folder, copies=copies, revision=revision, paper=paper, kind=kind)
-
-    return _Making(name, {"source": "published", "origin": origin}, write)
 
 
 def _make(
@@ -245,19 +227,14 @@ def _make(
             # Read it before it counts as complete.
             shutil.rmtree(folder)
             raise
-    _report(task, making.choices, say=say)
-    return folder
-
-
-def _report(task: Task, choices: tuple[str, ...], *, say: Callable[[str], None]) -> None:
-    """Print a task's sizes and the overlaps between its splits."""
     name = task.info.name
     unit = "queries" if isinstance(task, RetrievalTask) else "examples"
     counts = {split: task.num_examples(split) for split in SPLITS}
     sizes = (f"{split} {count:,}" for split, count in counts.items() if count)
     say(f"task {name}: {unit}: {', '.join(sizes)}")
-    for choice in choices:
+    for choice in making.choices:
         say(f"{name}: {choice}")
     for pair, count in task.info.overlaps.items():
         earlier, later = pair.split("/")
         say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}")
+    return folder

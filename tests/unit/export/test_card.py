@@ -24,8 +24,6 @@ from biphasic.files import write_json
 from biphasic.tasks.finetuned import HeadRecord
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unprobed")
-Add = Callable[..., None]
-Make = Callable[..., Path]
 Card = Callable[..., str]
 
 
@@ -54,7 +52,7 @@ def rows(card: str, first: str) -> list[list[str]]:
 
 
 class TestState:
-    def test_front_matter(self, state: Path, card_of: Card) -> None:
+    def test_front_matter(self, state, card_of):
         card = card_of(state)
         front = front_matter(card)
         assert front["license"] is None
@@ -63,7 +61,7 @@ class TestState:
         assert "base_model" not in front
         assert "# to fill in, e.g. apache-2.0" in card
 
-    def test_phases_and_totals(self, state: Path, card_of: Card) -> None:
+    def test_phases_and_totals(self, state, card_of):
         card = card_of(state)
         assert rows(card, "1") == [["1", "CLM", "–", "3", "30", "3 K", "1.2 K", "7.5 × 10⁹"]]
         [second] = rows(card, "2")
@@ -73,33 +71,29 @@ class TestState:
         assert IDENTITY in card
         assert "from random weights" in card
 
-    def test_a_phase_cut_short(self, make_state: Make, card_of: Card) -> None:
+    def test_a_phase_cut_short(self, make_state, card_of):
         card = card_of(make_state(step=5, ledger=[LEDGER[0], {**LEDGER[1], "steps": 2}]))
         assert rows(card, "2")[0][3] == "2 of 5"
 
-    def test_losses(self, state: Path, card_of: Card) -> None:
+    def test_losses(self, state, card_of):
         card = card_of(state)
         assert rows(card, "CLM") == [["CLM", "5.125"]]
         assert rows(card, "MLM") == [["MLM", "4.500"]]
 
-    def test_untrained(self, make_state: Make, card_of: Card) -> None:
+    def test_untrained(self, make_state, card_of):
         card = card_of(make_state(step=0, ledger=[], heldout={}))
         assert "It was not trained further" in card
         assert "Held-out" not in card
         assert front_matter(card)["pipeline_tag"] == "feature-extraction"
 
     @pytest.mark.parametrize("objective", ["clm", "mntp"])
-    def test_a_head_for_next_tokens_fills_no_masks(
-        self, objective: str, make_state: Make, card_of: Card
-    ) -> None:
+    def test_a_head_for_next_tokens_fills_no_masks(self, objective, make_state, card_of):
         card = card_of(make_state(ledger=[{**LEDGER[0], "objective": objective}]))
         assert 'pipeline("fill-mask"' not in card
         assert front_matter(card)["pipeline_tag"] == "feature-extraction"
 
     @pytest.mark.parametrize(("other", "fills"), [("mntp", False), ("mlm", True)])
-    def test_a_head_for_several_objectives(
-        self, other: str, fills: bool, make_state: Make, card_of: Card
-    ) -> None:
+    def test_a_head_for_several_objectives(self, other, fills, make_state, card_of):
         mixed = {"objective": "mix", "objectives": [{"objective": "clm"}, {"objective": other}]}
         turns = {"objective": "alternate", "steps": 9, "objectives": [mixed, {"objective": "clm"}]}
         entry = {**LEDGER[0], "phase": 0, "objective": "alternate"}
@@ -107,23 +101,19 @@ class TestState:
         assert ('pipeline("fill-mask"' in card) == fills
 
     @pytest.mark.parametrize("name", ["a/b\nlicense: mit", "../b", "a/b: c", "./b"])
-    def test_what_is_no_hub_id_is_no_base_model(
-        self, name: str, make_state: Make, card_of: Card
-    ) -> None:
+    def test_what_is_no_hub_id_is_no_base_model(self, name, make_state, card_of):
         card = card_of(make_state(recipe={**RECIPE, "model": {"pretrained": name}}))
         front = front_matter(card)
         assert "base_model" not in front
         assert not front["license"]
 
-    def test_begun_with_a_finished_model(self, make_state: Make, card_of: Card) -> None:
+    def test_begun_with_a_finished_model(self, make_state, card_of):
         model = {"pretrained": "some-owner/decoder", "revision": "abc"}
         card = card_of(make_state(recipe={**RECIPE, "model": model}))
         assert "Continues from `some-owner/decoder` at revision `abc`." in card
         assert front_matter(card)["base_model"] == "some-owner/decoder"
 
-    def test_paths_of_a_machine_are_omitted(
-        self, make_state: Make, card_of: Card, tmp_path: Path
-    ) -> None:
+    def test_paths_of_a_machine_are_omitted(self, make_state, card_of, tmp_path):
         phases = [{**phase, "corpus": "/home/me/secret/corpus"} for phase in RECIPE["phases"]]
         recipe = {**RECIPE, "model": {"pretrained": "/home/me/decoder"}, "phases": phases}
         fingerprint = {"corpus_hash": CORPUS_HASH, "corpora": {"/home/me/secret/corpus": "b" * 64}}
@@ -134,19 +124,19 @@ class TestState:
         assert "base_model" not in front_matter(card)
         assert "b" * 64 in card
 
-    def test_names_are_no_markup(self, state: Path, card_of: Card) -> None:
+    def test_names_are_no_markup(self, state, card_of):
         assert "# my\\|en\\_coder" in card_of(state)
 
 
 class TestCorpus:
-    def test_sources_with_licences(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+    def test_sources_with_licences(self, state, add_corpus, card_of):
         add_corpus()
         card = card_of(state)
         assert rows(card, "hf:some/text") == [["hf:some/text", "mit (1,200)", "1,200", "3.46 M"]]
         assert CORPUS_HASH in card
         assert "(To fill in.)" not in card
 
-    def test_outside_of_the_store(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+    def test_outside_of_the_store(self, state, add_corpus, card_of):
         add_corpus()
         store = state.parent.parent
         [described] = store.glob("data/*/train/corpus.json")
@@ -154,7 +144,7 @@ class TestCorpus:
         described.rename(store / "texts" / f"{CORPUS_HASH}.json")
         assert rows(card_of(state), "hf:some/text")
 
-    def test_merged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+    def test_merged(self, state, add_corpus, card_of):
         part = {"documents": 7, "tokens": 70, "licenses": {}}
         parts = [{"provenance": {"by_source": {name: part}}} for name in ("a.txt", "/x/b.txt")]
         add_corpus(provenance={"merged": parts})
@@ -162,13 +152,13 @@ class TestCorpus:
         assert rows(card, "a.txt") == [["a.txt", "to fill in", "7", "70"]]
         assert rows(card, "b.txt")
 
-    def test_elsewhere(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+    def test_elsewhere(self, state, add_corpus, card_of):
         add_corpus(content_hash="f" * 64)
         card = card_of(state)
         assert "not recorded. (To fill in.)" in card
         assert "hf:some/text" not in card
 
-    def test_damaged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+    def test_damaged(self, state, add_corpus, card_of):
         add_corpus(provenance=None)
         assert "not recorded. (To fill in.)" in card_of(state)
 
@@ -176,9 +166,7 @@ class TestCorpus:
 class TestScores:
     GRID = ((1e-3, 0, 0.8, 0.70), (1e-4, 0, 0.9, 0.60), (1e-3, 1, 0.7, 0.72), (1e-4, 1, 0.6, 0.99))
 
-    def test_selected_by_validation_with_student(
-        self, state: Path, add_result: Add, card_of: Card
-    ) -> None:
+    def test_selected_by_validation_with_student(self, state, add_result, card_of):
         for rate, seed, validation, test in self.GRID:
             add_result("reviews", rate, seed, validation, test)
         # Seed 0 takes 1e-4 (test 0.60), seed 1 takes 1e-3 (test 0.72).
@@ -188,9 +176,7 @@ class TestScores:
             ["reviews", "accuracy", "2", "1e-4 and 1e-3", expected]
         ]
 
-    def test_several_tasks_and_results_of_other_states(
-        self, state: Path, add_result: Add, card_of: Card
-    ) -> None:
+    def test_several_tasks_and_results_of_other_states(self, state, add_result, card_of):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("news", 1e-3, 0, 0.8, 0.75)
         add_result("foreign", 1e-3, 0, 0.8, 0.9, state="0" * 64)
@@ -199,9 +185,7 @@ class TestScores:
         assert rows(card, "news")[0][-1] == "75.00"
         assert "foreign" not in card
 
-    def test_the_hub_gets_metadata(
-        self, state: Path, add_result: Add, card_of: Card, tmp_path: Path
-    ) -> None:
+    def test_the_hub_gets_metadata(self, state, add_result, card_of, tmp_path):
         for rate, seed, validation, test in self.GRID:
             add_result("reviews", rate, seed, validation, test)
         add_result("lookup", 0.0, 0, None, 0.5, kind="zs")
@@ -219,14 +203,14 @@ class TestScores:
             metric_value=0.66,  # a share: (0.60 + 0.72) / 2
         )
 
-    def test_two_protocols_cannot_be_distinguished(self, add_result: Add, tmp_path: Path) -> None:
+    def test_two_protocols_cannot_be_distinguished(self, add_result, tmp_path):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-3, 0, 0.9, 0.8, steps=20)
-        found = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
-        assert found.scores == ()
-        assert found.left_out == ("reviews: fine-tuned under several protocols; see the reports",)
+        scores, left_out = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
+        assert scores == ()
+        assert left_out == ("reviews: fine-tuned under several protocols; see the reports",)
 
-    def test_diverged(self, state: Path, add_result: Add, card_of: Card) -> None:
+    def test_diverged(self, state, add_result, card_of):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-2, 0, None, None)
         add_result("news", 1e-2, 0, None, None)
@@ -234,15 +218,13 @@ class TestScores:
         assert rows(card, "reviews")[0][3] == "1e-3 and 1e-2; 1 diverged"
         assert "news: every fine-tuning diverged" in card
 
-    def test_zero_shot(self, state: Path, add_result: Add, card_of: Card) -> None:
+    def test_zero_shot(self, state, add_result, card_of):
         add_result("lookup", 0.0, 0, None, 0.5, kind="zs")
         assert rows(card_of(state), "lookup") == [
             ["lookup", "accuracy", "–", "none (zero-shot)", "50.00"]
         ]
 
-    def test_damaged_records_are_named(
-        self, state: Path, add_result: Add, card_of: Card, tmp_path: Path
-    ) -> None:
+    def test_damaged_records_are_named(self, state, add_result, card_of, tmp_path):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         [path] = (tmp_path / "store" / "finetunes").glob("*/result.json")
         path.write_text(path.read_text().replace("0.7", "0.9"))
@@ -250,22 +232,20 @@ class TestScores:
         assert "its record is damaged" in card
         assert "90.00" not in card
 
-    def test_none(self, state: Path, card_of: Card) -> None:
+    def test_none(self, state, card_of):
         card = card_of(state)
         assert "## Scores" not in card
         assert "model-index" not in front_matter(card)
 
 
 class TestOtherModels:
-    def test_decoder_by_birth(self, make_family: Make, card_of: Card) -> None:
+    def test_decoder_by_birth(self, make_family, card_of):
         card = card_of(make_family("qwen3"))
         assert "Needs transformers 5.2 or newer" in card
         assert "fill-mask" not in card
         assert "Exported from `qwen3`. (To fill in.)" in card
 
-    def test_check_for_old_releases_runs(
-        self, make_family: Make, card_of: Card, tmp_path: Path
-    ) -> None:
+    def test_check_for_old_releases_runs(self, make_family, card_of, tmp_path):
         """It is silent for a model that sees both ways, and speaks up for one that does not."""
         from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -281,14 +261,14 @@ class TestOtherModels:
         with pytest.raises(AssertionError, match="runs causally"):
             exec(code, {**names, "model": causal})  # noqa: S102
 
-    def test_raw_llama_fills_no_masks(self, make_family: Make, card_of: Card) -> None:
+    def test_raw_llama_fills_no_masks(self, make_family, card_of):
         """Its head is one of a decoder, whatever the class says."""
         card = card_of(make_family("llama"))
         assert 'pipeline("fill-mask"' not in card
         assert "AutoModelForMaskedLM" not in card
         assert "AutoModelForTokenClassification" in card
 
-    def test_sentence_transformers(self, make_family: Make, card_of: Card) -> None:
+    def test_sentence_transformers(self, make_family, card_of):
         front = front_matter(card_of(make_family("bert"), format="sentence-transformers"))
         assert front["library_name"] == "sentence-transformers"
         assert front["pipeline_tag"] == "feature-extraction"
@@ -323,7 +303,7 @@ class TestFineTuned:
         write_fitted_card(folder, HeadRecord.model_validate(record), name=name, difference=1e-7)
         return (folder / "README.md").read_text("utf-8")
 
-    def test_the_hub_gets_metadata(self, tmp_path: Path) -> None:
+    def test_the_hub_gets_metadata(self, tmp_path):
         card = self.write(tmp_path)
         data = ModelCard.load(tmp_path / "README.md").data
         assert (data.base_model, data.model_name) == ("some-owner/encoder", "mine")
@@ -345,7 +325,7 @@ class TestFineTuned:
             ("tc", "token-classification"),
         ],
     )
-    def test_names_are_text(self, kind: str, form: str, tmp_path: Path) -> None:
+    def test_names_are_text(self, kind, form, tmp_path):
         fields = {"task": HOSTILE, "title": HOSTILE, "model": HOSTILE, "template": HOSTILE}
         card = self.write(tmp_path, kind=kind, form=form, test={HOSTILE: 0.5}, **fields)
         front = front_matter(card)
@@ -371,9 +351,7 @@ class TestFineTuned:
         assert len([token for token in tokens if token.type == "tr_open"]) == 1 + 3
 
 
-def test_the_template_names_only_what_it_is_given(
-    make_state: Make, card_of: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_template_names_only_what_it_is_given(make_state, card_of, tmp_path, monkeypatch):
     """jinja2 writes nothing for a name that it does not know."""
     monkeypatch.setattr("jinja2.runtime.Undefined.__str__", _unknown)
     card_of(make_state())

@@ -69,7 +69,7 @@ def bert(tmp_path: Path) -> Path:
 
 
 class TestGraph:
-    def test_inputs_and_outputs(self, exported: Path) -> None:
+    def test_inputs_and_outputs(self, exported):
         session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
         axes = ["batch_size", "sequence_length"]
         assert {i.name: (i.type, i.shape) for i in session.get_inputs()} == {
@@ -83,9 +83,7 @@ class TestGraph:
 
     @pytest.mark.parametrize("left", [False, True])
     @pytest.mark.parametrize("lengths", [[1], [64], [2, 1], [5, 30, 8, 1, 30]])
-    def test_states_and_mean(
-        self, encoder: Path, exported: Path, lengths: list[int], left: bool
-    ) -> None:
+    def test_states_and_mean(self, encoder, exported, lengths, left):
         inputs = tokens(lengths, left=left)
         session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
         states, embeddings = session.run(["last_hidden_state", "sentence_embedding"], inputs)
@@ -100,17 +98,17 @@ class TestGraph:
 
 
 class TestFolder:
-    def test_layout(self, encoder: Path, exported: Path) -> None:
+    def test_layout(self, encoder, exported):
         kept = ["1_Pooling/config.json", "README.md", "config.json", "modules.json"]
         for name in (*kept, "tokenizer.json", "tokenizer_config.json"):
             assert (exported / name).read_bytes() == (encoder / name).read_bytes()
         names = {path.name for path in exported.rglob("*")}
         assert not names & {"model.safetensors", "optimizer.pt", "checkpoints", "model.onnx_data"}
 
-    def test_nothing_else_is_left(self, exported: Path) -> None:
+    def test_nothing_else_is_left(self, exported):
         assert [path.name for path in exported.parent.iterdir()] == ["graph"]
 
-    def test_existing_folder_is_refused(self, bert: Path, tmp_path: Path) -> None:
+    def test_existing_folder_is_refused(self, bert, tmp_path):
         (tmp_path / "graph").mkdir()
         with pytest.raises(ConfigError, match="already"):
             write_onnx(bert, tmp_path / "graph")
@@ -120,9 +118,7 @@ class TestFolder:
 class TestWrongGraph:
     """A graph that computes something else is not handed over."""
 
-    def test_other_weights(
-        self, encoder: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_other_weights(self, encoder, exported, tmp_path, monkeypatch):
         changed = shutil.copytree(encoder, tmp_path / "changed")
         weights = load_file(changed / "model.safetensors")
         weights["bert.encoder.layer.0.output.dense.weight"][3, 5] += 0.01
@@ -136,7 +132,7 @@ class TestWrongGraph:
             write_onnx(changed, tmp_path / "out" / "graph")
         assert not list((tmp_path / "out").iterdir())
 
-    def test_not_a_number(self) -> None:
+    def test_not_a_number(self):
         """A graph may fail on padding alone, and spoil whole rows with it."""
         states, mask = np.zeros((1, 2, 3), np.float32), np.ones((1, 2), np.int64)
         assert not onnx._difference(states, states * np.nan, mask) <= onnx.TOLERANCE
@@ -150,37 +146,37 @@ class TestRefused:
         assert "\n" not in str(caught.value)
         assert not out.exists()
 
-    def test_missing_packages(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_packages(self, bert, monkeypatch):
         find = onnx.find_spec
         monkeypatch.setattr(
             onnx, "find_spec", lambda name: None if name == "onnxscript" else find(name)
         )
         self.refuse(bert, ConfigError, r"needs onnxscript; .*pip install 'biphasic\[onnx\]'")
 
-    def test_no_folder(self, tmp_path: Path) -> None:
+    def test_no_folder(self, tmp_path):
         self.refuse(tmp_path / "nowhere", ConfigError, "no config.json; name a folder")
 
-    def test_decoder(self, tmp_path: Path) -> None:
+    def test_decoder(self, tmp_path):
         folder = save_family("llama", tmp_path / "llama")
         self.refuse(folder, ModelError, "a decoder .llama; .*is_causal")
 
-    def test_causal_after_all(self, tmp_path: Path) -> None:
+    def test_causal_after_all(self, tmp_path):
         """StableLM heeds `is_causal` of its configuration only where there is padding."""
         folder = open_folder("stablelm", tmp_path / "stablelm")
         self.refuse(folder, ModelError, r"stablelm: layer layers\.0: stays causal")
 
-    def test_missing_weights(self, bert: Path) -> None:
+    def test_missing_weights(self, bert):
         weights = load_file(bert / "model.safetensors")
         del weights["bert.encoder.layer.0.attention.self.key.weight"]
         save_file(weights, bert / "model.safetensors", {"format": "pt"})
         self.refuse(bert, ModelError, "weights are missing")
 
-    def test_dynamic_rope(self, tmp_path: Path) -> None:
+    def test_dynamic_rope(self, tmp_path):
         rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
         folder = open_folder("llama", tmp_path / "llama", rope_parameters=rope)
         self.refuse(folder, ModelError, r"rope of type dynamic \(llama\)")
 
-    def test_torch_fails(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_torch_fails(self, bert, monkeypatch):
         def fail(*_: Any, **__: Any) -> None:
             raise torch.onnx.OnnxExporterError("long\nstory") from ValueError("no such op\nat all")
 
@@ -194,13 +190,13 @@ class TestRefused:
             ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token and"),
         ],
     )
-    def test_other_pooling(self, bert: Path, settings: dict[str, Any], mode: str) -> None:
+    def test_other_pooling(self, bert, settings, mode):
         (bert / "1_Pooling").mkdir()
         (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
         self.refuse(bert, ConfigError, f"pools by {mode}.*is a mean")
 
 
-def test_mean_pooling_by_its_old_name(bert: Path) -> None:
+def test_mean_pooling_by_its_old_name(bert):
     settings = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     (bert / "1_Pooling").mkdir()
     (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")

@@ -10,7 +10,7 @@ from biphasic.errors import ConfigError
 from biphasic.export.output import find_made, new_folder, sign
 
 
-def test_appears_at_the_end(tmp_path: Path) -> None:
+def test_appears_at_the_end(tmp_path):
     with new_folder(tmp_path / "a" / "out") as partial:
         (partial / "file").write_text("x")
         assert not (tmp_path / "a" / "out").exists()
@@ -18,7 +18,7 @@ def test_appears_at_the_end(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "out" / "file").read_text() == "x"
 
 
-def test_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_failure_leaves_nothing(tmp_path):
     def fail() -> None:
         with new_folder(tmp_path / "out") as partial:
             (partial / "file").write_text("x")
@@ -30,7 +30,7 @@ def test_failure_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
-def test_never_replaces(kind: str, tmp_path: Path) -> None:
+def test_never_replaces(kind, tmp_path):
     out = tmp_path / "out"
     if kind == "folder":
         out.mkdir()
@@ -43,7 +43,7 @@ def test_never_replaces(kind: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_appeared_meanwhile_stays(tmp_path: Path) -> None:
+def test_what_appeared_meanwhile_stays(tmp_path):
     out = tmp_path / "out"
 
     def race() -> None:
@@ -64,7 +64,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_what_was_made_from_the_same_is_found(made: Path, tmp_path: Path) -> None:
+def test_what_was_made_from_the_same_is_found(made, tmp_path):
     assert find_made(tmp_path / "other", {"model": "a"}) is None
     assert find_made(made) == find_made(made, {"model": "a"})
     assert (find_made(made, {"model": "a"}) or {})["difference"] == 1e-7
@@ -74,13 +74,13 @@ def test_what_was_made_from_the_same_is_found(made: Path, tmp_path: Path) -> Non
     assert find_made(made, {"model": "a"})
 
 
-def test_what_was_made_from_something_else_is_refused(made: Path) -> None:
+def test_what_was_made_from_something_else_is_refused(made):
     with pytest.raises(ConfigError, match="out: already exists, made from another model, text"):
         find_made(made, {"model": "b"})
 
 
 @pytest.mark.parametrize("card", [None, "# Mine\n", "<!-- biphasic {oh} -->\n"])
-def test_a_folder_without_an_export_note_is_refused(tmp_path: Path, card: str | None) -> None:
+def test_a_folder_without_an_export_note_is_refused(tmp_path, card):
     (tmp_path / "out").mkdir()
     if card:
         (tmp_path / "out/README.md").write_text(card)

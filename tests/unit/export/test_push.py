@@ -72,7 +72,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class TestPlan:
-    def test_lists_files_but_hidden_ones(self, export: Path) -> None:
+    def test_lists_files_but_hidden_ones(self, export):
         plan = plan_push(export, "me/mine")
         assert dict(plan.files) == {
             "1_Pooling/config.json": 3,
@@ -94,7 +94,7 @@ class TestPlan:
             (CARD + "Data: (To fill in.)", "some parts are still to be filled in"),
         ],
     )
-    def test_warnings(self, card: str | None, words: str, export: Path) -> None:
+    def test_warnings(self, card, words, export):
         (export / "README.md").unlink()
         if card is not None:
             (export / "README.md").write_text(card)
@@ -102,30 +102,30 @@ class TestPlan:
         assert words in warning
 
     @pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "metrics.jsonl"])
-    def test_states_stay(self, name: str, export: Path) -> None:
+    def test_states_stay(self, name, export):
         (export / name).write_text("{}")
         with pytest.raises(DataError, match="a training state, not an export"):
             plan_push(export, "me/mine")
 
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-    def test_no_export(self, missing: str, export: Path) -> None:
+    def test_no_export(self, missing, export):
         (export / missing).unlink()
         with pytest.raises(DataError, match=r"mine: no (export|weights) here"):
             plan_push(export, "me/mine")
 
-    def test_pickles_stay(self, export: Path) -> None:
+    def test_pickles_stay(self, export):
         (export / "pytorch_model.bin").write_text("x")
         with pytest.raises(DataError, match=r"pytorch_model.bin can run code"):
             plan_push(export, "me/mine")
 
     @pytest.mark.parametrize("name", ["mine", "me/mine/again", "me/my mine", "me/", "-x/y"])
-    def test_names(self, name: str, export: Path) -> None:
+    def test_names(self, name, export):
         with pytest.raises(ConfigError, match="must have the form OWNER/NAME"):
             plan_push(export, name)
 
 
 class TestPush:
-    def test_uploads_the_listed_files(self, export: Path, hub: Any) -> None:
+    def test_uploads_the_listed_files(self, export, hub):
         fake = hub()
         plan = plan_push(export, "me/mine", private=True, revision="v1")
         (export / "late.txt").write_text("appeared since")
@@ -144,13 +144,13 @@ class TestPush:
         assert not goes("late.txt")
         assert not goes(".cache/hidden")
 
-    def test_never_public_when_asked_to_be_private(self, export: Path, hub: Any) -> None:
+    def test_never_public_when_asked_to_be_private(self, export, hub):
         fake = hub(is_private=False)
         with pytest.raises(ConfigError, match="exists and is public"):
             push(plan_push(export, "me/mine", private=True))
         assert [name for name, _ in fake.calls] == ["create_repo"]
 
-    def test_no_token(self, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_token(self, export, monkeypatch):
         monkeypatch.setattr(pushing, "get_token", lambda: None)
         with pytest.raises(ConfigError, match="no hub token; log in with 'hf auth login'"):
             push(plan_push(export, "me/mine"))
@@ -164,7 +164,7 @@ class TestPush:
             ("500", "the hub refuses"),
         ],
     )
-    def test_errors(self, error: Exception | str, words: str, export: Path, hub: Any) -> None:
+    def test_errors(self, error, words, export, hub):
         if isinstance(error, str):
             answer: Any = SimpleNamespace(status_code=int(error), headers={}, request=None)
             error = HfHubHTTPError("no", response=answer)

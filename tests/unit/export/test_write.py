@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,11 @@ def made(
 class TestState:
     """A state of ours, as sentence-transformers and transformers read it."""
 
-    def test_was_checked_elsewhere(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_was_checked_elsewhere(self, made):
         assert "in a separate process" in made[2][-1]
         assert "embeddings" in (made[1] / "README.md").read_text().rpartition("Checked when")[2]
 
-    def test_holds_nothing_of_ours(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_holds_nothing_of_ours(self, made):
         names = {path.relative_to(made[1]).as_posix() for path in made[1].rglob("*")}
         assert names == {
             *("README.md", "config.json", "model.safetensors"),
@@ -74,9 +73,7 @@ class TestState:
             *("sentence_bert_config.json", "config_sentence_transformers.json"),
         }
 
-    def test_sentence_transformers_averages_as_we_do(
-        self, made: tuple[Path, Path, list[str]], tokenizer: TextTokenizer
-    ) -> None:
+    def test_sentence_transformers_averages_as_we_do(self, made, tokenizer):
         from sentence_transformers import SentenceTransformer
 
         texts = [*TEXTS, "spells <|mask|> and <|eos|>"]
@@ -90,19 +87,19 @@ class TestState:
         found = model.encode(texts, convert_to_tensor=True)
         assert_close(found, expected, atol=1e-5, rtol=0)
 
-    def test_fills_masks(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_fills_masks(self, made):
         fill = pipeline("fill-mask", model=str(made[1]), device="cpu")
         answers = fill(f"the {fill.tokenizer.mask_token} of rows")
         assert len(answers) == 5
 
-    def test_classes_of_an_encoder(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_classes_of_an_encoder(self, made):
         batch = AutoTokenizer.from_pretrained(made[1])(TEXTS, padding=True, return_tensors="pt")
         whole = AutoModelForSequenceClassification.from_pretrained(made[1], num_labels=3)
         each = AutoModelForTokenClassification.from_pretrained(made[1], num_labels=5)
         assert whole(**batch).logits.shape == (3, 3)
         assert each(**batch).logits.shape == (*batch["input_ids"].shape, 5)
 
-    def test_card_runs_as_written(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_card_runs_as_written(self, made):
         blocks = (made[1] / "README.md").read_text().split("```python\n")[1:]
         assert len(blocks) == 3
         names: dict[str, Any] = {}
@@ -115,7 +112,7 @@ class TestState:
 
 class TestPrecision:
     @pytest.mark.usefixtures("unchecked")
-    def test_bfloat16_rounds_once(self, state: Path, tmp_path: Path) -> None:
+    def test_bfloat16_rounds_once(self, state, tmp_path):
         out = export_model(state, tmp_path / "out", dtype="bfloat16")
         stored, exact = load_file(out / "model.safetensors"), load_file(state / "model.safetensors")
         assert all(torch.equal(stored[name], exact[name].bfloat16()) for name in stored)
@@ -123,16 +120,14 @@ class TestPrecision:
         assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
 
     @pytest.mark.usefixtures("warm")
-    def test_bfloat16_passes_the_check(
-        self, make_family: Callable[..., Path], tmp_path: Path
-    ) -> None:
+    def test_bfloat16_passes_the_check(self, make_family, tmp_path):
         out = export_model(make_family("qwen3"), tmp_path / "out", dtype="bfloat16")
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
     @pytest.mark.usefixtures("warm")
     def test_rounding_of_fp32_is_distinguished_from_a_difference(
-        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, make_family, tmp_path, monkeypatch
+    ):
         """Where fp32 is beyond what is allowed, fp64 decides."""
         monkeypatch.setattr(check, "TOLERANCE", 2e-7)  # between the rounding of the two
         said: list[str] = []
@@ -140,7 +135,7 @@ class TestPrecision:
         assert any("fp64" in line for line in said)
         assert "in fp64 on a CPU" in (out / "README.md").read_text()
 
-    def test_what_is_not_a_number_is_the_largest_difference(self) -> None:
+    def test_what_is_not_a_number_is_the_largest_difference(self):
         found = Reloaded(
             alone=0.5, many=float("nan"), logits=None, embeddings=None, transformers=""
         )
@@ -148,7 +143,7 @@ class TestPrecision:
             check.refuse_differences(found)
 
     @pytest.mark.usefixtures("unchecked")
-    def test_large_weights_are_split(self, state: Path, tmp_path: Path) -> None:
+    def test_large_weights_are_split(self, state, tmp_path):
         out = export_model(state, tmp_path / "out", max_shard_size="100KB")
         assert (out / "model.safetensors.index.json").is_file()
         assert len(list(out.glob("model-*-of-*.safetensors"))) > 3
@@ -159,9 +154,7 @@ class TestPrecision:
 
 class TestHead:
     @pytest.mark.usefixtures("unchecked")
-    def test_body_alone_stays_without_a_head(
-        self, make_family: Callable[..., Path], tokenizer: TextTokenizer, tmp_path: Path
-    ) -> None:
+    def test_body_alone_stays_without_a_head(self, make_family, tokenizer, tmp_path):
         """A head drawn at random is not exported as if it had been learnt."""
         body = AutoModel.from_pretrained(make_family("bert"), add_pooling_layer=False)
         body.save_pretrained(tmp_path / "body")
@@ -186,10 +179,7 @@ class TestCheck:
         ],
     )
     @pytest.mark.usefixtures("warm")
-    def test_found(
-        self, damage: str, words: str, make_family: Callable[..., Path], tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+    def test_found(self, damage, words, make_family, tmp_path, monkeypatch):
         """Files are spoilt between writing and checking."""
         write_tokenizer = write.write_tokenizer
 
@@ -218,9 +208,7 @@ class TestCheck:
         assert nothing_written(out)
 
     @pytest.mark.usefixtures("warm")
-    def test_what_cannot_be_loaded(
-        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_cannot_be_loaded(self, make_family, tmp_path, monkeypatch):
         def lose(_: TextTokenizer, folder: Path, **__: Any) -> None:
             (folder / "config.json").unlink()
 
@@ -231,9 +219,7 @@ class TestCheck:
         assert nothing_written(tmp_path / "out")
 
     @pytest.mark.usefixtures("warm")
-    def test_our_package_would_be_noticed(
-        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_our_package_would_be_noticed(self, make_family, tmp_path, monkeypatch):
         """The script cannot import biphasic, whatever asks for it."""
         script = tmp_path / "reload.py"
         text = check._SCRIPT.read_text().replace(
@@ -267,12 +253,10 @@ class TestBadInput:
             ({"format": "onnx", "dtype": "bfloat16"}, "not supported for ONNX"),
         ],
     )
-    def test_setting(
-        self, options: dict[str, str], words: str, state: Path, tmp_path: Path
-    ) -> None:
+    def test_setting(self, options, words, state, tmp_path):
         self.refuse(state, tmp_path / "out", ConfigError, words, **options)
 
-    def test_the_same_again_is_done(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_the_same_again_is_done(self, made):
         state, out, _ = made
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         said: list[str] = []
@@ -280,49 +264,38 @@ class TestBadInput:
         assert said == [f"{out}: already made from the same model and settings; nothing to do"]
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
-    def test_output_is_of_something_else(self, made: tuple[Path, Path, list[str]]) -> None:
+    def test_output_is_of_something_else(self, made):
         with pytest.raises(ConfigError, match="made from another model, text or settings"):
             export_model(made[0], made[1], format="hf")
 
-    def test_output_exists(self, state: Path, tmp_path: Path) -> None:
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "file").write_text("precious")
-        with pytest.raises(ConfigError, match="out: already exists"):
-            export_model(state, tmp_path / "out")
-        assert (tmp_path / "out" / "file").read_text() == "precious"
-
-    def test_no_model(self, tmp_path: Path) -> None:
+    def test_no_model(self, tmp_path):
         (tmp_path / "empty").mkdir()
         self.refuse(tmp_path / "empty", tmp_path / "out", DataError, "no model here")
 
-    def test_no_weights(self, make_family: Callable[..., Path], tmp_path: Path) -> None:
+    def test_no_weights(self, make_family, tmp_path):
         folder = make_family("bert")
         (folder / "model.safetensors").unlink()
         self.refuse(folder, tmp_path / "out", DataError, "bert: no weights here")
 
-    def test_no_mask_token(self, make_family: Callable[..., Path], tmp_path: Path) -> None:
+    def test_no_mask_token(self, make_family, tmp_path):
         folder = make_family("qwen3")
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         del settings["mask_token"]
         write_json(folder / "tokenizer_config.json", settings)
         self.refuse(folder, tmp_path / "out", DataError, "the tokenizer has no mask token")
 
-    def test_tokenizer_of_another_model(
-        self, make_family: Callable[..., Path], tmp_path: Path
-    ) -> None:
+    def test_tokenizer_of_another_model(self, make_family, tmp_path):
         folder = make_family("qwen3", vocab_size=200)
         words = "ids up to 319, but the model has rows for only 200; they do not belong together"
         self.refuse(folder, tmp_path / "out", DataError, words)
 
-    def test_weights_of_other_shapes(
-        self, make_family: Callable[..., Path], tmp_path: Path
-    ) -> None:
+    def test_weights_of_other_shapes(self, make_family, tmp_path):
         folder = make_family("qwen3")
         config = json.loads((folder / "config.json").read_text())
         write_json(folder / "config.json", {**config, "intermediate_size": 56})
         self.refuse(folder, tmp_path / "out", ModelError, "other shapes")
 
-    def test_damaged_state(self, state: Path, tmp_path: Path) -> None:
+    def test_damaged_state(self, state, tmp_path):
         weights = state / "model.safetensors"
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
@@ -330,6 +303,6 @@ class TestBadInput:
         assert (state / MANIFEST).is_file()
         self.refuse(state, tmp_path / "out", CheckpointError, "SHA-256 differs")
 
-    def test_hub_id_out_of_reach(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hub_id_out_of_reach(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         self.refuse("some-owner/some-model", tmp_path / "out", DataError, "some-owner/some-model")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
@@ -22,33 +22,12 @@ from biphasic.tasks.records import (
     LabelledText,
     Question,
     QuestionTask,
-    TaggedSentence,
-    TaggingTask,
     TaskInfo,
 )
-
-ODD_WORDS = [
-    "naïve",
-    "東京",
-    "😀",
-    "👩‍💻",
-    "don't",
-    "x²",
-    "a\u00a0b",
-    "...",
-    "1999",
-    "é",
-    "e\u0301",
-]
 
 
 def info(kind):
     return TaskInfo("t", kind, "T", "m", "0" * 64)
-
-
-def tagging_task(words, tags=None):
-    record = TaggedSentence("1", tuple(words), tuple(tags or [0] * len(words)))
-    return TaggingTask(info("tc"), ("O", "B-X", "I-X"), dict.fromkeys(SPLITS, (record,)))
 
 
 def question_task(context, *answers, question="who sat"):
@@ -74,28 +53,6 @@ def test_texts_stand_between_bos_and_eos_and_are_cut(tokenizer):
     assert cut.num_truncated["test"] == 1
 
 
-@settings(max_examples=60, deadline=None)
-@given(words=st.lists(st.sampled_from(["the", "cat", "Paris", *ODD_WORDS]), min_size=1))
-def test_every_word_is_aligned_to_its_first_token(tokenizer, words):
-    sentences = encode_task(tagging_task(words), tokenizer, protocol=protocol()).splits["test"]
-    ids, positions = sentences.sequences[0].tolist(), sentences.positions[0].tolist()
-    borders = [*positions, len(ids) - 1]
-    assert positions[0] == 1
-    # The tokens from one word's first to the next word's spell exactly that word.
-    for word, start, end in zip(words, borders, borders[1:], strict=False):
-        assert tokenizer.decode(ids[start:end]).strip(" ") == word
-
-
-def test_words_beyond_the_cut_have_no_token(tokenizer):
-    words = ["the", "cat", "sat", "unbelievably", "Paris"]
-    encoded = encode_task(tagging_task(words), tokenizer, protocol=protocol(max_seqlen=8))
-    positions = encoded.splits["test"].positions[0].tolist()
-    # A space that is a token of its own is not the word's first: "un..." begins at 5, not at 4.
-    assert positions == [1, 2, 3, 5, -1]
-    assert encoded.num_truncated["test"] == 1
-    assert len(encoded.splits["test"].sequences[0]) == 8
-
-
 def test_windows_cover_the_context_and_overlap(tokenizer):
     context = "the cat sat on the mat and the dog ran to Paris with Anna " * 3
     task = question_task(context, Answer("Paris", context.index("Paris")))
@@ -115,42 +72,6 @@ def test_windows_cover_the_context_and_overlap(tokenizer):
     assert covered.min() == 1
     # Neighbours share exactly the overlap, each of whose tokens stands in two windows.
     assert (covered == 2).sum() == 4 * (len(windows) - 1)
-
-
-@pytest.mark.parametrize("text", ["Paris", "😀", "東京", "naïve", "Anna", "the cat"])
-def test_answers_map_to_tokens_and_back(tokenizer, text):
-    context = "naïve the cat 東京 sat 😀 on Paris with Anna"
-    task = question_task(context, Answer(text, context.index(text)))
-    encoded = encode_task(task, tokenizer, protocol=protocol(max_seqlen=128))
-    [window] = encoded.windows["train"]
-    logits = np.zeros((len(window.sequence), 2))
-    logits[window.target[0], 0] = logits[window.target[1], 1] = 5.0
-    span = best_span(logits, window, max_answer_tokens=encoded.max_answer_tokens)
-    assert span.text(context, may_abstain=True) == text
-
-
-def test_a_window_without_the_whole_answer_points_to_bos(tokenizer):
-    context = "the cat sat on the mat and the dog ran to Paris with Anna " * 3
-    task = question_task(context, Answer("Paris", context.rindex("Paris")))
-    windows = encode_task(task, tokenizer, protocol=protocol(max_seqlen=24)).windows["train"]
-    held = [window for window in windows if window.target != (0, 0)]
-    assert 0 < len(held) < len(windows)
-    for window in held:
-        first, last = (place - window.prefix for place in window.target)
-        assert context[window.offsets[first, 0] : window.offsets[last, 1]].strip() == "Paris"
-
-
-def test_an_answer_that_a_window_cuts_points_to_bos(tokenizer):
-    words = ["the cat sat on the mat", "and the dog ran to Paris", "with Anna on the mat"]
-    context = " ".join(words * 2)
-    for start in range(0, len(context) - 24, 4):
-        start = context.index(" ", start) + 1  # noqa: PLW2901
-        text = context[start : start + 20].strip()
-        task = question_task(context, Answer(text, start))
-        for part in encode_task(task, tokenizer, protocol=protocol(max_seqlen=24)).windows["test"]:
-            if part.target != (0, 0):
-                first, last = (place - part.prefix for place in part.target)
-                assert 0 <= first <= last < len(part.offsets)
 
 
 def test_no_room_for_a_context_is_refused(tokenizer):

@@ -11,7 +11,7 @@ import torch
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
-from biphasic.tasks.encoding import Encoder, mean_pool, new_head
+from biphasic.tasks.encoding import mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.records import METRICS_BY_KIND
 from biphasic.training.step.embedding_rows import ShortTable
@@ -100,17 +100,6 @@ def test_seeds_differ_in_their_head(model, run_of):
     assert abs(losses[0] - losses[1]) > 1e-4
 
 
-def test_seeds_differ_in_head_and_order(model, run_of):
-    losses: dict[int, list[float]] = {0: [], 1: []}
-    runs = [run_of("sc", seed=seed, max_steps=3) for seed in losses]
-
-    def record(run, step, num_steps, loss):
-        losses[run.seed].append(loss)
-
-    list(finetune_group(model, runs, progress=record))
-    assert losses[0] != losses[1]
-
-
 def test_a_run_that_diverges_is_a_result_and_spoils_nothing(model, run_of):
     good = run_of("sc", max_steps=5)
     bad = dataclasses.replace(good, learning_rate=1e30)
@@ -195,36 +184,10 @@ def test_head_and_body_have_the_precision_of_the_run(model, run_of, precision):
     assert (torch.bfloat16 in found["body"]) == (precision != "fp32")
 
 
-def test_pooling_averages_each_sequence(model, tokenizer):
+def test_pooling_averages_each_sequence():
     hidden = torch.arange(12.0).view(6, 2)
     pooled = mean_pool(hidden, np.array([[3, 6], [0, 2]]))
     assert torch.allclose(pooled, torch.stack([hidden[3:].mean(0), hidden[:2].mean(0)]))
-
-
-def test_packing_does_not_change_pooled_states(model, tokenizer):
-    texts = ["the cat", "the dog ran to Paris with Anna and the cat", "Anna", "on the mat"]
-    sequences = [
-        np.array([tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]) for text in texts
-    ]
-    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
-    with torch.inference_mode():
-        together = encoder.pooled(sequences)
-        alone = torch.cat([encoder.pooled([sequence]) for sequence in sequences])
-    assert torch.allclose(together, alone, atol=1e-5)
-
-
-def test_a_sequence_is_read_in_both_directions(model, tokenizer):
-    """The last token changes the state of the first, and of no other sequence."""
-    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
-    ids = np.array([tokenizer.bos_id, *tokenizer.encode("the cat sat on the mat")])
-    changed = ids.copy()
-    changed[-1] = tokenizer.eos_id
-    with torch.inference_mode():
-        before, spans = encoder.states([ids, ids])
-        after, _ = encoder.states([ids, changed])
-    first, second = spans[:, 0]
-    assert (before[second] - after[second]).abs().max() > 1e-4
-    assert torch.equal(before[first], after[first])
 
 
 def test_heads_are_normal_with_the_studys_deviation():

@@ -98,13 +98,6 @@ def at(folder: Path, file: str, line: int) -> str:
     return re.escape(f"{folder / file}:{line}: ")
 
 
-def test_reads_classification(tmp_path):
-    task = load_task(classification(tmp_path / "mood"))
-    assert (task.info.name, task.info.kind, task.info.metric) == ("mood", "sc", "accuracy")
-    assert task.labels == ("bad", "good")
-    assert task.splits["test"][0].text == "good"
-
-
 def test_equal_training_values_are_refused(tmp_path):
     row, other = {"text": "x", "value": 2.5}, {"text": "y", "value": 3}
     splits = {"train": [row, other], "validation": [row], "test": [row]}
@@ -151,13 +144,6 @@ def test_identity_follows_content_not_names(tmp_path):
 def test_unknown_label(tmp_path, label):
     folder = classification(tmp_path / "t", test=[TEXT, TEXT | {"id": "b", "label": label}])
     refused(folder, at(folder, "test.jsonl", 2) + "unknown label")
-
-
-def test_damaged_line(tmp_path):
-    folder = classification(tmp_path / "t")
-    with (folder / "train.jsonl").open("a") as stream:
-        stream.write('{"id": "b", "te\n')
-    refused(folder, at(folder, "train.jsonl", 2) + "not valid JSON")
 
 
 @pytest.mark.parametrize(
@@ -294,14 +280,6 @@ def test_reads_regression(tmp_path):
     assert task.splits["test"][1].text == "Sentence 1: x\nSentence 2: y"
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", '"3"', "true", "null"])
-def test_values_that_are_no_numbers(tmp_path, value):
-    row = {"id": "a", "text": "x", "value": 2}
-    folder = write_task(tmp_path / "t", "sr", {split: [row] for split in SPLITS})
-    (folder / "test.jsonl").write_text(f'{{"text": "x", "value": {value}}}\n')
-    refused(folder, at(folder, "test.jsonl", 1) + "'value' must be a finite number")
-
-
 def test_a_template_may_name_any_field(tmp_path):
     row = {"headline": "H", "body": "B", "label": 0}
     splits = {split: [row] for split in SPLITS}
@@ -390,10 +368,3 @@ def test_descriptions_that_contradict_themselves(tmp_path, described, message):
     folder = classification(tmp_path / "t")
     (folder / "task.json").write_text(json.dumps(described))
     refused(folder, message)
-
-
-def test_overlaps_are_counted(tmp_path):
-    again = TEXT | {"id": "b", "text": " GOOD\n", "label": 0}
-    other = TEXT | {"id": "c", "text": "bad"}
-    task = load_task(classification(tmp_path / "t", validation=[other], test=[again, other]))
-    assert task.info.overlaps == {"train/test": 1, "validation/test": 1}

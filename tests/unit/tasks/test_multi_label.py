@@ -1,71 +1,19 @@
-"""Multi-label classification: all labels of a text, each by a sigmoid of its own."""
+"""Multi-label classification: metrics, and people's files."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import accuracy_score, f1_score
-from torch import nn
 
 from biphasic.analysis.scores.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
 from biphasic.tasks.kinds.metrics import multi_label_scores
-from biphasic.tasks.kinds.multi_label import encode_multi_label
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import METRICS_BY_KIND, MultiLabelTask, MultiLabelText, TaskInfo
+from biphasic.tasks.records import METRICS_BY_KIND
 from custom_tasks import jsonl, refused, write_splits
 
-INFO = TaskInfo("t", "ml", "T", "micro_f1", "0" * 64)
 LABELS = ("fast", "new", "old")
-SPLITS = {"train": ((0, 1), ()), "validation": ((2,),), "test": ((0, 2), (1,), ())}
 TABLE = "text,labels\nthe cat,new|fast\na dog,\nthe mat,old\n"
-
-
-class Fixed:
-    """An encoder whose states are the head's outputs."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, *outputs):
-        self.outputs = torch.tensor(outputs)
-
-    def states(self, sequences):
-        places = np.arange(len(sequences))
-        return self.outputs, np.stack([places, places + 1], axis=1)
-
-    def pooled(self, sequences):
-        return self.outputs[: len(sequences)]
-
-
-@pytest.fixture
-def encoded(tokenizer):
-    splits = {
-        split: tuple(MultiLabelText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
-        for split, rows in SPLITS.items()
-    }
-    return encode_multi_label(
-        MultiLabelTask(INFO, LABELS, splits), tokenizer, protocol=FinetuneProtocol()
-    )
-
-
-def test_the_loss_is_the_mean_over_texts_and_labels(encoded):
-    loss = encoded.loss(Fixed([2.0, 0.0, -1.0], [0.0, 0.0, 3.0]), nn.Identity(), np.array([0, 1]))
-    right = [np.log1p(np.exp(-2)), np.log(2), np.log1p(np.exp(-1)), np.log(2), np.log(2)]
-    assert loss.item() == pytest.approx((sum(right) + np.log1p(np.exp(3))) / 6)
-
-
-def test_a_label_is_predicted_above_one_half(encoded):
-    outputs = Fixed([1.0, -1.0, 0.0], [-1.0, 2.0, -1.0], [-1.0, -1.0, -1.0])
-    scores = encoded.evaluate(outputs, nn.Identity())["test"]
-    assert scores.columns["predicted"] == [["fast"], ["new"], []]
-    assert scores.columns["label"] == [["fast", "old"], ["new"], []]
-    assert scores.scores.tolist() == [0.0, 1.0, 1.0]
-    # 2 of 2 predicted labels are right, and 2 of 3 expected ones are found.
-    assert scores.metrics["micro_f1"] == 2 * 2 / (2 + 3)
-    # `old` has no right one: (1 + 1 + 0) / 3.
-    assert scores.metrics["macro_f1"] == pytest.approx(2 / 3)
-    assert scores.metrics["subset_accuracy"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("seed", range(4))

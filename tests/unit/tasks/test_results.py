@@ -65,12 +65,8 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
     assert raw["num_truncated"] == result.num_truncated
     assert set(raw["by_type"]) == ({"validation", "test"} if kind == "tc" else set())
 
-
-@pytest.mark.parametrize("kind", COLUMNS)
-def test_every_example_has_one_row_with_the_columns_of_its_kind(finetune, tmp_path, kind):
-    result = finetune(kind)
-    write_result(tmp_path / "run", result, run_id="run", state="s")
-    table = pq.read_table(tmp_path / "run" / "scores.parquet")
+    # Every example has one row with the columns of its kind.
+    table = pq.read_table(folder / "scores.parquet")
     common = {"split": TEXT, "id": TEXT, "score": FLOAT}
     assert dict(zip(table.schema.names, table.schema.types, strict=True)) == {
         **common,

@@ -14,13 +14,7 @@ from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import split_source
-from custom_tasks import (
-    Store,
-    refused,
-    write_beir,
-    write_splits,
-    write_yaml,
-)
+from custom_tasks import Store, refused, write_beir, write_splits, write_yaml
 
 
 def test_overlaps_are_reported_and_kept(store, custom):
@@ -104,6 +98,13 @@ def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
     assert described["protocol"] == {"retrieval_corpus": "judged"}
 
 
+def write_rows(name, folder, label=0):
+    """Write a task folder of one row in each split."""
+    description = TaskDescription(name=name, kind="sc")
+    rows = [{"text": "x", "label": label}]
+    write_task_folder(folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"])
+
+
 def test_published_datasets(store, monkeypatch):
     calls: list[Any] = []
 
@@ -112,11 +113,7 @@ def test_published_datasets(store, monkeypatch):
 
     def write(name: str, folder: Path, **settings: Any) -> None:
         calls.append((name, settings))
-        rows = [{"text": "x", "label": 0}]
-        description = TaskDescription(name=name, kind="sc")
-        write_task_folder(
-            folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"]
-        )
+        write_rows(name, folder)
 
     monkeypatch.setattr(source_module, "published_origin", origin)
     monkeypatch.setattr(source_module, "write_published", write)
@@ -174,15 +171,10 @@ def test_paths_may_have_colons(store, tmp_path):
 
 
 def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, monkeypatch):
-    def write(name: str, folder: Path, **_: Any) -> None:
-        rows = [{"text": "x", "label": 7}]
-        description = TaskDescription(name=name, kind="sc")
-        write_task_folder(
-            folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"]
-        )
-
     monkeypatch.setattr(source_module, "published_origin", lambda name, **_: {"name": name})
-    monkeypatch.setattr(source_module, "write_published", write)
+    monkeypatch.setattr(
+        source_module, "write_published", lambda name, folder, **_: write_rows(name, folder, 7)
+    )
     refused(store, "sst2", "unknown label 7")
 
 

@@ -76,9 +76,9 @@ def write_export_card(folder: Path, export: Export) -> None:
     scores = []
     if source.state is not None:
         store = source.folder.resolve().parent.parent
-        state_scores = scores_of_state(store / "finetunes", source.state.identity)
-        scores = [score.for_hub for score in state_scores.scores]
-        facts |= training_facts(source.state, state_scores, store=store)
+        of_state, left_out = scores_of_state(store / "finetunes", source.state.identity)
+        scores = [score.for_hub for score in of_state]
+        facts |= {**training_facts(source.state, of_state, store=store), "left_out": left_out}
     write_card(
         folder,
         name=export.name,

@@ -23,11 +23,7 @@ _PIPELINES = {
     "ir": "sentence-similarity",
     "zs": "sentence-similarity",
 }
-_METRIC_IDS = {
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}
+_METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Hub ids of our metrics, where they differ."""
 
 

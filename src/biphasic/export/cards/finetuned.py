@@ -69,10 +69,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         template=json.dumps(template, ensure_ascii=False) if is_pooled and template else "",
         splits=[*held],
         score_rows=[
-            [
-                metric_name(name),
-                *(points(m[name]) if name in m else "" for m in held.values()),
-            ]
+            [metric_name(name), *(points(m[name]) if name in m else "" for m in held.values())]
             for name in metrics
         ],
         learning_rate=rate(record.learning_rate),

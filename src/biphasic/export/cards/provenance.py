@@ -58,18 +58,12 @@ def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
         hashes[str(state.ground["corpus_hash"])] = None
     for folder, content_hash in (state.ground.get("corpora") or {}).items():
         hashes.setdefault(str(content_hash), Path(folder))
-    known = {facts.content_hash: facts for facts in _in_store(store)}
+    paths = (*store.glob(f"data/*/train/{_CORPUS}"), *store.glob(f"{TEXTS}/*.json"))
+    known = {facts.content_hash: facts for facts in map(_read, paths) if facts}
     return tuple(
         known.get(content_hash) or _at(folder, content_hash)
         for content_hash, folder in hashes.items()
     )
-
-
-def _in_store(store: Path) -> Iterator[CorpusFacts]:
-    for path in (*store.glob(f"data/*/train/{_CORPUS}"), *store.glob(f"{TEXTS}/*.json")):
-        facts = _read(path)
-        if facts is not None:
-            yield facts
 
 
 def _at(folder: Path | None, content_hash: str) -> CorpusFacts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,23 +57,16 @@ class TaskScore:
         )
 
 
-@dataclass(frozen=True)
-class StateScores:
-    """All scores of a state.
-
-    Attributes:
-        left_out: What was omitted, one sentence each.
-    """
-
-    scores: tuple[TaskScore, ...]
-    left_out: tuple[str, ...]
-
-
-def scores_of_state(finetunes: Path, identity: str) -> StateScores:
+def scores_of_state(
+    finetunes: Path, identity: str
+) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
     """Summarize the fine-tunings of a state in a store, with standard intervals.
 
     A task fine-tuned under several protocols has several results for one rate and seed. Records do
-    not show which belong together, so this task is omitted and listed in `left_out`.
+    not show which belong together, so this task is omitted.
+
+    Returns:
+        The scores, and what was omitted, one sentence each.
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
     left_out: list[str] = []
@@ -81,7 +74,8 @@ def scores_of_state(finetunes: Path, identity: str) -> StateScores:
         groups[result.task, result.trained_on].append(result)
     scores = []
     for (task, trained_on), results in sorted(groups.items(), key=lambda item: str(item[0])):
-        if _repeats(results):
+        keys = {(result.learning_rate, result.seed) for result in results}
+        if len(keys) < len(results) or len({result.metric for result in results}) > 1:
             left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
             continue
         score = _score(task, trained_on, results)
@@ -89,7 +83,7 @@ def scores_of_state(finetunes: Path, identity: str) -> StateScores:
             left_out.append(f"{task}: every fine-tuning diverged")
         else:
             scores.append(score)
-    return StateScores(tuple(scores), tuple(left_out))
+    return tuple(scores), tuple(left_out)
 
 
 def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[ResultRecord]:
@@ -102,11 +96,6 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             yield parse_record(ResultRecord, raw, where=path.parent.name[:12])
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")
-
-
-def _repeats(results: Iterable[ResultRecord]) -> bool:
-    keys = [(result.learning_rate, result.seed) for result in results]
-    return len(keys) > len(set(keys)) or len({result.metric for result in results}) > 1
 
 
 def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> TaskScore | None:

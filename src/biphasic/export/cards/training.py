@@ -17,7 +17,7 @@ from biphasic.analysis.text import (
     score_cell,
 )
 from biphasic.export.cards.provenance import CorpusFacts, corpora_of
-from biphasic.export.cards.results import StateScores, TaskScore
+from biphasic.export.cards.results import TaskScore
 from biphasic.records import ZERO_SHOT, LedgerEntry, StateRecord
 
 # Shown elsewhere in the table, or irrelevant to readers.
@@ -30,7 +30,9 @@ _SETTINGS = {
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
 
 
-def training_facts(state: StateRecord, scores: StateScores, *, store: Path) -> dict[str, Any]:
+def training_facts(
+    state: StateRecord, scores: Sequence[TaskScore], *, store: Path
+) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores."""
     recipe = state.recipe
     ledger = {entry.phase: entry for entry in state.ledger}
@@ -51,8 +53,7 @@ def training_facts(state: StateRecord, scores: StateScores, *, store: Path) -> d
         "heldout": [
             (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
         ],
-        "score_rows": [_score_row(score) for score in scores.scores],
-        "left_out": scores.left_out,
+        "score_rows": [_score_row(score) for score in scores],
         "software": _software(state.environment),
     }
 
@@ -152,16 +153,13 @@ def _source_rows(facts: CorpusFacts) -> list[tuple[str, ...]]:
     return [
         (
             source.name,
-            _licenses(source.licenses) or "to fill in",
+            listing([f"{name} ({number:,})" for name, number in source.licenses.items()])
+            or "to fill in",
             f"{source.documents:,}",
             amount(source.tokens),
         )
         for source in facts.sources
     ]
-
-
-def _licenses(counts: Mapping[str, int]) -> str:
-    return listing([f"{name} ({number:,})" for name, number in counts.items()])
 
 
 def _score_row(score: TaskScore) -> tuple[str, ...]:
@@ -171,10 +169,4 @@ def _score_row(score: TaskScore) -> tuple[str, ...]:
     if score.num_diverged:
         rates += f"; {score.num_diverged} diverged"
     seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
-    return (
-        task,
-        metric_name(score.metric),
-        seeds,
-        rates,
-        score_cell(score.estimate),
-    )
+    return (task, metric_name(score.metric), seeds, rates, score_cell(score.estimate))

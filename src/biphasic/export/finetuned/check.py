@@ -32,7 +32,6 @@ from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
 from biphasic.tasks.records import (
     ClassificationTask,
     MultiLabelTask,
-    Question,
     QuestionTask,
     RegressionTask,
     TaggingTask,
@@ -57,14 +56,10 @@ def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
         case TaggingTask():
             return [" ".join(record.words) for record in task.splits["test"][:_NUM_EXAMPLES]]
         case QuestionTask():
-            return [_pair(record) for record in task.splits["test"][:_NUM_EXAMPLES]]
+            return [(each.question, each.context) for each in task.splits["test"][:_NUM_EXAMPLES]]
         case _:
             both = (task.queries.values(), task.corpus.values())
             return [text for texts in both for text in islice(texts, _NUM_EXAMPLES)]
-
-
-def _pair(question: Question) -> tuple[str, str]:
-    return question.question, question.context
 
 
 def example_sequences(

@@ -110,7 +110,15 @@ def forms_of(
         yield form
     if outputs.kind in _CLASSES and (form := _linear_form(config, body, head, outputs)):
         yield form
-    yield _body_form(encoder, config, body, head)
+    names = {"file": HEAD_WEIGHTS, "weight": "weight", "bias": "bias"}
+    yield WrittenForm(
+        form="separate-head" if head else "sentence-transformers",
+        architecture=body_class(encoder, config).__name__,
+        config=config,
+        tensors=body,
+        head=HeadWeights(**names, num_outputs=len(head["weight"])) if head else None,
+        separate=head,
+    )
 
 
 def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -212,27 +220,6 @@ def _only_layer(model: Any, num_outputs: int) -> str | None:
     [(name, layer)] = added.items()
     is_head = isinstance(layer, nn.Linear) and layer.out_features == num_outputs
     return name if is_head and layer.bias is not None else None
-
-
-def _body_form(
-    encoder: Path,
-    config: PretrainedConfig,
-    body: Mapping[str, Tensor],
-    head: Mapping[str, Tensor],
-) -> WrittenForm:
-    """Return the encoder, with a separate head if there is one."""
-    return WrittenForm(
-        form="separate-head" if head else "sentence-transformers",
-        architecture=body_class(encoder, config).__name__,
-        config=config,
-        tensors=body,
-        head=HeadWeights(
-            file=HEAD_WEIGHTS, weight="weight", bias="bias", num_outputs=len(head["weight"])
-        )
-        if head
-        else None,
-        separate=head,
-    )
 
 
 def _labelled(config: Any, outputs: Outputs, num_outputs: int) -> Any:

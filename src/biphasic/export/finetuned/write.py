@@ -177,12 +177,10 @@ def finetune(
                 batching=planned.training.protocol.batching,
                 scratch=scratch,
             )
-        finetuned = finetune_grid(
-            plan,
-            scratch=scratch / "weights",
-            **computing,
-        )
-        writer = _Writer(finetuned, _named(model, plan.name), tokenizer, loaded)
+        finetuned = finetune_grid(plan, scratch=scratch / "weights", **computing)
+        # Cards are public: a hub id is unchanged, a folder by name only.
+        named = plan.name if expanded(model).exists() else str(model)
+        writer = _Writer(finetuned, named, tokenizer, loaded)
         sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
         with (
             progress_bar(console, "writing the best model and checking it with transformers alone"),
@@ -195,11 +193,6 @@ def finetune(
 
 def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return {name: 100 * share for name, share in (metrics or {}).items()}
-
-
-def _named(model: Path | str, name: str) -> str:
-    """Return a model's name for the card: a hub id unchanged, a folder by name only."""
-    return name if expanded(model).exists() else str(model)
 
 
 @contextmanager
@@ -241,7 +234,9 @@ class _Writer:
         encoder = self.finetuned.plan.encoder.folder
         difference = float("inf")
         for form in forms_of(encoder, kept.body, kept.head, outputs, self.tokenizer):
-            _empty(folder)
+            # An earlier form may have written files.
+            shutil.rmtree(folder)
+            folder.mkdir()
             record = self._write_form(folder, form, settings)
             difference = check_fitted(folder, sequences)
             if difference <= TOLERANCE:
@@ -295,7 +290,6 @@ class _Writer:
         }
 
     def _of_kind(self, folder: Path) -> dict[str, Any]:
-        """Return the fields that only some kinds of task have."""
         description, task = read_description(folder), self.task
         match task:
             case ClassificationTask() | MultiLabelTask():
@@ -327,11 +321,3 @@ def _prompt(template: str) -> str:
     before, _, after = template.partition("{text}")
     before = before.partition("{title}")[0]
     return "" if after else before
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

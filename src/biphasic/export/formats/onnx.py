@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats.longrope import traceable_longrope
@@ -148,20 +148,6 @@ def _load(folder: Path) -> PreTrainedModel:
     """Load the model as users do, and check that it is an encoder."""
     config = read_config(folder)
     body_class(folder, config)
-    _check_config(folder, config)
-    model, report = load_model(AutoModel, folder, config)
-    refuse_unfit(folder, report["mismatched_keys"])
-    # The graph has no pooler; many encoders lack one.
-    refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])
-    model.config.use_cache = False  # otherwise decoders also output keys and values
-    try:
-        check_contract(model, causal=False)
-    except ModelError as error:
-        raise ModelError(f"{folder}: {error}") from None
-    return model
-
-
-def _check_config(folder: Path, config: PreTrainedConfig) -> None:
     if is_decoder(config) and not is_open(config):
         raise ModelError(
             f"{folder}: a decoder ({config.model_type}; config.json does not set is_causal to "
@@ -172,6 +158,16 @@ def _check_config(folder: Path, config: PreTrainedConfig) -> None:
             f"{folder}: rope of type dynamic ({config.model_type}) depends on the length of the "
             "input, which torch cannot put into a graph"
         )
+    model, report = load_model(AutoModel, folder, config)
+    refuse_unfit(folder, report["mismatched_keys"])
+    # The graph has no pooler; many encoders lack one.
+    refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])
+    model.config.use_cache = False  # otherwise decoders also output keys and values
+    try:
+        check_contract(model, causal=False)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    return model
 
 
 def _rope_types(parameters: Any) -> set[str]:
@@ -188,16 +184,11 @@ def _copy_beside(folder: Path, partial: Path) -> None:
         is_weights = _WEIGHTS.intersection(file.suffixes) or file.name == "manifest.json"
         if file.is_file() and not is_weights and not file.name.startswith("."):
             shutil.copyfile(file, partial / file.name)
-    for module in _module_folders(folder):
-        shutil.copytree(folder / module, partial / module)
-
-
-def _module_folders(folder: Path) -> list[str]:
-    """Return the module folders of a sentence-transformers model, except the encoder."""
-    if not (folder / "modules.json").is_file():
-        return []
-    paths = [Path(module["path"]) for module in read_json(folder / "modules.json")]
-    return [path.name for path in paths if path.name and (folder / path.name).is_dir()]
+    listed = folder / "modules.json"
+    for module in read_json(listed) if listed.is_file() else ():
+        # The encoder is in the folder itself.
+        if (name := Path(module["path"]).name) and (folder / name).is_dir():
+            shutil.copytree(folder / name, partial / name)
 
 
 def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -> None:
@@ -236,11 +227,7 @@ def _first_cause(error: BaseException) -> str:
 
 
 def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
-    """Return the largest difference over all probes.
-
-    Raises:
-        ModelError: It is above the tolerance.
-    """
+    """Return the largest difference over all probes."""
     import onnxruntime  # noqa: PLC0415 - optional package
 
     options = onnxruntime.SessionOptions()
@@ -291,7 +278,6 @@ def _longest_input(body: PreTrainedModel) -> int:
 
 
 def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:
-    """Return rows of random tokens, padded to the longest."""
     shape = (len(lengths), max(lengths))
     draws = stream("onnx", 0).random_raw(shape[0] * shape[1]).reshape(shape)
     input_ids = (draws % np.uint64(body.config.vocab_size)).astype(np.int64)

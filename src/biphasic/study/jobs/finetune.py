@@ -26,8 +26,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
-    from biphasic.tasks.encoding import EncodedTask
-    from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, Keep
+    from biphasic.tasks.finetune import EncodedTask, FinetuneResult, FinetuneRun, Keep
 
 
 class GridRun(Config):

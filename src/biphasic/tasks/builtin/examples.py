@@ -101,14 +101,12 @@ class LeakFilter:
     def leaks(self, example: Example) -> bool:
         """Return whether a passage of the example occurs in another split's documents."""
         index = self._elsewhere[example.split]
+        others = [self._sentences[split] for split in SPLITS if split != example.split]
         return any(
-            index.holds(self._shingler(passage)) or self._is_elsewhere(passage, example.split)
+            index.holds(self._shingler(passage))
+            or any(_normalised(passage) in texts for texts in others)
             for passage in example.evidence
         )
-
-    def _is_elsewhere(self, passage: str, split: Split) -> bool:
-        text = _normalised(passage)
-        return any(text in self._sentences[other] for other in SPLITS if other != split)
 
 
 def _short_passages(sections: Sections) -> Iterator[str]:

@@ -137,18 +137,17 @@ def _first_sentence(text: str) -> str:
 def _window(sections: Sections, described: list[Parameter], choice: int) -> list[Parameter]:
     """Return as many consecutive parameters around the chosen one as fit into the context."""
     room = MAX_CONTEXT_CHARACTERS - len(sections.summary) - len(sections.returns) - 12
+    lengths = [
+        len(entry.name) + len(entry.type) + len(entry.default) + len(entry.description) + 16
+        for entry in described
+    ]
     first, last = choice, choice + 1
     grown = True
     while grown:
         grown = False
         for start, end in ((first, last + 1), (first - 1, last)):
             fits = start >= 0 and end <= len(described)
-            if fits and sum(_length(entry) for entry in described[start:end]) <= room:
+            if fits and sum(lengths[start:end]) <= room:
                 first, last, grown = start, end, True
                 break
     return described[first:last]
-
-
-def _length(parameter: Parameter) -> int:
-    fields = (parameter.name, parameter.type, parameter.default, parameter.description)
-    return sum(len(field) for field in fields) + 16

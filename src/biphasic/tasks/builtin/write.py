@@ -54,13 +54,7 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
 
 
 def _write(
-    out: Path,
-    kind: Kind,
-    chosen: Selected,
-    *,
-    title: str,
-    metric: str,
-    labels: Sequence[str] = (),
+    out: Path, kind: Kind, chosen: Selected, *, title: str, metric: str, labels: Sequence[str] = ()
 ) -> None:
     name = f"pydocs-{kind}"
     for split in SPLITS:

@@ -108,7 +108,6 @@ def check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
 def _choose(
     there: Collection[str], *, path: Path, kind: Kind, columns: Columns, template: str | None
 ) -> dict[str, str]:
-    """Return the column of each canonical field."""
     if kind in TEXT_KINDS:
         chosen = _text_columns(there, path=path, columns=columns, template=template)
         if kind == "sc":

@@ -66,7 +66,8 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
         elif columns[0] == _DOCUMENT:
             continue
         elif not sentence.tokens and _is_comment(columns, width):
-            sentence.id = _sentence_id(text) or sentence.id
+            if match := _SENTENCE_ID.fullmatch(text):
+                sentence.id = match[1].strip() or sentence.id
         elif len(columns) != width:
             raise DataError(f"{path}:{number}: {len(columns)} columns, but the first has {width}")
         else:
@@ -89,11 +90,6 @@ def _is_comment(columns: list[str], width: int) -> bool:
     if not columns[0].startswith("#"):
         return False
     return len(columns) != width or not any(map(is_bio, columns[1:]))
-
-
-def _sentence_id(text: str) -> str:
-    match = _SENTENCE_ID.fullmatch(text)
-    return match[1].strip() if match else ""
 
 
 def _is_counted(sentence: _Sentence) -> bool:

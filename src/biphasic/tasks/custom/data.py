@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError, reading
-from biphasic.tasks.custom.columns import Columns, check_same_texts, renamed_rows
+from biphasic.tasks.custom.columns import check_same_texts, renamed_rows
 from biphasic.tasks.custom.conll import read_conll
 from biphasic.tasks.custom.files import plain_suffix
 from biphasic.tasks.custom.splits import cut_splits
@@ -18,16 +18,7 @@ from biphasic.tasks.custom.squad_json import read_squad
 from biphasic.tasks.custom.tables import read_csv, read_tsv
 from biphasic.tasks.custom.task_file import TaskFile
 from biphasic.tasks.formats.beir import read_qrels, read_texts
-from biphasic.tasks.formats.examples import (
-    RecordT,
-    check_values,
-    labelled_text,
-    multi_label_text,
-    question,
-    scored_text,
-    tagged_sentence,
-    unique_records,
-)
+from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS
 from biphasic.tasks.formats.labels import (
     Labels,
@@ -63,12 +54,12 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskC
         DataError: The data are unusable; the message names file and line.
     """
     with reading(where, DataError):
-        return _read(file, files, where=where)
+        if file.kind in RETRIEVAL_KINDS:
+            return _read_retrieval(file, files, where=where)
+        return _read_examples(file, files, where=where)
 
 
-def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
-    if file.kind in RETRIEVAL_KINDS:
-        return _read_retrieval(file, files, where=where)
+def _read_examples(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     paths = {split: files[split] for split in SPLITS if split in files}
     rows = {split: _read_rows(path, file) for split, path in paths.items()}
     for split, path in paths.items():
@@ -76,10 +67,11 @@ def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
             raise DataError(f"{path}: the {split} split is empty")
     check_same_texts(rows)
     labels = _labels(file, files, rows["train"])
+    parse = parser_of(file.kind, labels=labels.names if labels else (), template=file.template)
     for split, path in paths.items():
         rows[split] = [_canonical(row, file, labels) for row in rows[split]]
-        _check(rows[split], file, labels, where=str(path))
-    cut = _cut(file, rows, where=where)
+        unique_records(rows[split], parse, where=str(path))
+    cut = cut_splits(rows, file, where=where)
     if file.kind == "sr":
         check_values((row.real("value") for row in cut["train"]), where=str(paths["train"]))
     return TaskContent(
@@ -94,7 +86,11 @@ def _read_rows(path: Path, file: TaskFile) -> list[Row]:
     with reading(path, DataError):
         rows = list(reader(path))
     if reader not in _NAMED:
-        _check_columns(path, file.columns)
+        for name in sorted(file.columns.model_fields_set):
+            if not isinstance(getattr(file.columns, name), int):
+                raise DataError(
+                    f"{path}: its columns have no names, so 'columns.{name}' matches none"
+                )
         return rows
     return renamed_rows(
         rows, path=path, kind=file.kind, columns=file.columns, template=file.template
@@ -103,12 +99,6 @@ def _read_rows(path: Path, file: TaskFile) -> list[Row]:
 
 _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
 """Readers of files with named columns."""
-
-
-def _check_columns(path: Path, columns: Columns) -> None:
-    for name in sorted(columns.model_fields_set):
-        if not isinstance(getattr(columns, name), int):
-            raise DataError(f"{path}: its columns have no names, so 'columns.{name}' matches none")
 
 
 def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
@@ -169,34 +159,6 @@ def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
     return replace(row, value=value)
 
 
-def _check(rows: list[Row], file: TaskFile, labels: Labels | None, *, where: str) -> None:
-    def check(parse: Callable[[Row], RecordT]) -> None:
-        unique_records(rows, parse, where=where)
-
-    names = labels.names if labels else ()
-    if file.kind == "sc":
-        check(partial(labelled_text, labels=names, template=file.template))
-    elif file.kind == "ml":
-        check(partial(multi_label_text, labels=names, template=file.template))
-    elif file.kind == "sr":
-        check(partial(scored_text, template=file.template))
-    elif file.kind == "tc":
-        check(partial(tagged_sentence, numbers={name: n for n, name in enumerate(names)}))
-    else:
-        check(question)
-
-
-def _cut(file: TaskFile, splits: dict[str, list], *, where: str) -> dict[str, list]:
-    fractions = {"validation": file.validation_fraction, "test": file.test_fraction}
-    return cut_splits(
-        splits,
-        fractions={split: share for split, share in fractions.items() if share},
-        limits={**file.limits},
-        seed=file.seed,
-        where=where,
-    )
-
-
 def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     corpus = {key: (title, text) for key, title, text in read_texts(files["corpus"])}
     queries = {key: text for key, _, text in read_texts(files["queries"])}
@@ -205,7 +167,7 @@ def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Ta
         for split in SPLITS
         if split in files
     }
-    cut = _cut(file, judged, where=where)
+    cut = cut_splits(judged, file, where=where)
     return TaskContent(
         corpus=[
             {"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items()

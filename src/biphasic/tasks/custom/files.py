@@ -48,7 +48,12 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
         if not path.is_file():
             raise DataError(f"{path}: no such file; {where} names it as {key}")
         if key in SPLITS and file.kind not in RETRIEVAL_KINDS:
-            _check_suffix(file.kind, path)
+            suffixes = SUFFIXES[file.kind]
+            if plain_suffix(path) not in suffixes:
+                known = ", ".join(suffixes)
+                raise DataError(
+                    f"{path}: a file of kind {file.kind} ends in {known} (.gz may follow)"
+                )
     return files
 
 
@@ -120,9 +125,3 @@ def _only(paths: list[Path]) -> Path | None:
         names = " or ".join(path.name for path in paths)
         raise DataError(f"{paths[0].parent}: several files match ({names}); set one in a task file")
     return paths[0] if paths else None
-
-
-def _check_suffix(kind: Kind, path: Path) -> None:
-    if plain_suffix(path) not in SUFFIXES[kind]:
-        known = ", ".join(SUFFIXES[kind])
-        raise DataError(f"{path}: a file of kind {kind} ends in {known} (.gz may follow)")

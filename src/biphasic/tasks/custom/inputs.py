@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ from biphasic.config import nearest
 from biphasic.errors import DataError, reading
 from biphasic.files import expanded
 from biphasic.tasks.custom.files import plain_suffix
-from biphasic.tasks.custom.tables import csv_rows, tsv_rows
+from biphasic.tasks.custom.tables import read_csv, read_tsv
 from biphasic.tasks.formats.rows import Row, read_jsonl, read_lines
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
@@ -59,10 +59,9 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     known = get_args(InputFormat)
     if format is not None and format not in known:
         raise DataError(f"unknown format '{format}'{nearest(format, known)}")
-    is_stream = source == STANDARD_INPUT
-    path = _STANDARD_INPUT_FILE if is_stream else expanded(source)
-    if is_stream:
-        return Input(path, _one_of(format or "txt"), is_stream)
+    if source == STANDARD_INPUT:
+        return Input(_STANDARD_INPUT_FILE, cast(InputFormat, format or "txt"), is_stream=True)
+    path = expanded(source)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     stated = format or plain_suffix(path).removeprefix(".").lower()
@@ -74,11 +73,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
         )
     if stated == "parquet" and path.suffix == ".gz":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
-    return Input(path, _one_of(stated), is_stream)
-
-
-def _one_of(name: str) -> InputFormat:
-    return next(known for known in get_args(InputFormat) if known == name)
+    return Input(path, cast(InputFormat, stated), is_stream=False)
 
 
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
@@ -109,18 +104,11 @@ def require_columns(row: Row, columns: Iterable[str]) -> None:
     """
     for column in columns:
         if column not in row.value:
-            raise row.error(_missing(column, row.value))
-
-
-def _missing(column: str, there: Mapping[str, object]) -> str:
-    close = nearest(column, _names(there))
-    hint = close if "did you mean" in close else ""
-    listed = ", ".join(map(repr, _names(there))) or "none"
-    return f"no column '{column}'{hint}; there are {listed}"
-
-
-def _names(there: Mapping[str, object]) -> Collection[str]:
-    return [str(name) for name in there]
+            there = [str(name) for name in row.value]
+            close = nearest(column, there)
+            hint = close if "did you mean" in close else ""
+            listed = ", ".join(map(repr, there)) or "none"
+            raise row.error(f"no column '{column}'{hint}; there are {listed}")
 
 
 def _text_rows(path: Path) -> Iterator[Row]:
@@ -128,23 +116,12 @@ def _text_rows(path: Path) -> Iterator[Row]:
         yield Row(path, number, {TEXT_FIELD: line.rstrip("\r\n")})
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
-    # The csv module's default limit of 131,072 characters is too short for long documents.
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        yield from csv_rows(path)
-    finally:
-        csv.field_size_limit(limit)
-
-
 def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
-            number = 0
-            for batch in parquet.iter_batches(_PARQUET_ROWS):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row(path, number, value)
+            batches = (batch.to_pylist() for batch in parquet.iter_batches(_PARQUET_ROWS))
+            for number, value in enumerate(chain.from_iterable(batches), start=1):
+                yield Row(path, number, value)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None
@@ -152,8 +129,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
     "jsonl": read_jsonl,
-    "csv": _csv_rows,
-    "tsv": tsv_rows,
+    "csv": read_csv,
+    "tsv": read_tsv,
     "parquet": _parquet_rows,
     "txt": _text_rows,
 }

@@ -14,7 +14,7 @@ from biphasic.tasks.formats.rows import Row, read_lines
 _LONGEST_FIELD = 2**31 - 1
 
 
-def read_csv(path: Path) -> list[Row]:
+def read_csv(path: Path) -> Iterator[Row]:
     """Read comma-separated values; quoted fields may hold commas, doubled quotes and line breaks.
 
     Raises:
@@ -22,27 +22,17 @@ def read_csv(path: Path) -> list[Row]:
     """
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        return list(csv_rows(path))
+        yield from _rows(path, _csv_records(path))
     finally:
         csv.field_size_limit(limit)
 
 
-def read_tsv(path: Path) -> list[Row]:
+def read_tsv(path: Path) -> Iterator[Row]:
     """Read tab-separated values; quotes have no special meaning.
 
     Raises:
         DataError: There is no header, or a record does not fit it.
     """
-    return list(tsv_rows(path))
-
-
-def csv_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV file; field length is limited by the csv module."""
-    return _rows(path, _csv_records(path))
-
-
-def tsv_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a TSV file."""
     lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     return _rows(path, lines)
 

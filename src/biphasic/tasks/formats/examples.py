@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from biphasic.errors import DataError
 from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.formats.templates import PAIR_TEMPLATE, fill
 from biphasic.tasks.records import (
     Answer,
+    Kind,
     LabelledText,
     MultiLabelText,
     Question,
@@ -18,18 +20,32 @@ from biphasic.tasks.records import (
 )
 
 Record = LabelledText | MultiLabelText | ScoredText | TaggedSentence | Question
-RecordT = TypeVar("RecordT", LabelledText, MultiLabelText, ScoredText, TaggedSentence, Question)
+
+
+def parser_of(
+    kind: Kind, *, labels: Sequence[str], template: str | None
+) -> Callable[[Row], Record]:
+    """Return the function that parses a row of a kind of task."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    parsers: dict[str, Callable[[Row], Record]] = {
+        "sc": partial(labelled_text, labels=labels, template=template),
+        "ml": partial(multi_label_text, labels=labels, template=template),
+        "sr": partial(scored_text, template=template),
+        "tc": partial(tagged_sentence, numbers=numbers),
+        "qa": question,
+    }
+    return parsers[kind]
 
 
 def unique_records(
-    rows: Iterable[Row], parse: Callable[[Row], RecordT], *, where: str
-) -> tuple[RecordT, ...]:
+    rows: Iterable[Row], parse: Callable[[Row], Record], *, where: str
+) -> tuple[Any, ...]:
     """Parse the rows of one split.
 
     Raises:
         DataError: There are none, an id is repeated, or a row is unusable.
     """
-    records: dict[str, RecordT] = {}
+    records: dict[str, Record] = {}
     for row in rows:
         record = parse(row)
         if record.id in records:

@@ -40,8 +40,7 @@ class TaskDescription(Config):
         default=None, description="ir, zs: template of a document, over {title} and {text}."
     )
     trained_on: str | None = Field(
-        default=None,
-        description="ir: the task whose training split replaces this task's own.",
+        default=None, description="ir: the task whose training split replaces this task's own."
     )
     protocol: dict[str, Any] = Field(
         default_factory=dict, description="Fine-tuning settings that this task needs."
@@ -135,7 +134,15 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
     Raises:
         DataError: A file is missing.
     """
-    names = _required_files(description)
+    if description.kind == "zs":
+        # No training, and no selection on validation.
+        names = ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
+    elif description.kind == "ir":
+        splits = SPLITS if description.trained_on is None else SPLITS[1:]
+        names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
+    else:
+        labels = ["labels.json"] if description.kind in LABEL_KINDS else []
+        names = [*(f"{split}.jsonl" for split in SPLITS), *labels]
     for name in names:
         if not (folder / name).is_file():
             raise DataError(
@@ -145,18 +152,6 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
     if description.kind == "zs" and (folder / optional).is_file():
         names.insert(2, optional)
     return names
-
-
-def _required_files(description: TaskDescription) -> list[str]:
-    kind = description.kind
-    if kind == "zs":
-        # No training, and no selection on validation.
-        return ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
-    if kind == "ir":
-        splits = SPLITS if description.trained_on is None else SPLITS[1:]
-        return ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
-    labels = ["labels.json"] if kind in LABEL_KINDS else []
-    return [*(f"{split}.jsonl" for split in SPLITS), *labels]
 
 
 def write_task_folder(

@@ -6,25 +6,14 @@ record is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError, reading
 from biphasic.files import digest, file_sha256
 from biphasic.tasks.formats.beir import read_qrels, read_texts
-from biphasic.tasks.formats.examples import (
-    RecordT,
-    check_values,
-    labelled_text,
-    multi_label_text,
-    question,
-    scored_text,
-    tagged_sentence,
-    unique_records,
-)
+from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import (
     RETRIEVAL_KINDS,
     TaskDescription,
@@ -33,7 +22,7 @@ from biphasic.tasks.formats.folder import (
 )
 from biphasic.tasks.formats.labels import check_tag_set, read_labels
 from biphasic.tasks.formats.overlap import count_overlaps
-from biphasic.tasks.formats.rows import Row, read_jsonl
+from biphasic.tasks.formats.rows import read_jsonl
 from biphasic.tasks.formats.templates import (
     DOCUMENT_TEMPLATES,
     PAIR_TEMPLATE,
@@ -42,6 +31,7 @@ from biphasic.tasks.formats.templates import (
     template_fields,
 )
 from biphasic.tasks.records import (
+    LABEL_KINDS,
     SPLITS,
     ClassificationTask,
     Kind,
@@ -111,36 +101,29 @@ def _determinants(folder: Path, description: TaskDescription, files: list[str]) 
 
 
 def _read(folder: Path, description: TaskDescription, info: TaskInfo, files: list[str]) -> Task:
-    kind, template = description.kind, description.template
+    kind = description.kind
     if kind in RETRIEVAL_KINDS:
         return _read_retrieval(folder, description, info, files)
-    if kind == "qa":
-        return QuestionTask(info, _read_splits(folder, question))
-    if kind == "sr":
-        splits = _read_splits(folder, partial(scored_text, template=template))
-        values = (record.value for record in splits["train"])
-        check_values(values, where=str(folder / "train.jsonl"))
-        return RegressionTask(info, splits)
-    labels = read_labels(folder / "labels.json")
-    if kind == "sc":
-        parse = partial(labelled_text, labels=labels, template=template)
-        return ClassificationTask(info, labels, _read_splits(folder, parse))
-    if kind == "ml":
-        several = partial(multi_label_text, labels=labels, template=template)
-        return MultiLabelTask(info, labels, _read_splits(folder, several))
-    check_tag_set(labels, where=str(folder / "labels.json"))
-    numbers = {label: number for number, label in enumerate(labels)}
-    return TaggingTask(
-        info, labels, _read_splits(folder, partial(tagged_sentence, numbers=numbers))
-    )
-
-
-def _read_splits(folder: Path, parse: Callable[[Row], RecordT]) -> dict[str, tuple[RecordT, ...]]:
+    labels = read_labels(folder / "labels.json") if kind in LABEL_KINDS else ()
+    if kind == "tc":
+        check_tag_set(labels, where=str(folder / "labels.json"))
+    parse = parser_of(kind, labels=labels, template=description.template)
     paths = {split: folder / f"{split}.jsonl" for split in SPLITS}
-    return {
+    splits = {
         split: unique_records(read_jsonl(path), parse, where=str(path))
         for split, path in paths.items()
     }
+    match kind:
+        case "sc":
+            return ClassificationTask(info, labels, splits)
+        case "ml":
+            return MultiLabelTask(info, labels, splits)
+        case "tc":
+            return TaggingTask(info, labels, splits)
+        case "qa":
+            return QuestionTask(info, splits)
+    check_values((record.value for record in splits["train"]), where=str(paths["train"]))
+    return RegressionTask(info, splits)
 
 
 def _read_retrieval(

@@ -10,10 +10,7 @@ from biphasic.tasks.formats.rows import Row
 PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"
 """Default template of pairs."""
 QUERY_TEMPLATES: Mapping[str, str] = {"ir": "Query: {text}", "zs": "{text}"}
-DOCUMENT_TEMPLATES: Mapping[str, str] = {
-    "ir": "Document: {title}. {text}",
-    "zs": "{title} {text}",
-}
+DOCUMENT_TEMPLATES: Mapping[str, str] = {"ir": "Document: {title}. {text}", "zs": "{title} {text}"}
 """Retrieval prompts of the reference study, arXiv:2507.00994; zero-shot has none."""
 
 _FIELD = re.compile(r"\{(\w+)\}")

@@ -9,29 +9,21 @@ import numpy as np
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 
-from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.kinds.metrics import accuracy, macro_f1, matthews
-from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ClassificationTask, LabelledText
+from biphasic.tasks.kinds.text_task import TextKind
+from biphasic.tasks.records import ClassificationTask
 from biphasic.tasks.scores import SplitScores
 
 
-def encode_classification(
-    task: ClassificationTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTextTask:
-    """Tokenise a classification task once, for every run on it."""
-    kind = TextKind(
+def classification(task: ClassificationTask) -> TextKind:
+    """Return targets, loss and scoring of a classification task."""
+    return TextKind(
         num_outputs=len(task.labels),
+        expected=lambda record: record.label,
         targets=lambda labels: labels,
         loss=F.cross_entropy,
         score=partial(_score, names=task.labels),
     )
-    return encode_text_task(task, kind, _labels, tokenizer, protocol=protocol)
-
-
-def _labels(records: Sequence[LabelledText]) -> NDArray[np.int64]:
-    return np.array([record.label for record in records], dtype=np.int64)
 
 
 def _score(

@@ -12,26 +12,22 @@ import numpy as np
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 
-from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.kinds.metrics import multi_label_scores
-from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import MultiLabelTask, MultiLabelText
+from biphasic.tasks.kinds.text_task import TextKind
+from biphasic.tasks.records import MultiLabelTask
 from biphasic.tasks.scores import SplitScores
 
 
-def encode_multi_label(
-    task: MultiLabelTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTextTask:
-    """Tokenise a multi-label task once, for every run on it."""
-    kind = TextKind(
+def multi_label(task: MultiLabelTask) -> TextKind:
+    """Return targets, loss and scoring of a multi-label task."""
+    numbers = np.arange(len(task.labels))
+    return TextKind(
         num_outputs=len(task.labels),
+        expected=lambda record: np.isin(numbers, record.labels),
         targets=lambda holds: holds.astype(np.float32),
         loss=F.binary_cross_entropy_with_logits,
         score=partial(_score, names=task.labels),
     )
-    expected = partial(_matrix, num_labels=len(task.labels))
-    return encode_text_task(task, kind, expected, tokenizer, protocol=protocol)
 
 
 def predicted_labels(logits: NDArray[np.floating]) -> NDArray[np.bool_]:
@@ -64,11 +60,3 @@ def _score(
 
 def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
     return [[names[label] for label in np.flatnonzero(row).tolist()] for row in holds]
-
-
-def _matrix(records: Sequence[MultiLabelText], *, num_labels: int) -> NDArray[np.bool_]:
-    """Return which labels apply, [num_texts, num_labels]."""
-    holds = np.zeros((len(records), num_labels), dtype=np.bool_)
-    for row, record in zip(holds, records, strict=True):
-        row[list(record.labels)] = True
-    return holds

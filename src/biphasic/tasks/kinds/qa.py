@@ -42,11 +42,8 @@ class EncodedQuestions:
     has_unanswerable: bool
     questions: dict[str, tuple[Question, ...]]
     windows: dict[str, list[Window]]
-
-    @property
-    def num_outputs(self) -> int:
-        """Two: start and end."""
-        return 2
+    num_outputs: int = 2
+    """Start and end."""
 
     @property
     def num_train(self) -> int:
@@ -77,7 +74,17 @@ class EncodedQuestions:
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
         questions = self.questions[split]
-        predictions = self._predict(encoder, head, split)
+        spans = best_spans(
+            encoder,
+            head,
+            self.windows[split],
+            num_questions=len(questions),
+            max_answer_tokens=self.max_answer_tokens,
+        )
+        predictions = [
+            span.text(question.context, may_abstain=self.has_unanswerable)
+            for span, question in zip(spans, questions, strict=True)
+        ]
         scores = np.array(
             [
                 answer_scores(prediction, [answer.text for answer in question.answers])
@@ -94,19 +101,6 @@ class EncodedQuestions:
         ids = tuple(question.id for question in questions)
         metrics = question_metrics(scores, is_answerable)
         return SplitScores(metrics, ids, scores[:, 1], columns)
-
-    def _predict(self, encoder: Encoder, head: nn.Module, split: str) -> list[str]:
-        spans = best_spans(
-            encoder,
-            head,
-            self.windows[split],
-            num_questions=len(self.questions[split]),
-            max_answer_tokens=self.max_answer_tokens,
-        )
-        return [
-            span.text(question.context, may_abstain=self.has_unanswerable)
-            for span, question in zip(spans, self.questions[split], strict=True)
-        ]
 
 
 def best_spans(
@@ -145,13 +139,9 @@ class Span:
         best = other if other.score > self.score else self
         return Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
 
-    def abstains(self, *, may_abstain: bool) -> bool:
-        """Return whether "no answer" scores higher, if the model may abstain."""
-        return may_abstain and self.no_answer > self.score
-
     def text(self, context: str, *, may_abstain: bool) -> str:
-        """Return the answer; empty if the model abstains."""
-        if self.abstains(may_abstain=may_abstain):
+        """Return the answer; empty if the model may abstain and "no answer" scores higher."""
+        if may_abstain and self.no_answer > self.score:
             return ""
         # Byte-level tokens may include a leading space.
         return context[self.start : self.end].strip()

@@ -6,43 +6,29 @@ of learning rates suits every scale and the head starts at the mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
-from torch import Tensor
 
-from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.tasks.kinds.metrics import pearson, spearman
-from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import RegressionTask, ScoredText
+from biphasic.tasks.kinds.text_task import TextKind
+from biphasic.tasks.records import RegressionTask
 from biphasic.tasks.scores import SplitScores
 
 
-def encode_regression(
-    task: RegressionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTextTask:
-    """Tokenise a regression task once, for every run on it."""
+def regression(task: RegressionTask) -> TextKind:
+    """Return targets, loss and scoring of a regression task."""
     mean, deviation = standardisation(task)
-    kind = TextKind(
+    return TextKind(
         num_outputs=1,
+        expected=lambda record: record.value,
         targets=lambda values: ((values - mean) / deviation).astype(np.float32),
-        loss=_squared_error,
+        loss=lambda outputs, targets: F.mse_loss(outputs.squeeze(1), targets),
         score=partial(_score, mean=mean, deviation=deviation),
     )
-    return encode_text_task(task, kind, _values, tokenizer, protocol=protocol)
-
-
-def _values(records: Sequence[ScoredText]) -> NDArray[np.float64]:
-    return np.array([record.value for record in records], dtype=np.float64)
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.mse_loss(outputs.squeeze(1), targets)
 
 
 def _score(
@@ -64,5 +50,5 @@ def _score(
 
 def standardisation(task: RegressionTask) -> tuple[float, float]:
     """Return mean and standard deviation of the training split's values."""
-    learnt = _values(task.splits["train"])
+    learnt = np.array([record.value for record in task.splits["train"]])
     return float(learnt.mean()), float(learnt.std())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -54,14 +53,11 @@ class EncodedRetrieval:
     document_ids: tuple[str, ...]
     documents: list[TokenIds]
     searched: NDArray[np.int64]
-    qrels: dict[str, dict[str, dict[str, int]]]
+    qrels: Mapping[str, _Qrels]
     pairs: NDArray[np.int64]
     known: NDArray[np.int64]
-
-    @property
-    def num_outputs(self) -> int:
-        """Zero: pooled states are compared directly."""
-        return 0
+    num_outputs: int = 0
+    """Pooled states are compared directly."""
 
     @property
     def num_train(self) -> int:
@@ -123,7 +119,6 @@ class EncodedRetrieval:
 
 
 def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
-    """Yield the columns of the best documents for each query."""
     for block in queries.split(max(1, _SIMILARITIES // len(documents))):
         yield from top_documents((block @ documents.T).cpu().numpy())
 
@@ -133,9 +128,12 @@ def encode_retrieval(
 ) -> EncodedRetrieval:
     """Tokenise a retrieval task once, for every run on it."""
     # The training split of a zero-shot task is ignored.
-    train = {} if task.info.kind == "zs" else dict(task.qrels.get("train", {}))
+    train = {} if task.info.kind == "zs" else task.qrels.get("train", {})
     scored = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
-    searched = _searched(task, scored, protocol.retrieval_corpus)
+    if protocol.retrieval_corpus == "full":
+        searched = set(task.corpus)
+    else:
+        searched = {key for qrels in scored.values() for judged in qrels.values() for key in judged}
     learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
     document_ids = tuple(sorted(searched | learnt, reverse=True))
     documents, cut = encode_texts(
@@ -149,7 +147,14 @@ def encode_retrieval(
         queries[split], num_truncated[split] = encode_texts(
             [task.queries[query] for query in qrels], tokenizer, max_seqlen=protocol.max_seqlen
         )
-    pairs = _training_pairs(train, document_ids)
+    columns = {document: column for column, document in enumerate(document_ids)}
+    positives = [
+        (number, columns[document])
+        for number, judged in enumerate(train.values())
+        for document, score in judged.items()
+        if score > 0
+    ]
+    pairs = np.array(positives, dtype=np.int64).reshape(-1, 2)
     return EncodedRetrieval(
         info=task.info,
         pad_id=tokenizer.pad_id,
@@ -160,29 +165,7 @@ def encode_retrieval(
         document_ids=document_ids,
         documents=documents,
         searched=np.flatnonzero([document in searched for document in document_ids]),
-        qrels={
-            split: {query: dict(judged) for query, judged in qrels.items()}
-            for split, qrels in scored.items()
-        },
+        qrels=scored,
         pairs=pairs,
         known=np.sort(pairs[:, 0] * len(documents) + pairs[:, 1]),
     )
-
-
-def _training_pairs(train: _Qrels, document_ids: tuple[str, ...]) -> NDArray[np.int64]:
-    columns = {document: column for column, document in enumerate(document_ids)}
-    pairs = [
-        (number, columns[document])
-        for number, judged in enumerate(train.values())
-        for document, score in judged.items()
-        if score > 0
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
-
-
-def _searched(
-    task: RetrievalTask, scored: Mapping[str, _Qrels], corpus: Literal["full", "judged"]
-) -> set[str]:
-    if corpus == "full":
-        return set(task.corpus)
-    return {key for qrels in scored.values() for judged in qrels.values() for key in judged}

@@ -83,7 +83,10 @@ class EncodedTagging:
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
         sentences = self.splits[split]
-        predicted = self._predict(encoder, head, sentences)
+        predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
+        by_sentence = word_logits(encoder, head, sentences.sequences, sentences.positions)
+        for index, logits in by_sentence:
+            predicted[index] = best_tags(logits, sentences.positions[index])
         token_f1 = sentence_token_f1(sentences.tags, predicted, num_labels=len(self.labels))
         entities = entity_scores(self._names(sentences.tags), self._names(predicted))
         metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
@@ -95,16 +98,6 @@ class EncodedTagging:
             "num_lost_words": np.array([_num_lost(words) for words in sentences.positions]),
         }
         return SplitScores(metrics, sentences.ids, token_f1, columns, entities.by_type)
-
-    def _predict(
-        self, encoder: Encoder, head: nn.Module, sentences: _Sentences
-    ) -> list[NDArray[np.int64]]:
-        """Return the predicted tags of each sentence; a lost word has none and counts as wrong."""
-        predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
-        by_sentence = word_logits(encoder, head, sentences.sequences, sentences.positions)
-        for index, logits in by_sentence:
-            predicted[index] = best_tags(logits, sentences.positions[index])
-        return predicted
 
     def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
         # For entity scores, a word without a prediction is outside every entity.

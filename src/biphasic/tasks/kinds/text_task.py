@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,14 @@ class TextKind:
     """Targets, loss and scoring of one kind of task.
 
     Attributes:
+        expected: Returns the expected answer of a record of the task.
         targets: Converts expected answers to loss targets, one per text.
         loss: Takes outputs [num_texts, num_outputs] and targets; returns the mean over texts.
         score: Takes text ids, outputs [num_texts, num_outputs] and expected answers.
     """
 
     num_outputs: int
+    expected: Callable[[Any], Any]
     targets: Callable[[Array], Array]
     loss: Callable[[Tensor, Tensor], Tensor]
     score: Callable[[tuple[str, ...], Array, Array], SplitScores]
@@ -99,7 +101,6 @@ class EncodedTextTask:
 def encode_text_task(
     task: ClassificationTask | MultiLabelTask | RegressionTask,
     kind: TextKind,
-    expected: Callable[[Sequence[Any]], Array],
     tokenizer: TextTokenizer,
     *,
     protocol: FinetuneProtocol,
@@ -111,5 +112,5 @@ def encode_text_task(
             [record.text for record in records], tokenizer, max_seqlen=protocol.max_seqlen
         )
         ids = tuple(record.id for record in records)
-        splits[split] = _Texts(ids, sequences, expected(records))
+        splits[split] = _Texts(ids, sequences, np.array(list(map(kind.expected, records))))
     return EncodedTextTask(task.info, kind, tokenizer.pad_id, num_truncated, splits)

@@ -95,8 +95,10 @@ def question_windows(
             len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
         ):
             sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
-            target = _target(answer, start, end, prefix=len(prefix))
-            is_held |= target != (NO_ANSWER, NO_ANSWER)
+            target = NO_ANSWER, NO_ANSWER
+            if answer is not None and start <= answer[0] and answer[1] < end:
+                moved = len(prefix) - start
+                target, is_held = (answer[0] + moved, answer[1] + moved), True
             windows.append(Window(number, sequence, len(prefix), offsets[start:end], target))
         num_lost += not is_held
     return SplitWindows(windows, num_cut, num_lost, longest_answer)
@@ -161,11 +163,3 @@ def _window_borders(num_tokens: int, capacity: int, *, overlap: int) -> Sequence
         start = borders[-1][1] - overlap
         borders.append((start, min(start + capacity, num_tokens)))
     return borders
-
-
-def _target(
-    answer: tuple[int, int] | None, start: int, end: int, *, prefix: int
-) -> tuple[int, int]:
-    if answer is None or answer[0] < start or answer[1] >= end:
-        return NO_ANSWER, NO_ANSWER
-    return answer[0] - start + prefix, answer[1] - start + prefix

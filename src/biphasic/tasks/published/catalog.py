@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from biphasic.config import nearest
 from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, write_task_folder
 from biphasic.tasks.published.ir import RetrievalSource, read_retrieval
 from biphasic.tasks.published.qa import QuestionSource, read_questions
 from biphasic.tasks.published.sc import ClassificationSource, read_classification
@@ -32,7 +32,6 @@ class PublishedTask:
     """A dataset of the study.
 
     Attributes:
-        name: Name in reports.
         source: Its tables and how to read them.
         license: License stated on its page; empty if none.
         trained_on: Task whose fine-tuned models are evaluated on it, or None.
@@ -48,8 +47,7 @@ class PublishedTask:
     @property
     def repositories(self) -> tuple[str, ...]:
         """Hub ids of the datasets read, without repeats."""
-        tables = self.source.tables(is_zero_shot=False)
-        return tuple(dict.fromkeys(table.dataset for table in tables))
+        return tuple(dict.fromkeys(table.dataset for table in self.source.tables))
 
 
 def _glue(config: str, split: str) -> DatasetTable:
@@ -150,10 +148,7 @@ _TASKS = (
         source=QuestionSource("rajpurkar/squad_v2"),
     ),
     PublishedTask(
-        name="record",
-        title="ReCoRD",
-        kind="qa",
-        source=QuestionSource("hgissbkh/record"),
+        name="record", title="ReCoRD", kind="qa", source=QuestionSource("hgissbkh/record")
     ),
     PublishedTask(
         name="msmarco",
@@ -220,22 +215,22 @@ def write_published(
     Raises:
         DataError: The dataset is unknown, cannot be opened, or has another layout.
     """
-    task, is_zero_shot = _find(name, kind)
-    opener = Opener(copies=copies, revisions=_revisions(task, revision))
-    files = {**vars(_read(task, opener, is_zero_shot=is_zero_shot, paper=paper))}
+    task = _find(name, kind)
+    opener = Opener(copies=copies, revisions=_revisions(name, revision))
+    files = {**vars(_read(task, opener, paper=paper))}
     fields = dict(files.pop("description"))
     origin = {
         "published": name,
-        "paper": _is_read_otherwise(task, paper=paper),
+        "paper": paper and task.kind in RETRIEVAL_KINDS,
         "tables": opener.origins,
         **fields.pop("origin", {}),
     }
     description = TaskDescription(
-        name=f"{name}-zs" if is_zero_shot else name,
-        kind="zs" if is_zero_shot else task.kind,
-        title=f"{task.title}, zero-shot" if is_zero_shot else task.title,
+        name=task.name,
+        kind=task.kind,
+        title=task.title,
         license=task.license,
-        trained_on=None if is_zero_shot else task.trained_on,
+        trained_on=task.trained_on,
         origin=origin,
         **fields,
     )
@@ -255,13 +250,13 @@ def published_origin(
     Raises:
         DataError: The dataset is unknown, or its revision cannot be found.
     """
-    task, is_zero_shot = _find(name, kind)
-    revisions = _revisions(task, revision)
-    tables = task.source.tables(is_zero_shot=is_zero_shot)
+    task = _find(name, kind)
+    revisions = _revisions(name, revision)
     return {
         "published": name,
-        "kind": "zs" if is_zero_shot else task.kind,
-        "paper": _is_read_otherwise(task, paper=paper),
+        "kind": task.kind,
+        # It changes what is read of retrieval alone.
+        "paper": paper and task.kind in RETRIEVAL_KINDS,
         "version": _READING_VERSION,
         "tables": [
             hub_fingerprint(
@@ -271,26 +266,31 @@ def published_origin(
                 revision=revisions.get(table.dataset),
                 copies=copies,
             )
-            for table in tables
+            for table in task.source.tables
         ],
     }
 
 
-def _find(name: str, kind: Literal["zs"] | None) -> tuple[PublishedTask, bool]:
+def _find(name: str, kind: Literal["zs"] | None) -> PublishedTask:
+    """Return a task, or its zero-shot variant, which has no training pairs and no prompts."""
     if name not in PUBLISHED:
         raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
     task = PUBLISHED[name]
-    if kind == "zs" and task.kind != "ir":
+    if kind is None:
+        return task
+    if not isinstance(task.source, RetrievalSource):
         raise DataError(f"'{name}' is not a retrieval task, so it cannot be scored zero-shot")
-    return task, kind == "zs"
+    return replace(
+        task,
+        name=f"{name}-zs",
+        title=f"{task.title}, zero-shot",
+        kind=kind,
+        trained_on=None,
+        source=replace(task.source, pairs=None, has_prompts=False),
+    )
 
 
-def _is_read_otherwise(task: PublishedTask, *, paper: bool) -> bool:
-    """Return whether `paper` changes what is read; it does not for other kinds."""
-    return paper and task.kind == "ir"
-
-
-def _read(task: PublishedTask, opener: Opener, *, is_zero_shot: bool, paper: bool) -> Content:
+def _read(task: PublishedTask, opener: Opener, *, paper: bool) -> Content:
     match task.source:
         case ClassificationSource() as source:
             return read_classification(source, opener)
@@ -299,29 +299,26 @@ def _read(task: PublishedTask, opener: Opener, *, is_zero_shot: bool, paper: boo
         case QuestionSource() as source:
             return read_questions(source, opener)
         case RetrievalSource() as source:
-            return read_retrieval(source, opener, is_zero_shot=is_zero_shot, paper=paper)
+            return read_retrieval(source, opener, paper=paper)
 
 
-def _revisions(task: PublishedTask, revision: str | None) -> dict[str, str]:
-    """Parse a revision, or several by repository."""
+def _revisions(name: str, revision: str | None) -> dict[str, str]:
     if revision is None:
         return {}
-    known = task.repositories
+    known = PUBLISHED[name].repositories
     if "=" not in revision:
         if len(known) == 1:
             return {known[0]: revision}
         raise DataError(
-            f"{task.name}: '{revision}' could mean any of {', '.join(known)}; "
+            f"{name}: '{revision}' could mean any of {', '.join(known)}; "
             f"write owner/name=revision,owner/name=revision"
         )
     revisions: dict[str, str] = {}
     for part in revision.split(","):
         repository, _, value = (text.strip() for text in part.partition("="))
         if not value:
-            raise DataError(f"{task.name}: '{part.strip()}': write owner/name=revision")
+            raise DataError(f"{name}: '{part.strip()}': write owner/name=revision")
         if repository not in known:
-            raise DataError(
-                f"{task.name}: does not read '{repository}'{nearest(repository, known)}"
-            )
+            raise DataError(f"{name}: does not read '{repository}'{nearest(repository, known)}")
         revisions[repository] = value
     return revisions

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.published.pairs import Pairs, choose_pairs
 from biphasic.tasks.published.tables import (
     SPLIT_SEED,
     Content,
     DatasetTable,
     Opener,
     Row,
+    dataset_of,
     find_column,
+    select,
 )
 
+MAX_PAIRS = 160_000
+"""Maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read."""
 _QUERY_TEMPLATE = "Query: {text}"
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 # BEIR's archives call the validation split `dev`.
@@ -45,6 +49,7 @@ class RetrievalSource:
         pairs: Training queries, each with a relevant document; None if the task is evaluated after
             training on another task.
         document_template: Turns a document into one text.
+        has_prompts: Whether the model reads prompts, which are learned in fine-tuning.
     """
 
     corpus: DatasetTable
@@ -53,17 +58,16 @@ class RetrievalSource:
     queries: DatasetTable | None = None
     pairs: DatasetTable | None = None
     document_template: str = "Document: {text}"
+    has_prompts: bool = True
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:
-        """Return the tables to read."""
-        pairs = None if is_zero_shot else self.pairs
-        given = (pairs, self.corpus, self.queries, *self.judged.values())
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read."""
+        given = (self.pairs, self.corpus, self.queries, *self.judged.values())
         return tuple(table for table in given if table is not None)
 
 
-def read_retrieval(
-    source: RetrievalSource, opener: Opener, *, is_zero_shot: bool, paper: bool
-) -> Content:
+def read_retrieval(source: RetrievalSource, opener: Opener, *, paper: bool) -> Content:
     """Read a task: training pairs, judged queries, and judged documents.
 
     With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
@@ -73,14 +77,13 @@ def read_retrieval(
     """
     judged, texts, origin = _judgements(source, opener, paper=paper)
     pairs = Pairs(None)
-    if source.pairs is not None and not is_zero_shot:
+    if source.pairs is not None:
         pairs, origin["pairs"] = choose_pairs(opener.open(source.pairs), paper=paper)
     prompts = {"query_template": _QUERY_TEMPLATE, "document_template": source.document_template}
     queries = ({"_id": query, "text": text} for query, text in texts.items())
     return Content(
         description={
-            # Prompts are learned in fine-tuning; without it, the model reads plain texts.
-            **({} if is_zero_shot else prompts),
+            **(prompts if source.has_prompts else {}),
             "protocol": {"retrieval_corpus": "judged"},
             "origin": origin,
         },
@@ -175,15 +178,14 @@ def _read_passages(
             query, passages = str(row["query_id"]), row["positive_passages"]
             if not passages:
                 raise DataError(f"{table}: the query '{query}' has no relevant document")
-            judged[split][query] = {_document_id(table, passage): 1 for passage in passages}
+            for passage in passages:
+                if not isinstance(passage, dict) or "docid" not in passage:
+                    raise DataError(
+                        f"{table}: a positive passage has no 'docid' ({str(passage)[:80]!r})"
+                    )
+            judged[split][query] = {str(passage["docid"]): 1 for passage in passages}
             texts[query] = row["query"]
     return judged, texts
-
-
-def _document_id(table: DatasetTable, passage: Any) -> str:
-    if not isinstance(passage, dict) or "docid" not in passage:
-        raise DataError(f"{table}: a positive passage has no 'docid' ({str(passage)[:80]!r})")
-    return str(passage["docid"])
 
 
 def _documents(
@@ -203,11 +205,7 @@ def _documents(
 def _needed_rows(
     table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
-    """Yield the judged rows, and stop reading after the last of them.
-
-    Raises:
-        DataError: A row is missing.
-    """
+    """Yield the judged rows, and stop reading after the last of them."""
     missing = set(needed)
     for row in rows:
         key = str(row[id_column])
@@ -226,3 +224,51 @@ def _lines(judged: Judged) -> Iterator[tuple[str, str, int]]:
     for query, documents in judged.items():
         for document, score in documents.items():
             yield query, document, score
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of a query and a relevant document, possibly none.
+
+    Equal texts share one id, made from the text: the loss must recognize a document of the batch
+    that is relevant to two of its queries.
+    """
+
+    opened: HubTable | None
+
+    def documents(self) -> Iterator[Row]:
+        """Yield each document once."""
+        for (key,), row in self._distinct("positive"):
+            yield {"_id": key, "title": "", "text": row["positive"]}
+
+    def queries(self) -> Iterator[Row]:
+        """Yield each query once."""
+        for (key,), row in self._distinct("query"):
+            yield {"_id": key, "text": row["query"]}
+
+    def qrels(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each pair once."""
+        for (query, document), _ in self._distinct("query", "positive"):
+            yield query, document, 1
+
+    def _distinct(self, *columns: str) -> Iterator[tuple[tuple[str, ...], Row]]:
+        """Yield rows whose combination of texts in some columns is new, with the texts' ids."""
+        seen = set()
+        for row in self.opened.read(columns) if self.opened else ():
+            key = tuple(
+                f"{column}-{hashlib.blake2b(row[column].encode(), digest_size=16).hexdigest()}"
+                for column in columns
+            )
+            if key not in seen:
+                seen.add(key)
+                yield key, row
+
+
+def choose_pairs(opened: HubTable, *, paper: bool) -> tuple[Pairs, Row]:
+    """Keep at most `MAX_PAIRS`, chosen with a fixed seed, in published order."""
+    total = len(dataset_of(opened))
+    if paper or total <= MAX_PAIRS:
+        return Pairs(opened), {"kept": total, "of": total}
+    order = permutation(stream("published-pairs", SPLIT_SEED), total)
+    kept = sorted(order[:MAX_PAIRS].tolist())
+    return Pairs(select(opened, kept)), {"kept": len(kept), "of": total, "seed": SPLIT_SEED}

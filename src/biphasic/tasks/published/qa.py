@@ -29,8 +29,9 @@ class QuestionSource:
 
     dataset: str
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return the tables to read: train, then test."""
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read: train, then test."""
         return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
 
 
@@ -40,7 +41,7 @@ def read_questions(source: QuestionSource, opener: Opener) -> Content:
     Raises:
         DataError: A column is missing, or answers have no positions.
     """
-    train, test = source.tables(is_zero_shot=False)
+    train, test = source.tables
     return Content(splits=cut_splits(opener, train, test, _rows))
 
 

@@ -37,8 +37,9 @@ class ClassificationSource:
     labels: tuple[str, ...]
     template: str | None = None
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return the tables to read."""
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read."""
         return self.train, self.test
 
 

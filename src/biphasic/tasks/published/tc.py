@@ -33,8 +33,9 @@ class TaggingSource:
     tags: str
     labels: tuple[str, ...]
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return the tables to read."""
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read."""
         return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
 
@@ -46,30 +47,24 @@ def read_tagging(source: TaggingSource, opener: Opener) -> Content:
     """
     splits: dict[str, list[Row]] = {}
     begun: dict[str, int] = {}
-    for table in source.tables(is_zero_shot=False):
-        splits[table.split], begun[table.split] = _read_split(source, table, opener)
+    for table in source.tables:
+        opened = opener.open(table)
+        features = dataset_of(opened).features
+        feature = features[find_column(table, features, source.tags)]
+        names = label_names(table, getattr(feature, "feature", None), source.labels)
+        splits[table.split], begun[table.split] = [], 0
+        for number, row in enumerate(opened.read([source.words, source.tags])):
+            words = row[source.words]
+            published = [label_name(table, number, tag, names) for tag in row[source.tags]]
+            if not words or len(words) != len(published):
+                raise DataError(f"{table}, row {number}: {len(words)} words, {len(published)} tags")
+            tags, num_begun = begin_entities(published)
+            sentence = {"id": f"{table.split}-{number}", "tokens": words, "tags": tags}
+            splits[table.split].append(sentence)
+            begun[table.split] += num_begun
     return Content(
         description={"origin": {"tags_rewritten_as_b": begun}}, labels=source.labels, splits=splits
     )
-
-
-def _read_split(
-    source: TaggingSource, table: DatasetTable, opener: Opener
-) -> tuple[list[Row], int]:
-    opened = opener.open(table)
-    features = dataset_of(opened).features
-    feature = features[find_column(table, features, source.tags)]
-    names = label_names(table, getattr(feature, "feature", None), source.labels)
-    sentences, total = [], 0
-    for number, row in enumerate(opened.read([source.words, source.tags])):
-        words = row[source.words]
-        published = [label_name(table, number, tag, names) for tag in row[source.tags]]
-        if not words or len(words) != len(published):
-            raise DataError(f"{table}, row {number}: {len(words)} words, {len(published)} tags")
-        tags, num_begun = begin_entities(published)
-        sentences.append({"id": f"{table.split}-{number}", "tokens": words, "tags": tags})
-        total += num_begun
-    return sentences, total
 
 
 def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:

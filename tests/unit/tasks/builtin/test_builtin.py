@@ -62,6 +62,10 @@ Prose below the sections.
 """
 
 
+def document_of(body: str, name: str = "m.f") -> Document:
+    return Document(name, f"{name}(x)\n\n{body}", name.rpartition(".")[0], "lib", "train")
+
+
 def vocabulary(seed: str) -> list[str]:
     """Words that no other seed has."""
     return [f"{seed}{letter}{other}q" for letter in "abcdefgh" for other in "klmnop"]
@@ -114,7 +118,7 @@ def rows(path: Path) -> list[dict]:
 
 
 class TestSections:
-    def test_numpydoc(self) -> None:
+    def test_numpydoc(self):
         found = parse_sections(NUMPYDOC)
         assert found.summary == "Return the norm of a lib.Matrix."
         assert found.prose[1] == "Longer prose, e.g. about axes and Links."
@@ -125,7 +129,7 @@ class TestSections:
         )
         assert found.returns == "Norm of the matrix. Always positive."
 
-    def test_google(self) -> None:
+    def test_google(self):
         found = parse_sections(GOOGLE)
         assert found.parameters == (
             Parameter(
@@ -140,14 +144,14 @@ class TestSections:
         assert found.returns == "the logits of each token."
         assert found.prose == ("Runs the model.",)
 
-    def test_markup_is_taken_out(self) -> None:
+    def test_markup_is_taken_out(self):
         marked = "Use :func:`~numpy.linalg.norm`, ``x``, **not** `y` or [this](http://a.b)."
         assert plain(marked) == "Use numpy.linalg.norm, x, not y or this."
         assert (
             plain("a * b * c and list[int] and **kwargs") == "a * b * c and list[int] and **kwargs"
         )
 
-    def test_sentences_survive_abbreviations(self) -> None:
+    def test_sentences_survive_abbreviations(self):
         text = "See e.g. Smith vs. Jones. The next one? Version 1.5 it is."
         assert sentences(text) == [
             "See e.g. Smith vs. Jones.",
@@ -157,25 +161,21 @@ class TestSections:
 
 
 class TestFolders:
-    def test_are_complete_and_declare_themselves(self, folder: Path) -> None:
+    def test_are_complete_and_declare_themselves(self, folder):
         for kind in ("sc", "tc", "qa", "ir"):
             verify_folder(folder / f"pydocs-{kind}", remedy="rebuild")
             task = json.loads((folder / f"pydocs-{kind}" / "task.json").read_text())
             assert (task["name"], task["kind"]) == (f"pydocs-{kind}", kind)
             assert set(task) == {"name", "kind", "title", "metric"}
 
-    def test_are_a_function_of_the_documents(
-        self, documents: list[Document], folder: Path, tmp_path: Path
-    ) -> None:
+    def test_are_a_function_of_the_documents(self, documents, folder, tmp_path):
         builtin.build_tasks(list(reversed(documents)), tmp_path)
         for path in sorted(p for p in folder.rglob("*") if p.is_file()):
             again = tmp_path / path.relative_to(folder)
             assert again.read_bytes() == path.read_bytes(), path
 
     @pytest.mark.parametrize("kind", ["sc", "tc", "qa"])
-    def test_examples_come_from_their_own_split(
-        self, documents: list[Document], folder: Path, kind: str
-    ) -> None:
+    def test_examples_come_from_their_own_split(self, documents, folder, kind):
         split_of = {document.id: document.split for document in documents}
         seen: set[str] = set()
         for split in SPLITS:
@@ -188,12 +188,12 @@ class TestFolders:
             assert seen.isdisjoint(texts)
             seen |= texts
 
-    def test_no_example_for_a_split_is_an_error(self, tmp_path: Path) -> None:
+    def test_no_example_for_a_split_is_an_error(self, tmp_path):
         only = [synthetic_document("torch", place, "train") for place in range(3)]
         with pytest.raises(DataError, match="pydocs-sc: the documentation yields no test example"):
             builtin.build_tasks(only, tmp_path)
 
-    def test_limits_hold(self, documents: list[Document], tmp_path: Path, monkeypatch) -> None:
+    def test_limits_hold(self, documents, tmp_path, monkeypatch):
         monkeypatch.setattr(builtin, "LIMITS", {"train": 6, "validation": 2, "test": 3})
         builtin.build_tasks(documents, tmp_path)
         train = rows(tmp_path / "pydocs-sc" / "train.jsonl")
@@ -215,19 +215,19 @@ class TestLeaks:
         )
         return LeakFilter(parse_documents(documents))
 
-    def test_select_refuses_them(self) -> None:
+    def test_select_refuses_them(self):
         leaking, custom = self.example("a", "test", self.LONG), self.example("b", "test", "Own.")
         limits: dict[Split, int] = dict.fromkeys(SPLITS, 2)
         chosen = self.filter((self.LONG, "train")).select([leaking, custom], limits=limits)
         assert chosen["test"] == [custom]
 
-    def test_short_passages_are_compared_whole(self) -> None:
+    def test_short_passages_are_compared_whole(self):
         leak_filter = self.filter(("Long first sentence. Return the mean.", "train"))
         assert leak_filter.leaks(self.example("t", "test", "return the mean"))
         assert not leak_filter.leaks(self.example("t", "test", "Return the mean value."))
         assert not leak_filter.leaks(self.example("n", "train", "Return the mean."))
 
-    def test_a_passage_of_another_split_is_refused_in_both_directions(self) -> None:
+    def test_a_passage_of_another_split_is_refused_in_both_directions(self):
         leak_filter = self.filter((f"Start. ``{self.LONG}`` end.", "train"), ("other", "test"))
         assert leak_filter.leaks(self.example("t", "test", self.LONG))
         assert leak_filter.leaks(self.example("v", "validation", self.LONG))
@@ -235,13 +235,13 @@ class TestLeaks:
         leak_filter = self.filter((self.LONG, "test"))
         assert leak_filter.leaks(self.example("n", "train", self.LONG))
 
-    def test_half_is_too_much(self) -> None:
+    def test_half_is_too_much(self):
         leak_filter = self.filter((self.LONG, "train"))
         half = " ".join(self.LONG.split()[:10])
         assert leak_filter.leaks(self.example("t", "test", f"{half} one two three"))
         assert not leak_filter.leaks(self.example("t", "test", f"{half} one two three four"))
 
-    def test_texts_are_unique_and_the_held_out_one_stays(self) -> None:
+    def test_texts_are_unique_and_the_held_out_one_stays(self):
         same = {"keys": ("The same: text.",)}
         examples = [
             self.example("a", "train", "a", keys=("the same text",)),
@@ -255,9 +255,7 @@ class TestLeaks:
         assert [len(chosen[split]) for split in SPLITS] == [1, 0, 1]
         assert [example.id for example in chosen["train"]] == ["e"]
 
-    def test_boilerplate_parameters_never_reach_the_held_out_tasks(
-        self, documents: list[Document]
-    ) -> None:
+    def test_boilerplate_parameters_never_reach_the_held_out_tasks(self, documents):
         boilerplate = (
             "random_state : int, RandomState instance or None, default=None\n"
             "    Determines random number generation. Pass an int for reproducible output across"
@@ -285,9 +283,7 @@ class TestLeaks:
         assert asked
         assert all(leak_filter.leaks(example) for example in asked)
 
-    def test_written_texts_do_not_stand_in_other_splits(
-        self, documents: list[Document], folder: Path
-    ) -> None:
+    def test_written_texts_do_not_stand_in_other_splits(self, documents, folder):
         shingler = Shingler()
         train = ShingleIndex(shingler(body_of(d)) for d in documents if d.split != "test")
         for row in rows(folder / "pydocs-qa" / "test.jsonl"):
@@ -295,7 +291,7 @@ class TestLeaks:
 
 
 class TestLibraries:
-    def test_names_are_blanked(self) -> None:
+    def test_names_are_blanked(self):
         text = (
             "Wraps NumPy arrays (np.ndarray or pd.Series) for PyTorch. See sum() and my_helper,"
             " GroupBy, scikit-learn, conv2d, scipy, Matplotlib. The norm of linalg is not normal."
@@ -308,7 +304,7 @@ class TestLibraries:
         assert blanked.startswith("Wraps _ arrays (")
         assert "is not normal." in blanked
 
-    def test_labels_and_texts(self, folder: Path) -> None:
+    def test_labels_and_texts(self, folder):
         labels = json.loads((folder / "pydocs-sc" / "labels.json").read_text())
         assert labels == ["numpy", "pandas", "torch"]
         for split in SPLITS:
@@ -317,7 +313,7 @@ class TestLibraries:
                 assert set(row) == {"id", "text", "label"}
                 assert "alpha_value" not in row["text"]  # prose, no parameters
 
-    def test_only_libraries_with_a_label_are_used(self, documents: list[Document]) -> None:
+    def test_only_libraries_with_a_label_are_used(self, documents):
         parsed = parse_documents(documents)
         assert library_labels(parsed) == ["numpy", "pandas", "torch"]
         found = list(library_examples(parsed, ["torch"]))
@@ -325,7 +321,7 @@ class TestLibraries:
 
 
 class TestTags:
-    def test_an_entry_in_running_text(self) -> None:
+    def test_an_entry_in_running_text(self):
         entry = Parameter("copy_x", "bool or None", "None", "If True, X is copied (else not).")
         forms = {tuple(tag_parameter(entry, key=str(place))) for place in range(30)}
         head = (("copy_x", "B-NAME"), ("bool", "B-TYPE"), ("or", "I-TYPE"), ("None", "I-TYPE"))
@@ -334,11 +330,11 @@ class TestTags:
         cues = [(), (("default", "O"),), (("defaults", "O"), ("to", "O"))]
         assert forms == {(*head, *cue, value, *tail) for cue in cues}
 
-    def test_unsuitable_entries_are_left_out(self) -> None:
+    def test_unsuitable_entries_are_left_out(self):
         assert tag_parameter(Parameter("x", "int", "", ""), key="k") == []
         assert tag_parameter(Parameter("x", "a " * 11, "", "Text."), key="k") == []
 
-    def test_files_are_strict_bio2_of_bounded_length(self, folder: Path) -> None:
+    def test_files_are_strict_bio2_of_bounded_length(self, folder):
         labels = json.loads((folder / "pydocs-tc" / "labels.json").read_text())
         assert labels[0] == "O"
         for split in SPLITS:
@@ -350,12 +346,11 @@ class TestTags:
                 for before, tag in zip(["O", *row["tags"]], row["tags"], strict=False):
                     assert not tag.startswith("I-") or before[2:] == tag[2:]
 
-    def test_short_sections_are_left_out(self) -> None:
+    def test_short_sections_are_left_out(self):
         body = "Sum.\n\nParameters\n----------\nx : int\n    One of few words.\n"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        assert list(parameter_examples(parse_documents([document]))) == []
+        assert list(parameter_examples(parse_documents([document_of(body)]))) == []
 
-    def test_no_entity_is_cut(self) -> None:
+    def test_no_entity_is_cut(self):
         entries = "".join(
             f"p{place} : one two three four five six seven eight nine\n    Some text.\n"
             for place in range(9)
@@ -363,8 +358,7 @@ class TestTags:
         for extra in range(12):
             first = f"first : int\n    {'word ' * (20 + extra)}\n"
             body = f"Sum.\n\nParameters\n----------\n{first}{entries}"
-            document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-            (example,) = parameter_examples(parse_documents([document]))
+            (example,) = parameter_examples(parse_documents([document_of(body)]))
             tags = example.record["tags"]
             assert len(tags) <= MAX_TOKENS
             runs = " ".join(tags).split("B-TYPE")[2:]
@@ -372,7 +366,7 @@ class TestTags:
 
 
 class TestQuestions:
-    def test_answers_stand_where_they_should(self, folder: Path) -> None:
+    def test_answers_stand_where_they_should(self, folder):
         for split in SPLITS:
             for row in rows(folder / "pydocs-qa" / f"{split}.jsonl"):
                 assert set(row) == {"id", "question", "context", "answers"}
@@ -380,13 +374,12 @@ class TestQuestions:
                 assert row["context"][start : start + len(text)] == text
                 assert text
 
-    def test_every_kind_of_question_has_its_answer(self) -> None:
+    def test_every_kind_of_question_has_its_answer(self):
         parsed = parse_sections(NUMPYDOC)
         by_name = {parameter.name: parameter for parameter in parsed.parameters}
         seen = set()
         for place in range(60):
-            name = f"m{place}.norm"
-            document = Document(name, f"{name}(x)\n\n{NUMPYDOC}", f"m{place}", "lib", "train")
+            document = document_of(NUMPYDOC, f"m{place}.norm")
             (example,) = parameter_questions(parse_documents([document]))
             question = example.record["question"]
             answer = example.record["answers"]["text"][0]
@@ -410,28 +403,26 @@ class TestQuestions:
                 assert by_name[target].description.startswith(f"{answer}.")
         assert seen == {"returns", "type", "default", "description"}
 
-    def test_of_two_parameters_with_one_name_the_first_counts(self) -> None:
+    def test_of_two_parameters_with_one_name_the_first_counts(self):
         entries = "x : int\n    The first of both.\ny : int\n    Another one here.\n"
         again = "x : int\n    The second of both.\n"
         for place in range(20):
-            name = f"m{place}.f"
             body = f"Sum.\n\nParameters\n----------\n{entries}{again}"
-            document = Document(name, f"{name}(x)\n\n{body}", f"m{place}", "lib", "train")
+            document = document_of(body, f"m{place}.f")
             (example,) = parameter_questions(parse_documents([document]))
             assert "second" not in example.record["context"]
 
-    def test_contexts_are_bounded_and_hold_several_parameters(self) -> None:
+    def test_contexts_are_bounded_and_hold_several_parameters(self):
         entries = "".join(f"p{n} : int\n    Text {n} {'word ' * 30}.\n" for n in range(30))
         body = f"Sum.\n\nParameters\n----------\n{entries}"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        (example,) = parameter_questions(parse_documents([document]))
+        (example,) = parameter_questions(parse_documents([document_of(body)]))
         context = example.record["context"]
         assert MAX_CONTEXT_CHARACTERS / 2 < len(context) <= MAX_CONTEXT_CHARACTERS
         assert context.count(" (int): ") >= 2
 
 
 class TestRetrieval:
-    def test_every_query_has_its_document(self, documents: list[Document], folder: Path) -> None:
+    def test_every_query_has_its_document(self, documents, folder):
         corpus = {row["_id"]: row for row in rows(folder / "pydocs-ir" / "corpus.jsonl")}
         queries = {row["_id"]: row["text"] for row in rows(folder / "pydocs-ir" / "queries.jsonl")}
         split_of = {document.id: document.split for document in documents}
@@ -448,13 +439,12 @@ class TestRetrieval:
         assert len(corpus) == len(documents)
         assert all(set(row) == {"_id", "title", "text"} for row in corpus.values())
 
-    def test_the_name_is_blanked(self) -> None:
+    def test_the_name_is_blanked(self):
         assert blank_own_name("Norm of x: np.norm(x), normal.", name="lib.norm") == (
             "_ of x: _(x), normal."
         )
 
-    def test_a_document_that_repeats_its_summary_is_left_out(self) -> None:
+    def test_a_document_that_repeats_its_summary_is_left_out(self):
         summary = "Compute the sum of all given values."
         body = f"{summary} In short: {summary} {'More words follow here. ' * 10}"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        assert list(summary_examples(parse_documents([document]))) == []
+        assert list(summary_examples(parse_documents([document_of(body)]))) == []

@@ -6,7 +6,6 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.custom.conll import read_conll
-from biphasic.tasks.formats.examples import check_bio
 from biphasic.tasks.formats.rows import Row
 
 NEWS = """\
@@ -102,11 +101,3 @@ def test_lines_of_another_width(tmp_path, content, line):
 
 def test_nothing_but_empty_lines_and_comments(tmp_path):
     assert read(tmp_path, "\n# x\n\n") == []
-
-
-def test_mistakes_in_tags_name_the_line_of_the_token(tmp_path):
-    # IOB1 begins an entity with I- unless another of the same type stands right before it.
-    [row] = read(tmp_path, "# sent_id = 1\nIn O\nNew I-LOC\nYork I-LOC\n")
-    message = r"a\.conll:3: not valid BIO2: 'I-LOC' at token 1 follows 'O'.*'B-LOC' \(convert"
-    with pytest.raises(DataError, match=message):
-        check_bio(row, row.value["tags"])

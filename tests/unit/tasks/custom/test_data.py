@@ -47,8 +47,7 @@ def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")],
+    "names", [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")]
 )
 def test_pairs_under_their_usual_names(store, custom, names):
     rows = [dict(zip((*names, "label"), ("x", "y", label), strict=True)) for label in (0, 1)]
@@ -116,12 +115,6 @@ def test_regression_refuses_what_is_no_number(store, custom, value):
         ),
         (
             ".csv",
-            "text,label\na,x\nb,y\n",
-            "text,label\na, x\n",
-            "test.csv:2: .* has spaces around",
-        ),
-        (
-            ".csv",
             "text, label\na,x\n",
             "",
             "train.csv:1: no column 'label'; there are 'text', ' label'",
@@ -132,11 +125,8 @@ def test_regression_refuses_what_is_no_number(store, custom, value):
         (".csv", "text,label\n", "", "train.csv: the train split is empty"),
         (".csv", "text,sentence,label\na,b,x\n", "", "columns text or sentence"),
         (".csv", "id,text,label\n1,a,x\n1,b,y\n", "", "train.csv:3: the id '1' is repeated"),
-        (".tsv", "text\tlabel\na\tx\tb\n", "", "train.tsv:2: 3 fields, but the header names 2"),
         (".jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "", "jsonl:2: no field 'label'"),
-        (".jsonl", '{"text": "a", "label": 0.5}\n', "", "jsonl:1: the label must be a name"),
         (".jsonl", '{"text": 3, "label": 1}\n{"text": "a", "label": 2}', "", "1: 'text' must be a"),
-        (".jsonl", '{"text": "a", "label": 1}\n\n', "", "train.jsonl:2: not valid JSON"),
     ],
 )
 def test_bad_files_of_classification(custom, suffix, train, test, message):
@@ -275,7 +265,6 @@ def test_tags_as_numbers_need_names(store, custom):
         (".conll", "\na O\nb I-LOC\n", "test.conll:3: not valid BIO2: 'I-LOC'.*convert.* IOB1"),
         (".conll", "a O\n\nb S-LOC\n", "test.conll:3: not valid BIO2: 'S-LOC' at token 0"),
         (".bio", "a\tO\n\tO\n", "test.bio:2: token 1 is empty"),
-        (".conll", "a O\nb\n", "test.conll:2: 1 columns, but the first has 2"),
         (".conll", "\n\n", "test.conll: the test split is empty"),
         (".jsonl", '{"tokens": ["a", ""], "tags": ["O", "O"]}', "jsonl:1: token 1 is empty"),
         (".jsonl", '{"tokens": ["a"], "tags": "O"}', "'tags' must be a list of str"),
@@ -315,21 +304,6 @@ def test_questions_as_json_lines_in_both_forms(store, custom):
     assert [record.answers for record in records] == [(Answer("Anna", 7),)] * 2 + [()]
 
 
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        ({"text": ["Anna"], "answer_start": [9]}, "the answer 'Anna' is not at 9"),
-        ([{"text": "Anna", "answer_start": "7"}], "'answer_start' must be a list of int"),
-        ("Anna", "'answers' must be an object"),
-    ],
-)
-def test_bad_answers(store, custom, answers, message):
-    good = {"question": "?", "context": "It was Anna.", "answers": []}
-    bad = good | {"answers": answers}
-    write_splits(custom, ".jsonl", {"train": jsonl(good), "test": jsonl(good, bad)})
-    refused(store, f"qa:{custom}", at(custom, "test.jsonl", 2) + message)
-
-
 def test_folders_of_beir(store, custom):
     write_beir(custom, "train", "dev", "test")
     task = store.task(f"ir:{custom}")
@@ -366,11 +340,7 @@ def test_retrieval_trained_on_another_task(store, custom):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("qrels/test.tsv", QRELS + "q1\td9\t1\n", "test.tsv:2: unknown document 'd9'"),
         ("qrels/test.tsv", QRELS + "q99\td1\t1\n", "test.tsv:2: unknown query 'q99'"),
-        ("qrels/test.tsv", QRELS + "q1\td1\t-1\n", "test.tsv:2: expected a score of 0 or more"),
-        ("qrels/test.tsv", QRELS + "q1\td1\tx\n", "test.tsv:2: expected a score of 0 or more"),
-        ("qrels/test.tsv", "q1\td1\t1\n", "test.tsv:1: the header must be query-id, corpus-id"),
         ("qrels/test.tsv", "", "test.tsv:1: the header must be"),
         ("qrels/test.tsv", QRELS, "test.tsv: the split is empty"),
         (

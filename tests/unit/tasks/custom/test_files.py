@@ -4,12 +4,7 @@ import gzip
 
 import pytest
 
-from custom_tasks import (
-    refused,
-    write_beir,
-    write_splits,
-    write_yaml,
-)
+from custom_tasks import refused, write_beir, write_splits, write_yaml
 
 
 def test_files_found_by_their_usual_names(store, custom):

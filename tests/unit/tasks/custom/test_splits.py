@@ -4,14 +4,15 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.custom.splits import cut_splits
+from biphasic.tasks.custom.task_file import TaskFile
 
 ITEMS = list(range(100))
 
 
-def cut(seed: int = 0, *, fractions=None, limits=None, **splits):
-    return cut_splits(
-        splits, fractions=fractions or {}, limits=limits or {}, seed=seed, where="t.yaml"
-    )
+def cut(seed=0, *, fractions=None, limits=None, **splits):
+    shares = {f"{split}_fraction": share for split, share in (fractions or {}).items()}
+    file = TaskFile(kind="sc", seed=seed, limits=limits or {}, **shares)
+    return cut_splits(splits, file, where="t.yaml")
 
 
 def test_missing_splits_come_out_of_train_and_keep_the_order():

@@ -17,7 +17,7 @@ def write(tmp_path, name: str, content: str):
 
 def refused(read, path, line, message):
     with pytest.raises(DataError, match=re.escape(f"{path}:{line}: ") + message):
-        read(path)
+        list(read(path))
 
 
 def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
@@ -31,8 +31,8 @@ def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
 
 def test_csv_fields_may_be_long(tmp_path):
     limit = csv.field_size_limit()
-    rows = read_csv(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
-    assert len(rows[0].value["text"]) == 200_000
+    [row] = read_csv(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
+    assert len(row.value["text"]) == 200_000
     assert csv.field_size_limit() == limit
 
 
@@ -77,6 +77,6 @@ def test_tsv_that_cannot_be_used(tmp_path, content, line, message):
 def test_a_column_named_twice_is_found_among_very_many(tmp_path):
     names = [f"c{number}" for number in range(60_000)]
     wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
-    assert len(read_csv(wide)[0].value) == 60_000
+    assert [len(row.value) for row in read_csv(wide)] == [60_000]
     repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
     refused(read_csv, repeated, 1, "the column 'c7' is named twice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +47,18 @@ def tagged(tmp_path: Path, columns: dict[str, Any], row: dict[str, Any]) -> None
     replace_dataset(folder, columns, row, ("train", "validation", "test"))
 
 
-def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(tmp_path):
     assert refused("sst-2", tmp_path) == "no published dataset 'sst-2' (did you mean 'sst2'?)"
 
 
-def test_a_missing_column_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_with_the_existing_ones(tmp_path):
     tagged(tmp_path, {"tokens": List(TEXT), "entities": List(TEXT)}, {"tokens": [], "entities": []})
     message = refused("ontonotes5", tmp_path)
     assert message.startswith("hgissbkh/ontonotes5 (train): no column 'tags'")
     assert "found tokens, entities" in message
 
 
-def test_other_label_names_are_refused(tmp_path: Path) -> None:
+def test_other_label_names_are_refused(tmp_path):
     from datasets import ClassLabel
 
     names = ClassLabel(names=["O", "B-X"])
@@ -78,14 +77,12 @@ def test_other_label_names_are_refused(tmp_path: Path) -> None:
         ({"tokens": ["a", "b"], "tags": [0]}, r"(train), row 0: 2 words, 1 tags"),
     ],
 )
-def test_unusable_rows_are_reported_by_number(
-    tmp_path: Path, row: dict[str, Any], expected: str
-) -> None:
+def test_unusable_rows_are_reported_by_number(tmp_path, row, expected):
     tagged(tmp_path, {"tokens": List(TEXT), "tags": List(Value("int32"))}, row)
     assert expected in refused("ontonotes5", tmp_path)
 
 
-def test_an_unlabelled_row_is_refused(tmp_path: Path) -> None:
+def test_an_unlabelled_row_is_refused(tmp_path):
     hub_copies.glue(tmp_path)
     folder = tmp_path / "nyu-mll/glue"
     shutil.copy(
@@ -95,7 +92,7 @@ def test_an_unlabelled_row_is_refused(tmp_path: Path) -> None:
     assert "unknown label -1; known: negative, positive" in message
 
 
-def test_answers_without_positions_are_refused(tmp_path: Path) -> None:
+def test_answers_without_positions_are_refused(tmp_path):
     row = {"question": "q", "context": "c", "answers": ["c"]}
     columns = {"question": TEXT, "context": TEXT, "answers": List(TEXT)}
     replace_dataset(tmp_path / "hgissbkh/record", columns, row, ("train", "validation"))
@@ -103,7 +100,7 @@ def test_answers_without_positions_are_refused(tmp_path: Path) -> None:
     assert "answers need 'text' and 'answer_start' or 'start', found ['c']" in message
 
 
-def test_one_row_cannot_be_split(tmp_path: Path) -> None:
+def test_one_row_cannot_be_split(tmp_path):
     answers = {"text": List(TEXT), "answer_start": List(Value("int32"))}
     columns = {"question": TEXT, "context": TEXT, "answers": answers}
     row = {"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}}
@@ -112,52 +109,36 @@ def test_one_row_cannot_be_split(tmp_path: Path) -> None:
     assert "1 rows cannot be split into train and validation" in refused("record", tmp_path)
 
 
-def _no_document(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq0", "xd99", 1)])
-
-
-def _no_query(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq99", "xd1", 1)])
-
-
-def _nothing_relevant(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq1", "xd1", 0)])
-
-
-def _other_header(tmp_path: Path) -> None:
-    (tmp_path / "BeIR/nq-qrels/test.tsv").write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
-
-
-def _damaged_corpus(tmp_path: Path) -> None:
-    (tmp_path / "BeIR/nq/corpus.jsonl.gz").unlink()
-    (tmp_path / "BeIR/nq/corpus.jsonl").write_text('{"_id": "xd0", "text": "no title"}\n')
-
-
 @pytest.mark.parametrize(
-    ("damage", "expected"),
+    ("judged", "expected"),
     [
         (
-            _no_document,
+            ("xq0", "xd99", 1),
             "BeIR/nq (corpus, corpus): 1 rows with judgements are missing, such as 'xd99'",
         ),
         (
-            _no_query,
+            ("xq99", "xd1", 1),
             "BeIR/nq (queries, queries): 1 rows with judgements are missing, such as 'xq99'",
         ),
-        (_nothing_relevant, "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
-        (_other_header, "no column 'query-id'"),
-        (_damaged_corpus, "corpus.jsonl:1: no field 'title'"),
+        (("xq1", "xd1", 0), "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
     ],
 )
-def test_judgements_must_fit_the_texts(
-    tmp_path: Path, damage: Callable[[Path], None], expected: str
-) -> None:
+def test_judgements_must_fit_the_texts(tmp_path, judged, expected):
     hub_copies.nq(tmp_path)
-    damage(tmp_path)
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [judged])
     assert expected in refused("nq", tmp_path)
 
 
-def test_mldr_needs_ids_of_passages(tmp_path: Path) -> None:
+def test_documents_and_judgements_of_other_columns(tmp_path):
+    hub_copies.nq(tmp_path)
+    (tmp_path / "BeIR/nq/corpus.jsonl.gz").unlink()
+    (tmp_path / "BeIR/nq/corpus.jsonl").write_text('{"_id": "xd0", "text": "no title"}\n')
+    assert "corpus.jsonl:1: no field 'title'" in refused("nq", tmp_path)
+    (tmp_path / "BeIR/nq-qrels/test.tsv").write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
+    assert "no column 'query-id'" in refused("nq", tmp_path)
+
+
+def test_mldr_needs_ids_of_passages(tmp_path):
     folder = tmp_path / "hgissbkh/mldr-en"
     row = {"query_id": "1", "query": "q", "positive_passages": [{"id": "a"}]}
     for split in ("dev", "test"):
@@ -165,7 +146,7 @@ def test_mldr_needs_ids_of_passages(tmp_path: Path) -> None:
     assert "a positive passage has no 'docid'" in refused("mldr", tmp_path)
 
 
-def test_a_dataset_that_needs_code_is_reported(tmp_path: Path) -> None:
+def test_a_dataset_that_needs_code_is_reported(tmp_path):
     folder = tmp_path / "hgissbkh/ontonotes5"
     folder.mkdir(parents=True)
     (folder / "ontonotes5.py").write_text("import datasets\n")
@@ -176,18 +157,12 @@ def test_a_dataset_that_needs_code_is_reported(tmp_path: Path) -> None:
     ("name", "revision", "expected"),
     [
         ("nq", "v1", "could mean any of BeIR/nq, BeIR/nq-qrels; write owner/name=revision"),
-        (
-            "sst2",
-            "nyu-mll/glu=v1",
-            "does not read 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)",
-        ),
+        ("sst2", "nyu-mll/glu=v1", "does not read 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)"),
         ("nq", "BeIR/nq=", "'BeIR/nq=': write owner/name=revision"),
         ("nq", "BeIR/nq=a,b", "'b': write owner/name=revision"),
     ],
 )
-def test_revisions_that_cannot_be_read(
-    tmp_path: Path, name: str, revision: str, expected: str
-) -> None:
+def test_revisions_that_cannot_be_read(tmp_path, name, revision, expected):
     assert expected in refused(name, tmp_path, revision=revision)
 
 
@@ -213,7 +188,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_resolved_revisions_are_recorded(tmp_path: Path, hub: Path) -> None:
+def test_resolved_revisions_are_recorded(tmp_path, hub):
     hub_copies.mldr(hub)
     write_published("mldr", tmp_path / "task", revision="v2")
     tables = json.loads((tmp_path / "task/task.json").read_text("utf-8"))["origin"]["tables"]
@@ -224,13 +199,13 @@ def test_resolved_revisions_are_recorded(tmp_path: Path, hub: Path) -> None:
     ]
 
 
-def test_each_repository_has_its_revision(hub: Path) -> None:
+def test_each_repository_has_its_revision(hub):
     told = published_origin("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
     revisions = {table["dataset"]: table["revision"] for table in told["tables"]}
     assert revisions == {"BeIR/nq": "commit of def", "BeIR/nq-qrels": "commit of abc"}
 
 
-def test_the_cache_key_follows_what_is_read(tmp_path: Path) -> None:
+def test_the_cache_key_follows_what_is_read(tmp_path):
     hub_copies.nq(tmp_path)
     hub_copies.glue(tmp_path)
     key = published_origin("nq", copies=tmp_path)
