@@ -27,7 +27,7 @@ from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
     from biphasic.tasks.encoding import EncodedTask
-    from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, Keep
+    from biphasic.tasks.finetune import FinetuneResult, Keep
 
 
 class GridRun(Config):
@@ -127,13 +127,7 @@ class FinetuneJob(Config):
             check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
-        """Repeat one fine-tuning without writing results.
-
-        Args:
-            run: A run of the first scored task.
-            report: Progress callback.
-            keep: Receives the model.
-        """
+        """Repeat a run of the first scored task without writing results; `keep` gets the model."""
         scored = self.evaluations[0]
         point = (scored.runs.index(run), [scored])
         for _ in self._fit([point], report, keep=keep):
@@ -168,7 +162,7 @@ class FinetuneJob(Config):
         """Fine-tune once for each point of the grid, and score its tasks."""
         from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
         from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
-        from biphasic.tasks.finetune import finetune_group  # noqa: PLC0415
+        from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
 
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
@@ -177,7 +171,16 @@ class FinetuneJob(Config):
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)
         encode = self._encoder_of_tasks()
-        runs = [self._plan_run(index, scored, encode) for index, scored in points]
+        runs = [
+            FinetuneRun(
+                task=encode(self.training),
+                learning_rate=scored[0].runs[index].learning_rate,
+                seed=scored[0].runs[index].seed,
+                protocol=self.training.protocol,
+                evaluations=tuple(map(encode, scored)),
+            )
+            for index, scored in points
+        ]
         finished = 0
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
@@ -189,20 +192,6 @@ class FinetuneJob(Config):
         for (index, scored), results in zip(points, groups, strict=True):
             yield index, scored, results
             finished += 1
-
-    def _plan_run(
-        self, index: int, scored: list[ScoredTask], encode: Callable[[TaskInput], EncodedTask]
-    ) -> FinetuneRun:
-        from biphasic.tasks.finetune import FinetuneRun  # noqa: PLC0415
-
-        point = scored[0].runs[index]
-        return FinetuneRun(
-            task=encode(self.training),
-            learning_rate=point.learning_rate,
-            seed=point.seed,
-            protocol=self.training.protocol,
-            evaluations=tuple(map(encode, scored)),
-        )
 
     def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
         """Return a function that encodes a task; each task is encoded once per process."""
