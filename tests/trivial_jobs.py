@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from biphasic.execution.job_store import save_job
+from biphasic.execution.job import save_job
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 

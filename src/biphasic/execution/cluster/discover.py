@@ -23,7 +23,6 @@ class Partition:
     """A partition of nodes.
 
     Attributes:
-        name: Its name.
         is_default: Whether jobs go there if they name none.
         limit: Time limit, as Slurm writes it.
         cores: Cores of its smallest node.

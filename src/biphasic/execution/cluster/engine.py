@@ -95,20 +95,17 @@ class Engine:
             folder: Folder for scripts, logs and certificates, on a file system that nodes share.
             submissions: Times of recent submissions, also those of engines before this one.
             group_nodes: Nodes of a group of processes; 0 if there are no groups.
-
-        Raises:
-            ConfigError: No address of this machine is known that nodes can reach.
         """
         self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
-        self._group = Nodes()
+        self.group = Nodes()
         nodes = {SINGLE: site.nodes_per_block, **({GROUPS: group_nodes} if group_nodes else {})}
         if group_nodes > 1:
             launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
-            self._group = Nodes(group_nodes, launch, str(folder))
+            self.group = Nodes(group_nodes, launch, str(folder))
         self._address = reachable_address(site)
         try:
             for label, count in nodes.items():
@@ -129,11 +126,6 @@ class Engine:
         self._executors[label] = executor
         executor.start()
         self._strategy.add_executors([executor])
-
-    @property
-    def group(self) -> Nodes:
-        """Return the nodes that a group of processes is spread over."""
-        return self._group
 
     def submit(
         self, label: str, function: Callable[[_Argument], _Result], argument: _Argument

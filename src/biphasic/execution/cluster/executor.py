@@ -90,9 +90,6 @@ class ClusterExecutor:
             processes: Most processes of a job.
             watch: Progress callback.
             say: Receives messages about the cluster.
-
-        Raises:
-            ConfigError: A job needs more nodes than there are.
         """
         self._store, self._site, self._load_job = store, site, load_job
         self._worker, self._watch, self._say = worker, watch, say
@@ -183,10 +180,14 @@ class ClusterExecutor:
     def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
         """Pass on the outcome of a job; called from Parsl's thread."""
         failure = submitted.exception()
-        if isinstance(failure, ManagerLost) and running.seen:
-            self._end(running, self._lost(running.seen))
-        else:
-            self._end(running, _engine_error(failure) if failure else _error(submitted.result()))
+        if failure is None:
+            error = _error(submitted.result())
+        elif isinstance(failure, ManagerLost) and running.seen:
+            error = self._lost(running.seen)
+        else:  # Parsl could not run it
+            message = f"{type(failure).__name__}: {failure}"
+            error = JobFailedError(message, is_final=False, log=None)
+        self._end(running, error)
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         """End a job, unless it has ended already."""
@@ -347,11 +348,6 @@ def _error(outcome: Outcome) -> BiphasicError | None:
         log=None if outcome["log"] is None else Path(outcome["log"]),
         divergence=outcome["divergence"],
     )
-
-
-def _engine_error(failure: BaseException) -> BiphasicError:
-    """Return the error of a job that Parsl could not run."""
-    return JobFailedError(f"{type(failure).__name__}: {failure}", is_final=False, log=None)
 
 
 def _read(path: Path) -> RemoteProgress | None:

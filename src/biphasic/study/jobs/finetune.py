@@ -14,8 +14,7 @@ from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import StoppedError
-from biphasic.execution.job import Progress, Report, ShouldStop, never, while_held
-from biphasic.execution.job_store import IDENTITY
+from biphasic.execution.job import IDENTITY, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device

@@ -77,12 +77,7 @@ class TrainJob(Config):
             else:
                 from biphasic.execution.ranks import run_ranks  # noqa: PLC0415
 
-                run_ranks(
-                    self,
-                    lambda **progress: report(Progress(**progress)),
-                    worker=RANK,
-                    should_stop=should_stop,
-                )
+                run_ranks(self, report, worker=RANK, should_stop=should_stop)
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes."""
