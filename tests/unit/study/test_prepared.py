@@ -8,8 +8,7 @@ import pytest
 from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
-from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.finished import Finished, outdated_arms
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_disk

@@ -19,13 +19,9 @@ from biphasic.training.timeline import PlacedPhase
 def arm_record(
     point: PlannedPoint, recipe: Recipe, *, segments: tuple[str, ...], vocab_size: int
 ) -> ArmRecord:
-    """Return the record of one evaluated state.
+    """Return the record of one evaluated state, to which `segments` lead.
 
-    Args:
-        point: The end of an arm, or an intermediate step.
-        recipe: The arm's recipe.
-        segments: Segments that lead to the state.
-        vocab_size: Vocabulary size of the tokenizer, including special tokens.
+    `vocab_size` includes special tokens.
     """
     begun = [placed for placed in recipe.placed_phases if placed.start < point.step]
     changed = {name: value for name, value in point.arm.recipe.items() if name != "model"}

@@ -28,18 +28,12 @@ def missing_work(
     folder: Path,
     vocab_size: int,
 ) -> list[WorkItem]:
-    """Return the jobs without results in the store, training first, in the study's order.
-
-    Args:
-        plan: The study's plan.
-        config: The study.
-        paths: Paths of its data.
-        store: Content store.
-        finished: Finished work in the store.
-        folder: The study's folder.
-        vocab_size: Vocabulary size.
-    """
-    users = _arms_by_job(plan)
+    """Return the jobs without results in the store, training first, in the study's order."""
+    # An arm repeats if it needs a job repeatedly.
+    users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            users[job] += (arm,)
     items = [
         WorkItem(
             id=segment.id,
@@ -76,15 +70,6 @@ def missing_work(
         for group in finished.missing_groups(plan)
     ]
     return items
-
-
-def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, by job, the arms that need it; an arm repeats if it needs a job repeatedly."""
-    users: defaultdict[str, list[str]] = defaultdict(list)
-    for arm, jobs in plan.jobs_by_arm().items():
-        for job in jobs:
-            users[job].append(arm)
-    return {job: tuple(arms) for job, arms in users.items()}
 
 
 def _has_results(group: FinetuneGroup, store: Path) -> bool:

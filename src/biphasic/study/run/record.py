@@ -103,8 +103,7 @@ def _provenance(
 
 def settings_digest(config: StudyConfig) -> str:
     """Return the digest of all settings of a study."""
-    settings: dict[str, Any] = config.model_dump(mode="json")
-    return digest(settings)
+    return digest(config.model_dump(mode="json"))
 
 
 def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Path) -> list[str]:

@@ -16,7 +16,6 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.status.device_time import device_time
 from biphasic.study.status.record import (
-    FailedJob,
     JobCounts,
     StudyStatus,
     progress_by_arm,
@@ -27,12 +26,7 @@ _MOST_DAMAGED = 5
 
 
 def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
-    """Return the status of a study by comparing its plan with the store.
-
-    Args:
-        config: The study.
-        folder: Its folder, next to the store.
-        notes: Notes to add.
+    """Return the status of a study by comparing its plan with the store; add `notes`.
 
     Raises:
         DataError: User data are missing, or a record is damaged.
@@ -43,8 +37,10 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     finished = Finished.of(store)
     done = finished.jobs(plan)
     last = read_progress(folder)
-    failures = tuple(job for job in (last.failures if last else ()) if _is_left(job, plan, done))
-    counts = _counts(plan, done, [job.id for job in failures])
+    waiting = _waiting(plan)
+    left_over = waiting.keys() - done
+    failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
+    counts = _counts(waiting, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
     spent, left = device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
     return StudyStatus(
@@ -82,22 +78,12 @@ def _look(place: Path) -> str:
     return ""
 
 
-def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
-    """Return whether a failed job is still planned and not done since."""
-    is_planned = any(segment.id == failure.id for segment in plan.segments) or any(
-        group.id == failure.id for group in plan.groups
-    )
-    return is_planned and failure.id not in done
-
-
-def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
-    waiting = _waiting(plan)
+def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str]) -> JobCounts:
     blocked = {job for one in failed for job in with_dependents(one, waiting)} - {*done, *failed}
-    total = len(waiting)
     return JobCounts(
         done=len(done),
         running=0,
-        waiting=total - len(done) - len(failed) - len(blocked),
+        waiting=len(waiting) - len(done) - len(failed) - len(blocked),
         failed=len(failed),
         blocked=len(blocked),
     )
@@ -105,14 +91,10 @@ def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
 
 def _waiting(plan: Plan) -> dict[str, list[str]]:
     """Return, by job, the jobs that need it."""
-    waiting: dict[str, list[str]] = {segment.id: [] for segment in plan.segments}
-    waiting.update({group.id: [] for group in plan.groups})
-    for job, needed in _needed(plan).items():
-        if needed in waiting:
-            waiting[needed].append(job)
+    needed = {segment.id: segment.parent for segment in plan.segments}
+    needed |= {group.id: group.state for group in plan.groups}
+    waiting: dict[str, list[str]] = {job: [] for job in needed}
+    for job, before in needed.items():
+        if before in waiting:
+            waiting[before].append(job)
     return waiting
-
-
-def _needed(plan: Plan) -> Mapping[str, str | None]:
-    states = {segment.id: segment.parent for segment in plan.segments}
-    return {**states, **{group.id: group.state for group in plan.groups}}

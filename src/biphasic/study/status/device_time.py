@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from biphasic.errors import DataError, reading
 from biphasic.files import read_json_object
 from biphasic.study.plan.cost import segment_cost
 from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.plan import FinetuneGroup, Plan
+from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.training.state import read_state_record
 
@@ -39,12 +38,6 @@ def device_time(
     The estimate assumes the speed, in operations, of finished jobs of the same kind; None if there
     are none.
 
-    Args:
-        plan: The study's plan.
-        store: Content store.
-        finished: Finished work in the store.
-        vocab_size: Vocabulary size.
-
     Raises:
         DataError: A record is damaged.
     """
@@ -64,7 +57,8 @@ def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _
         # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
-            kind.seconds += _state_seconds(store / "states" / segment.id)
+            state = read_state_record(store / "states" / segment.id)
+            kind.seconds += state.seconds * int(state.compute.get("processes", 1))
             kind.done += amount
         else:
             kind.left += amount
@@ -76,8 +70,9 @@ def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) ->
     bodies = body_weights(plan, vocab_size)
     for group in plan.groups:
         amount = float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or len(group.grid))
-        per_training = amount / len(group.grid)
-        for names in _trainings(group):
+        ids, size = list(group.run_ids()), len(group.grid)
+        per_training = amount / size
+        for names in (ids[index::size] for index in range(size)):  # of each scored task
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
                 kind.seconds += max(_result_seconds(store, name) for name in names)
@@ -85,18 +80,6 @@ def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) ->
             else:
                 kind.left += per_training
     return kind
-
-
-def _trainings(group: FinetuneGroup) -> Iterator[list[str]]:
-    """Yield the results of each training of a group, one per scored task."""
-    names, size = list(group.run_ids()), len(group.grid)
-    for index in range(size):
-        yield names[index::size]
-
-
-def _state_seconds(folder: Path) -> float:
-    state = read_state_record(folder)
-    return state.seconds * int(state.compute.get("processes", 1))
 
 
 def _result_seconds(store: Path, name: str) -> float:
