@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.spec import axes
 from biphasic.study.spec.study import StudyConfig
+from tiny_study import tiny_study
 
 
 def study(*arms: dict, **recipe: object) -> StudyConfig:
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {
-            "model": "610m",
-            "max_seqlen": 64,
-            "learning_rate": {"peak": 1e-3, "decay_steps": 2},
-            **recipe,
-        },
-        "arms": list(arms),
-        "finetuning": {"protocol": {"max_seqlen": 64}},
-    }
-    return parse_config(StudyConfig, raw, where="file.yaml")
+    return tiny_study(*arms, recipe={"model": "610m", "learning_rate": AGAIN, **recipe})
 
 
 def names(*arms: dict, **recipe: object) -> list[str]:
@@ -149,17 +137,10 @@ def test_arms_change_single_settings_of_the_recipe():
 
 def test_inputs_are_no_longer_than_the_shortest_model_reads():
     with pytest.raises(ConfigError, match="exceeds the model's 32"):
-        parse_config(
-            StudyConfig,
-            {
-                "name": "s",
-                "title": "S",
-                "recipe": {"max_seqlen": 128, "learning_rate": {"peak": 1}},
-                "arms": [{"name": "a", "recipe": {"max_seqlen": 32}}],
-                "tasks": [{"name": "pydocs-sc"}],
-                "finetuning": {"protocol": {"max_seqlen": 64}},
-            },
-            where="x",
+        tiny_study(
+            {"name": "a", "recipe": {"max_seqlen": 32}},
+            tasks=[{"name": "pydocs-sc"}],
+            finetuning={"protocol": {"max_seqlen": 64}},
         )
 
 

@@ -14,10 +14,9 @@ from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import _segments_of
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
-from biphasic.training.lineage import DataFingerprint
+from tiny_study import GROUND
 
 STUDIES = Path(__file__).parents[3] / "studies"
-GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
 
 

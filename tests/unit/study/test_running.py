@@ -8,7 +8,6 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
-from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
@@ -23,6 +22,7 @@ from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.training import Segment
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.status.record import read_progress
+from trivial_jobs import item
 
 
 def on_gpus(monkeypatch, count, visible=None):
@@ -92,20 +92,6 @@ def test_requests_are_read_once(tmp_path):
     write_request(tmp_path, Request(kind="cancel"))
     forget_requests(tmp_path)
     assert read_requests(tmp_path) == Requests()
-
-
-def item(name, kind="train", cost=10.0, needs=None, slots=1):
-    return WorkItem(
-        id=name,
-        label=name,
-        kind=kind,
-        needs=needs,
-        cost=cost,
-        num_slots=slots,
-        arms=(),
-        make=lambda: None,
-        is_done=lambda: False,
-    )
 
 
 def plan(num_segments):
