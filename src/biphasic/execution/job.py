@@ -24,8 +24,6 @@ class Progress:
     """Progress of a job.
 
     Attributes:
-        done: Steps so far.
-        total: All steps.
         text: A few words, such as the loss.
         place: Where it runs, if not on this machine.
         note: A line to print once, such as a warning; never left out.

@@ -53,11 +53,9 @@ def run_ranks(
     Each uses `OMP_NUM_THREADS` threads; if it is unset they share the cores. Output of libraries
     goes to standard error; on a terminal, only after an unexpected failure.
 
-    Args:
-        job: A `TrainJob`; the caller holds its lock.
-        report: Progress callback.
-        worker: Module that calls `biphasic.execution.rank_worker.serve` when it is run.
-        should_stop: Polled several times a second; when True, ranks save their progress and exit.
+    The caller holds the job's lock. `worker` is a module that calls
+    `biphasic.execution.rank_worker.serve` when it is run. When `should_stop`, which is polled
+    several times a second, ranks save their progress and exit.
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.

@@ -90,11 +90,9 @@ class Engine:
     ) -> None:
         """Start the executors; blocks follow with the first jobs.
 
-        Args:
-            site: The site.
-            folder: Folder for scripts, logs and certificates, on a file system that nodes share.
-            submissions: Times of recent submissions, also those of engines before this one.
-            group_nodes: Nodes of a group of processes; 0 if there are no groups.
+        The folder, on a file system that nodes share, is for scripts, logs and certificates.
+        `submissions` are the times of recent ones, also of engines before this one; `group_nodes`,
+        the nodes of a group of processes, 0 if there are no groups.
         """
         self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)

@@ -81,15 +81,9 @@ class ClusterExecutor:
     ) -> None:
         """Prepare; `with` starts Parsl.
 
-        Args:
-            store: Content store with the jobs, on a file system that nodes share.
-            site: The site.
-            load_job: Loads a job.
-            worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-            folder: The study's folder, on the same file system.
-            processes: Most processes of a job.
-            watch: Progress callback.
-            say: Receives messages about the cluster.
+        The store, and `folder`, the study's, are on a file system that nodes share. `worker` is a
+        module that calls `biphasic.execution.worker.serve` when it is run; `processes`, the most of
+        a job. `say` receives messages about the cluster.
         """
         self._store, self._site, self._load_job = store, site, load_job
         self._worker, self._watch, self._say = worker, watch, say

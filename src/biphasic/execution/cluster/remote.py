@@ -41,10 +41,7 @@ class Request:
 
     Attributes:
         job: Its identity.
-        store: Content store with the job.
         worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-        threads: Compute threads.
-        logs: Folder for logs.
         run: Folder of this run of the study.
         drain_seconds: Time before the block's limit at which the job saves its progress.
         label: Executor of Parsl.

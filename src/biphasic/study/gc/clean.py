@@ -29,7 +29,6 @@ class Cleaning:
     """Items to delete, or deleted.
 
     Attributes:
-        root: The root folder.
         studies: Names of the studies of the root.
         items: Items that no study needs.
         kept: Items kept only because a call outside of studies pinned them.

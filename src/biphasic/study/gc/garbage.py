@@ -41,8 +41,6 @@ class Item:
 
     Attributes:
         kind: Heading under which it is listed.
-        path: Where it is.
-        num_bytes: Of all its files.
         about: Human-readable description; empty if unknown.
     """
 

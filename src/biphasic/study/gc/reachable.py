@@ -30,7 +30,6 @@ class Reachable:
         corpora: Content hashes of training text.
         data: Folders of `data/`.
         tasks: Folders of `tasks/`.
-        studies: Names of the studies.
         unsure: Studies whose data cannot be derived from their settings; while there are any, all
             corpora and tasks are kept.
     """

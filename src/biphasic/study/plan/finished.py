@@ -19,12 +19,7 @@ def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A snapshot of the finished work in a store.
-
-    Attributes:
-        states: Identities of its states.
-        results: Identities of its fine-tunings.
-    """
+    """A snapshot of the finished work in a store: identities of states and of fine-tunings."""
 
     states: frozenset[str]
     results: frozenset[str]

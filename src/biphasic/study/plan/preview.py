@@ -38,7 +38,6 @@ class Preview:
     """A plan and the assumptions that it makes.
 
     Attributes:
-        plan: The plan.
         fingerprint: Data fingerprint, with placeholders for missing data.
         assumed: A sentence for each placeholder.
         notes: A sentence for each unused setting, and for each arm that another version of

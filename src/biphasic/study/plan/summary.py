@@ -24,7 +24,6 @@ class GroupSummary:
 
     Attributes:
         name: The group; empty for arms without one.
-        num_arms: Number of its arms.
         alone: Total cost if each arm were trained separately.
         new: Cost of the training that they do not share with an earlier arm.
     """
@@ -59,24 +58,19 @@ class PlanSummary:
     """Counts and costs of a plan.
 
     Attributes:
-        name: Of the study.
-        groups: Groups of its arms.
         num_final: States at the end of arms; equal arms share one.
         num_checkpoints: All states that are evaluated.
         num_states: All states that are saved, branching points included.
         num_segments: Segments that train at least one step.
         alone: Cost of all arms without sharing.
         shared: Cost with sharing.
-        tasks: What encoders are scored on.
         num_trainings: Fine-tunings.
         num_evaluations: Scores of a fine-tuned encoder on a task.
         finetuning_steps: Upper bound of the optimizer updates of all fine-tunings.
         finetuning_flops: Estimated FLOPs of all fine-tunings; None if unknown.
         state_bytes: Size of all states on disk.
-        done: Finished work.
         left: Cost of the missing states.
         assumed: A sentence for each placeholder.
-        notes: Further remarks.
     """
 
     name: str

@@ -39,7 +39,6 @@ class Resources:
         num_workers: Parallel jobs; as many as fit when None.
         num_threads: Threads per job.
         jobs_per_gpu: Jobs that share a GPU.
-        policy: Retry policy of failed jobs.
     """
 
     site: Site | None = None
@@ -65,7 +64,6 @@ class StudyOutcome:
         report: Path of `report.html`.
         num_executed: Jobs run by this process.
         failures: One line per failed job, and per job that was skipped because it needs one.
-        failed: The failed jobs.
         is_stopped: Whether the study was cancelled.
     """
 

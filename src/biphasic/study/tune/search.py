@@ -47,7 +47,6 @@ class TuneOutcome:
     Attributes:
         record: The trials, their losses and the chosen rates.
         folder: The folder of the trials, with the loss curves.
-        num_executed: Jobs that ran.
         rates: Tuned rates of the study file.
         difference: Changes of the study file, as the lines of a diff.
     """

@@ -75,7 +75,6 @@ class Tuning:
     """The plan of a tuning.
 
     Attributes:
-        config: The study.
         share: Length of a trial, as a share of the longest budget.
         budget: Steps of the longest schedule to tune.
         beginnings: Models and objectives that get a rate.
