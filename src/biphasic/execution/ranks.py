@@ -54,8 +54,8 @@ def run_ranks(
     goes to standard error; on a terminal, only after an unexpected failure.
 
     The caller holds the job's lock. `worker` is a module that calls
-    `biphasic.execution.rank_worker.serve` when it is run. When `should_stop`, which is polled
-    several times a second, ranks save their progress and exit.
+    `biphasic.execution.rank_worker.serve` when it is run. `should_stop` is polled several times a
+    second; when it returns True, ranks save their progress and exit.
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.

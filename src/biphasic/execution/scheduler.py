@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -126,19 +126,6 @@ class Watcher(Protocol):
         ...
 
 
-@dataclass
-class _Ready:
-    """Priority queue of ready jobs, longest path first."""
-
-    paths: dict[str, float]
-    heap: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
-    order: dict[str, int] = field(default_factory=dict[str, int])
-
-    def add(self, identity: str) -> None:
-        rank = self.order.setdefault(identity, len(self.order))
-        heapq.heappush(self.heap, (-self.paths[identity], rank, identity))
-
-
 class Scheduler:
     """Submits jobs to an executor; the store records which are finished."""
 
@@ -161,9 +148,13 @@ class Scheduler:
         self._executor, self._policy, self._watcher = executor, policy, watcher
         self._read_requests, self._clock = read_requests, clock or Clock()
         self._waiting = dependents(self._items.values())
-        self._ready = _Ready(longest_paths(self._items.values()))
-        for identity in self._items:  # ties follow the study's order
-            self._ready.order[identity] = len(self._ready.order)
+        paths = longest_paths(self._items.values())
+        # Longest path first; ties follow the study's order.
+        self._ranks = {
+            identity: (-paths[identity], number, identity)
+            for number, identity in enumerate(self._items)
+        }
+        self._ready: list[tuple[float, int, str]] = []
         self._delayed: list[tuple[float, int, str]] = []
         self._running: dict[str, Future[None]] = {}
         self._ended: SimpleQueue[Event] = SimpleQueue()
@@ -183,9 +174,9 @@ class Scheduler:
         """Run all jobs that can run."""
         for item in self._items.values():
             if item.needs not in self._items:
-                self._ready.add(item.id)
+                heapq.heappush(self._ready, self._ranks[item.id])
         is_stopped = False
-        while not is_stopped and (self._ready.heap or self._delayed or self._running):
+        while not is_stopped and (self._ready or self._delayed or self._running):
             self._wake()
             self._start()
             self._listen()
@@ -203,19 +194,19 @@ class Scheduler:
         """Move delayed jobs that are due to the ready queue."""
         now = self._clock.now()
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.add(heapq.heappop(self._delayed)[2])
+            heapq.heappush(self._ready, self._ranks[heapq.heappop(self._delayed)[2]])
 
     def _start(self) -> None:
         """Fill the slots; a job that needs several waits at the front until they are free."""
-        while self._ready.heap:
-            item = self._items[self._ready.heap[0][2]]
+        while self._ready:
+            item = self._items[self._ready[0][2]]
             if item.is_done():
-                heapq.heappop(self._ready.heap)
+                heapq.heappop(self._ready)
                 self._finish(item, elsewhere=True)
                 continue
             if self._num_used + item.num_slots > self._executor.num_slots:
                 return
-            heapq.heappop(self._ready.heap)
+            heapq.heappop(self._ready)
             self._submit(item)
 
     def _submit(self, item: WorkItem) -> None:
@@ -286,11 +277,11 @@ class Scheduler:
     def _finish(self, item: WorkItem, *, elsewhere: bool) -> None:
         self._watcher.ended(item, None, elsewhere=elsewhere)
         for identity in self._waiting[item.id]:
-            self._ready.add(identity)
+            heapq.heappush(self._ready, self._ranks[identity])
 
     def _delay(self, item: WorkItem, error: BaseException, seconds: float) -> None:
         due = self._clock.now() + seconds
-        heapq.heappush(self._delayed, (due, self._ready.order[item.id], item.id))
+        heapq.heappush(self._delayed, (due, self._ranks[item.id][1], item.id))
         self._watcher.delayed(item, error)
 
     def _heed_requests(self) -> bool:
@@ -305,6 +296,6 @@ class Scheduler:
             if identity in self._failed:
                 del self._failed[identity]
                 self._tries.pop(identity, None)
-                self._ready.add(identity)
+                heapq.heappush(self._ready, self._ranks[identity])
                 self._watcher.revived(self._items[identity])
         return requests.is_cancelled

@@ -3,7 +3,7 @@
 import pytest
 
 from biphasic.study.plan.training import plan_training
-from biphasic.study.run.arm_record import arm_record
+from biphasic.study.run.record import arm_record
 from tiny_study import GROUND, clm, mlm, tiny_study
 
 PEAK = {"peak": 1e-3, "decay_steps": 2}

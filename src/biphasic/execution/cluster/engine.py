@@ -91,8 +91,11 @@ class Engine:
         """Start the executors; blocks follow with the first jobs.
 
         The folder, on a file system that nodes share, is for scripts, logs and certificates.
-        `submissions` are the times of recent ones, also of engines before this one; `group_nodes`,
-        the nodes of a group of processes, 0 if there are no groups.
+        `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
+        are the nodes of a group of processes; 0 if there are no groups.
+
+        Raises:
+            ConfigError: No address of this machine is known that nodes can reach.
         """
         self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
@@ -182,7 +185,7 @@ class Engine:
         provider.max_blocks = min(self._most[label], active + room)
 
     def blocks(self) -> list[Block]:
-        """Return all blocks, as the scheduler described them last."""
+        """Return all blocks, as the scheduler described them last, in the order of submission."""
         return [
             Block(
                 label,
@@ -193,17 +196,17 @@ class Engine:
                 failure=self._failure(executor, block, status),
             )
             for label, executor in self._executors.items()
-            for block, status in _by_number(executor)
+            # Parsl's order differs.
+            for block, status in sorted(
+                dict(executor.status_facade).items(), key=lambda item: int(item[0])
+            )
         ]
 
     def trouble(self, *, most: int = _MOST_FAILED) -> str:
         """Return why the latest blocks failed, if as many as `most` did so in a row."""
-        for executor in self._executors.values():
-            ended = [
-                self._failure(executor, block, status)
-                for block, status in _by_number(executor)
-                if status.terminal
-            ]
+        blocks = [block for block in self.blocks() if block.is_over]
+        for label in self._executors:
+            ended = [block.failure for block in blocks if block.label == label]
             if len(ended) >= most and all(ended[-most:]):
                 return ended[-1]
         return ""
@@ -298,11 +301,6 @@ def _end_of_interchange(label: str, executor: _Executor) -> str:
         return ""
     time.sleep(_LAST_WORDS_SECONDS)
     return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
-
-
-def _by_number(executor: _Executor) -> list[tuple[str, JobStatus]]:
-    """Return the blocks in the order in which they were submitted; Parsl's differs."""
-    return sorted(dict(executor.status_facade).items(), key=lambda item: int(item[0]))
 
 
 def _pass_on(future: Future[Any], submitted: Future[Any]) -> None:

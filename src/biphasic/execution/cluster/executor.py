@@ -81,9 +81,12 @@ class ClusterExecutor:
     ) -> None:
         """Prepare; `with` starts Parsl.
 
-        The store, and `folder`, the study's, are on a file system that nodes share. `worker` is a
-        module that calls `biphasic.execution.worker.serve` when it is run; `processes`, the most of
-        a job. `say` receives messages about the cluster.
+        The store and the study's folder are on a file system that nodes share. `worker` is a module
+        that calls `biphasic.execution.worker.serve` when it is run. No job has more `processes`.
+        `say` receives messages about the cluster.
+
+        Raises:
+            ConfigError: A job needs more nodes than there are.
         """
         self._store, self._site, self._load_job = store, site, load_job
         self._worker, self._watch, self._say = worker, watch, say

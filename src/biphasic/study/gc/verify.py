@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,19 +127,13 @@ def _check_corpora(
         hashes.add(preview.fingerprint.corpus_hash)
     phases = (phase for arm in config.arms for phase in config.recipe_of(arm).placed_phases)
     named = {phase.corpus for phase in phases} | {config.corpus.folder}
-    stored = _stored_corpora(store, hashes, verification)
-    for path in sorted({*filter(None, named), *stored}):
-        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
-        verification.note(verify_build, path)
-
-
-def _stored_corpora(store: Path, hashes: set[str], verification: Verification) -> Iterator[Path]:
-    """Yield the corpora of a store with the given content hashes."""
-    for record in sorted((store / "data").glob(f"*/{RECORD}")):
+    folders = {*filter(None, named)}
+    for record_file in sorted((store / "data").glob(f"*/{RECORD}")):
         try:
-            is_used = corpus_hash(record.parent) in hashes
+            if corpus_hash(record_file.parent) in hashes:
+                folders.add(record_file.parent)
         except BiphasicError as error:
             verification.damage.append(str(error))
-            continue
-        if is_used:
-            yield record.parent
+    for path in sorted(folders):
+        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
+        verification.note(verify_build, path)

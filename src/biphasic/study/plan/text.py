@@ -34,7 +34,14 @@ def plan_lines(
     yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
     yield from _resource_lines(summary, rate=rate, example_tokens=example_tokens)
-    yield from _done_lines(summary)
+    done = summary.done
+    if not done.states and not done.results:
+        yield "Done         nothing yet"
+        return
+    yield (
+        f"Done         {done.states:,} of {summary.num_states:,} states, {done.steps:,} of "
+        f"{summary.shared.steps:,} steps, {done.results:,} of {summary.num_evaluations:,} results"
+    )
 
 
 def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
@@ -117,17 +124,6 @@ def _resource_lines(summary: PlanSummary, *, rate: float, example_tokens: int) -
         yield f"  {_NOT_KNOWN if hours is None else _hours(hours):>10}  {what}"
     size = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if size is None else _bytes(size)} for the states"
-
-
-def _done_lines(summary: PlanSummary) -> Iterator[str]:
-    done = summary.done
-    if not done.states and not done.results:
-        yield "Done         nothing yet"
-        return
-    yield (
-        f"Done         {done.states:,} of {summary.num_states:,} states, {done.steps:,} of "
-        f"{summary.shared.steps:,} steps, {done.results:,} of {summary.num_evaluations:,} results"
-    )
 
 
 def _count(number: int, noun: str) -> str:
