@@ -115,11 +115,8 @@ class TrainJob(Config):
             speed = step.tokens / step.seconds
             show(f"loss {step.loss:.3f}, {speed:,.0f} tokens/s")
 
-        def show(text: str) -> None:
-            report(Progress(done, self.end - self.start, text))
-
-        def warn(text: str) -> None:
-            report(Progress(done, self.end - self.start, text, note=text))
+        def show(text: str, *, note: str = "") -> None:
+            report(Progress(done, self.end - self.start, text, note=note))
 
         if ranks.is_first:
             remove_partials(self.store / "states", self.id)
@@ -137,7 +134,7 @@ class TrainJob(Config):
                 tensorboard=self.tensorboard,
                 report=forward,
                 describe=show if ranks.is_first else None,
-                warn=warn if ranks.is_first else None,
+                warn=(lambda text: show(text, note=text)) if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),
