@@ -9,12 +9,15 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from filelock import FileLock
@@ -124,16 +127,78 @@ def run_command(*arguments: Path | str, setup: str = "") -> subprocess.Completed
     )
 
 
+def start_command(*arguments: Path | str, setup: str = "", **options: Any) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own; its standard error can be read."""
+    return subprocess.Popen(
+        command(*arguments, setup=setup),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started."""
-    table = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607 - where ps is differs between systems
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    pairs = (map(int, line.split()) for line in table.splitlines())
-    return [child for child, parent in pairs if parent == pid]
+    return [child.pid for child in psutil.Process(pid).children()]
+
+
+def has_ended(pid: int, *, within: float = 30.0) -> bool:
+    """Return whether a process ends within some seconds, if only as a zombie."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def kill_when(
+    happens: Callable[[], bool], program: list[str], *, all_at_once: bool = False, delay: float = 0
+) -> bool:
+    """Start a program and kill it when something happens; return whether it did in time.
+
+    Kill the parent alone, whose workers must end then, or all processes at once.
+    """
+    with subprocess.Popen(
+        program,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        end = time.monotonic() + 300
+        while not happens():
+            if process.poll() is not None:
+                return False
+            assert time.monotonic() < end, "it never happened"
+            time.sleep(0.0005)
+        workers: list[int] = []
+        if all_at_once:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            time.sleep(delay)
+            workers = children(process.pid)
+            process.send_signal(signal.SIGKILL)
+    for worker in workers:
+        assert has_ended(worker), f"worker {worker} outlives the process that started it"
+    return process.returncode == -signal.SIGKILL
+
+
+def flip(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    """Cut the end of a file off."""
+    path.write_bytes(path.read_bytes()[:-7])
 
 
 class Cli:

@@ -11,18 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.config import parse_config
 from biphasic.files import complete_folder, write_json
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.spec.load import save_resolved
 from biphasic.study.spec.study import StudyConfig
+from tiny_study import clm, tiny_study
 
 QUIET = Console(quiet=True)
 CORPUS_HASH = "hash of no corpus here"
-
-
-def clm(steps):
-    return {"objective": "clm", "steps": steps}
 
 
 def write_texts(folder: Path) -> Path:
@@ -37,22 +33,16 @@ def write_texts(folder: Path) -> Path:
 
 
 def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
-    raw = {
+    settings = {
         "name": "one",
         "title": "One",
         "corpus": {"sources": [str(texts)], "vocab_size": 300},
-        "recipe": {
-            "model": "pico",
-            "max_seqlen": 32,
-            "rows_per_step": 4,
-            "learning_rate": {"peak": 1e-3},
-        },
+        "recipe": {"max_seqlen": 32, "rows_per_step": 4},
         "arms": [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(8)]}],
         "tasks": [{"name": "first", "source": str(task)}],
         "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}},
-        **changes,
     }
-    return parse_config(StudyConfig, raw, where="one")
+    return tiny_study(**{**settings, **changes})
 
 
 def fake_state(

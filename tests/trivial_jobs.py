@@ -1,10 +1,13 @@
-"""Fine-tuning jobs without work, for tests of what runs jobs."""
+"""Jobs without work, for tests of what runs jobs: fine-tunings, and items of a graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
-from biphasic.execution.job_store import save_job
+from biphasic.execution.graph import WorkItem
+from biphasic.execution.job import save_job
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -29,3 +32,26 @@ def save_trivial(
     )
     save_job(job)
     return job.id
+
+
+def item(
+    name: str,
+    needs: str | None = None,
+    *,
+    label: str = "",
+    kind: Literal["train", "finetune"] = "train",
+    cost: float = 10.0,
+    slots: int = 1,
+    is_done: Callable[[], bool] = lambda: False,
+) -> WorkItem:
+    return WorkItem(
+        id=name,
+        label=label or name,
+        kind=kind,
+        needs=needs,
+        cost=cost,
+        num_slots=slots,
+        arms=(),
+        make=lambda: None,
+        is_done=is_done,
+    )

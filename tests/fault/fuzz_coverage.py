@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import atheris
@@ -21,10 +22,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.fsync = lambda _: None
 
 with atheris.instrument_imports(include=["biphasic", "yaml"]):
-    from test_fuzz import IDENTITY, KINDS, changed, tree, watch
+    from test_fuzz import KINDS, Subject, changed, tree
 
     from biphasic.errors import BiphasicError
-    from biphasic.files import MANIFEST, seal_folder
 
 
 def search(seconds: str, kind: str, *inputs: str) -> None:
@@ -32,16 +32,9 @@ def search(seconds: str, kind: str, *inputs: str) -> None:
     faults = Path("build/fuzz").resolve()
     faults.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="work-", dir=faults))
-    folder, outputs = work / "here" / "whole", work / "here" / "store"
-    outputs.mkdir(parents=True)
-    folder.mkdir()
-    tempfile.tempdir = str(outputs)
-    read = KINDS[kind](folder)
-    read(folder)
-    is_sealed = kind.startswith("sealed")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if is_sealed:
-        files = [file for file in files if file.name != MANIFEST]
+    tempfile.tempdir = str(work / "here" / "store")
+    subject = Subject(kind, work / "here")
+    files = subject.files
     whole = {file: file.read_bytes() for file in files}
     seeds = work / "seeds"
     seeds.mkdir()
@@ -50,16 +43,10 @@ def search(seconds: str, kind: str, *inputs: str) -> None:
 
     def test(data: bytes) -> None:
         file = files[data[0] % len(files)] if data else files[0]
-        file.write_bytes(data[1:])
-        if is_sealed:
-            (sealed,) = folder.iterdir()
-            seal_folder(sealed, identity=IDENTITY)
+        subject.write(file, data[1:])
         before = tree(work)
-        try:
-            with watch().reading(outputs):
-                read(folder)
-        except BiphasicError:
-            pass
+        with suppress(BiphasicError):
+            subject.read()
         assert not changed(before, tree(work))
         file.write_bytes(whole[file])
 

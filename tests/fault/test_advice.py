@@ -13,7 +13,7 @@ from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.labels import read_labels
-from mini_study import copy_root, results, write_study
+from mini_study import copy_root, flip, results, truncate, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
@@ -27,16 +27,6 @@ ADVICE = {
 }
 
 NOTICED = re.compile(r"^error: |damaged|wrong size|missing; ")
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def empty(path):

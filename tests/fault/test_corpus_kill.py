@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
-import time
+from functools import partial
 
 import pytest
 
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.tokens.tokenizer import write_tokenizer
+from mini_study import kill_when
 
 DEADLINE = 60.0
 NUM_DOCUMENTS = 1500
@@ -77,11 +75,11 @@ def test_a_killed_build_resumes_to_the_same_bytes(tmp_path, config):
         block_bytes=30_000,
     )
     folder = tmp_path / "killed"
-    killed = [
-        moment
-        for moment, (pattern, count) in MOMENTS.items()
-        if kill_when(config, folder, pattern, count=count)
-    ]
+    killed = []
+    for moment, (pattern, count) in MOMENTS.items():
+        happens = partial(is_there, folder, pattern, count, set(folder.glob(pattern)))
+        if kill_when(happens, command(config, folder)):
+            killed.append(moment)
     # A moment may slip by on a slow machine, but then the build went on to a later one.
     assert len(killed) >= len(MOMENTS) - 2, killed
     finish = subprocess.run(
@@ -103,51 +101,9 @@ def snapshot(folder):
     }
 
 
-def kill_when(config, folder, pattern, *, count):
-    """Build, kill the parent alone at the moment, see its workers end; tell whether it came."""
-    seen = set(folder.glob(pattern))
-    with subprocess.Popen(
-        command(config, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        end = time.monotonic() + DEADLINE
-        while process.poll() is None:
-            assert time.monotonic() < end, f"{pattern} never appeared"
-            if is_there(folder, pattern, count, seen):
-                break
-            time.sleep(0.0005)
-        else:
-            return False
-        workers = children(process.pid)
-        process.send_signal(signal.SIGKILL)
-    for worker in workers:
-        assert ends(worker), f"worker {worker} outlives the process that started it"
-    return process.returncode == -signal.SIGKILL
-
-
 def is_there(folder, pattern, count, seen):
     """Tell whether enough is there: of leftovers those that are new, of all else the total."""
     found = set(folder.glob(pattern))
     if ".partial-" in pattern or count == 1:
         found -= seen
     return len(found) >= count
-
-
-def children(pid):
-    tasks = f"/proc/{pid}/task/{pid}/children"
-    with contextlib.suppress(FileNotFoundError), open(tasks) as listed:  # noqa: PTH123
-        return [int(child) for child in listed.read().split()]
-    return []
-
-
-def ends(pid):
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-            with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
-                if status.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.02)
-    return False

@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_study import arms, copy_root, results, snapshot, write_study
+from mini_study import arms, copy_root, flip, results, snapshot, truncate, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-7])
 
 
 def swap_two_tokens(path):

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
 
 from biphasic.training.step.input import StepInputs
-from mini_study import children, command, copy_root, run_command, write_study
+from mini_study import children, copy_root, run_command, start_command, write_study
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,20 +32,18 @@ def slow_steps(monkeypatch):
     monkeypatch.setattr(StepInputs, "of", of)
 
 
+def long_study(finished, folder):
+    """Return a root, and the arguments that run a study of one long training there."""
+    root = copy_root(finished, folder / "root", data_only=True)
+    arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
+    study = write_study(folder, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
+    return root, ("study", "run", study, "--root", root, "--workers", "1")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_study_saves_and_resumes(finished, tmp_path, number):
-    root = copy_root(finished, tmp_path / "root", data_only=True)
-    arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
-    study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
-    arguments = ("study", "run", study, "--root", root, "--workers", "1")
-    with subprocess.Popen(
-        command(*arguments, setup=HEEDS),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as process:
+    root, arguments = long_study(finished, tmp_path)
+    with start_command(*arguments, setup=HEEDS, start_new_session=True) as process:
         wait_for_steps(root / "mini/progress.json", process)
         # As terminals and schedulers do it: to all processes.
         os.killpg(process.pid, number)
@@ -72,16 +69,8 @@ def test_an_interrupted_study_saves_and_resumes(finished, tmp_path, number):
 
 
 def test_a_terminated_worker_saves_and_its_job_resumes(finished, tmp_path):
-    root = copy_root(finished, tmp_path / "root", data_only=True)
-    arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
-    study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
-    with subprocess.Popen(
-        command("study", "run", study, "--root", root, "--workers", "1"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as process:
+    root, arguments = long_study(finished, tmp_path)
+    with start_command(*arguments) as process:
         wait_for_steps(root / "mini/progress.json", process)
         [worker] = children(process.pid)
         os.kill(worker, signal.SIGTERM)
@@ -99,13 +88,7 @@ def test_terminated_pretraining_saves(finished, tmp_path):
     phase = "{objective: clm, steps: 4000}"
     settings = "model: pico\nmax_seqlen: 64\nrows_per_step: 4\nlearning_rate: {peak: 1.0e-3}\n"
     recipe.write_text(f"{settings}phases: [{phase}]\n")
-    with subprocess.Popen(
-        command("pretrain", recipe, "--corpus", corpus, "--root", tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as process:
+    with start_command("pretrain", recipe, "--corpus", corpus, "--root", tmp_path) as process:
         end = time.monotonic() + 300
         while not list(tmp_path.glob("store/tensorboard/*/*")) and time.monotonic() < end:
             time.sleep(0.05)

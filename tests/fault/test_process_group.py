@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -27,6 +26,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.step.input import StepInputs
+from mini_study import has_ended
 
 pytestmark = [
     pytest.mark.slow,
@@ -134,16 +134,9 @@ def checkpoint_of(store: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
 
 
-def has_ended(pid: int, *, within: float) -> bool:
-    end = time.monotonic() + within
-    while time.monotonic() < end:
-        with contextlib.suppress(FileNotFoundError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state not in {"Z", "X"}:
-                time.sleep(0.05)
-                continue
-        return True
-    return False
+def both_have_ended(ranks: Path, *, within: float = 5) -> bool:
+    pids = [int((ranks / f"pid-{rank}").read_text()) for rank in (0, 1)]
+    return all(has_ended(pid, within=within) for pid in pids)
 
 
 def silent(_: Progress) -> None:
@@ -170,7 +163,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     with pytest.raises(LostRankError):
         job.run(silent)
     assert checkpoint_of(job.store) == 6
-    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+    assert both_have_ended(ranks)
 
     # The process that started the process group is killed: the ranks end at once.
     monkeypatch.setenv("GANG_FAULT", "slow")
@@ -181,7 +174,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(
             assert time.monotonic() < end
             time.sleep(0.02)
         parent.send_signal(signal.SIGKILL)
-    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=10) for rank in (0, 1))
+    assert both_have_ended(ranks, within=10)
     reached = checkpoint_of(job.store)
     assert 10 <= reached < STEPS
 
@@ -218,7 +211,7 @@ def test_the_error_of_any_rank_is_that_of_the_process_group(make_job, ranks, tmp
         job.run(silent)
     assert not (job.store / "states").exists()
     assert checkpoint_of(job.store) == 2
-    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+    assert both_have_ended(ranks)
 
 
 def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, monkeypatch):
@@ -240,4 +233,4 @@ def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, mon
     with pytest.raises(LostRankError, match=expected):
         job.run(silent)
     assert checkpoint_of(job.store) == 2
-    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+    assert both_have_ended(ranks)

@@ -1,13 +1,11 @@
 """Two people run two studies that share states, in one store, at once."""
 
-import os
 import re
-import subprocess
 from collections import Counter
 
 import pytest
 
-from mini_study import STUDY, command, copy_root, write_study
+from mini_study import STUDY, copy_root, start_command, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
 
@@ -24,13 +22,7 @@ def started(folder, root, name, arms):
         arms=[arm for arm in STUDY["arms"] if arm["name"] in arms],
         tasks=[task for task in STUDY["tasks"] if task["name"] in TASKS],
     )
-    return subprocess.Popen(
-        command("study", "run", study, "--root", root, "--workers", "1"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return start_command("study", "run", study, "--root", root, "--workers", "1")
 
 
 def test_no_job_is_done_twice_and_nothing_is_damaged(finished, tmp_path):

@@ -15,8 +15,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -162,18 +162,6 @@ class SlurmCluster:
         self.run("scancel", "--partition", self.short_partition)
         self.wait("idle nodes", self._nodes_are_idle)
 
-    @contextmanager
-    def controller_stopped(self) -> Iterator[None]:
-        """Stop slurmctld in the block: commands fail, jobs run on. Then start it again."""
-        controller = self._daemons.pop("slurmctld")
-        controller.terminate()
-        controller.wait()
-        try:
-            yield
-        finally:
-            self._start_controller()
-            self.wait("a controller that answers", self._controller_answers)
-
     def _start(self) -> None:
         self.folder.chmod(0o711)  # munged insists that all users can reach its socket
         (self.folder / "state").mkdir()
@@ -184,14 +172,11 @@ class SlurmCluster:
         files = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "seed")]
         self._start_daemon("munged", "munged", "--foreground", f"--socket={munge}", *files)
         self.wait("a socket of munged", munge.exists)
-        self._start_controller()
+        self._start_daemon("slurmctld", "slurmctld-wlm", "-D")
         stepd = f"{self._packages}/usr/sbin/slurmstepd-wlm"
         for node in self.nodes:
             self._start_daemon(node, "slurmd-wlm", "-D", "-N", node, "-d", stepd)
         self.wait("idle nodes", self._nodes_are_idle)
-
-    def _start_controller(self) -> None:
-        self._start_daemon("slurmctld", "slurmctld-wlm", "-D")
 
     def _start_daemon(self, name: str, program: str, *arguments: str) -> None:
         # A daemon ends with the thread that starts it, even if kill -9 ends that.
@@ -206,14 +191,10 @@ class SlurmCluster:
                 start_new_session=True,
             )
 
-    def _controller_answers(self) -> bool:
-        with suppress(RuntimeError):
-            self.run("scontrol", "ping")
-            return True
-        return False
-
     def _nodes_are_idle(self) -> bool:
-        if not self._controller_answers():
+        try:
+            self.run("scontrol", "ping")
+        except RuntimeError:
             return False
         states = self.run("sinfo", "--noheader", "--Node", "-p", self.partition, "-o", "%T")
         return states.split() == ["idle"] * len(self.nodes)

@@ -24,6 +24,7 @@ from mini_study import (
     scores,
     snapshot,
     write_small_study,
+    write_study,
 )
 
 DEADLINE = 300.0
@@ -178,22 +179,16 @@ def write_site(folder: Path, **changes: object) -> Path:
 
 def write_long_study(folder: Path, *, steps: int, **settings: object) -> Path:
     """Write a study of one training in fp32."""
-    recipe = {**STUDY["recipe"], "precision": "fp32"}
-    phases = [
-        {"objective": "clm", "steps": steps // 2},
-        {"objective": "mlm", "steps": steps // 2},
-    ]
-    study = {
-        **{key: STUDY[key] for key in ("name", "title", "corpus")},
-        "recipe": recipe,
-        "checkpoint_every": 100,
-        "arms": [{"name": "long", "phases": phases}],
-        "tasks": [],
+    phases = [{"objective": name, "steps": steps // 2} for name in ("clm", "mlm")]
+    return write_study(
+        folder,
+        recipe={**STUDY["recipe"], "precision": "fp32"},
+        checkpoint_every=100,
+        heldout_every=100,
+        arms=[{"name": "long", "phases": phases}],
+        tasks=[],
         **settings,
-    }
-    path = folder / "long.yaml"
-    path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
-    return path
+    )
 
 
 def states(root: Path) -> dict[str, bytes]:

@@ -190,29 +190,28 @@ def parent_killed(trial: Trial) -> bool:
     return code != 0
 
 
-def child_killed(trial: Trial) -> bool:
-    """SIGKILL to one of the processes that the command started."""
-    return _signal_child(trial, signal.SIGKILL)
+def child_signalled(number: signal.Signals) -> Inject:
+    """Return what sends a signal to one of the processes that the command started."""
+
+    def inject(trial: Trial) -> bool:
+        pid = trial.start()
+        while not family(pid)[1:] and is_alive(pid):
+            time.sleep(0.005)
+        time.sleep(trial.draw.uniform(0, 0.5 * trial.subject.seconds))
+        struck, others = False, family(pid)[1:]
+        if others:
+            with suppress(ProcessLookupError):
+                os.kill(trial.draw.choice(others), number)
+                struck = True
+        trial.end(pid)
+        wait_until_gone(others)
+        return struck
+
+    return inject
 
 
-def child_terminated(trial: Trial) -> bool:
-    """SIGTERM to one of the processes that the command started."""
-    return _signal_child(trial, signal.SIGTERM)
-
-
-def _signal_child(trial: Trial, number: int) -> bool:
-    pid = trial.start()
-    while not family(pid)[1:] and is_alive(pid):
-        time.sleep(0.005)
-    time.sleep(trial.draw.uniform(0, 0.5 * trial.subject.seconds))
-    struck, others = False, family(pid)[1:]
-    if others:
-        with suppress(ProcessLookupError):
-            os.kill(trial.draw.choice(others), number)
-            struck = True
-    trial.end(pid)
-    wait_until_gone(others)
-    return struck
+child_killed = child_signalled(signal.SIGKILL)
+child_terminated = child_signalled(signal.SIGTERM)
 
 
 def killed_at_operation(trial: Trial) -> bool:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import TaskID
@@ -32,13 +31,7 @@ class StudyDisplay:
     """A `Watcher` that shows one bar for all jobs and one per running job."""
 
     def __init__(self, console: Console, items: Iterable[WorkItem], *, num_slots: int) -> None:
-        """Prepare; bars and lines begin on entry.
-
-        Args:
-            console: Where to print.
-            items: Remaining jobs.
-            num_slots: Number of slots.
-        """
+        """Prepare for the remaining jobs; bars and lines begin on entry."""
         self._say = say_on(console)
         items = list(items)
         self._labels = {item.id: visible(item.label) for item in items}
@@ -56,12 +49,7 @@ class StudyDisplay:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the bars."""
         self._bars.stop()
 

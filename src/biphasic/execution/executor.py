@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from biphasic.errors import StudyError
@@ -60,14 +59,8 @@ class LocalExecutor:
     ) -> None:
         """Prepare; each worker starts with its first job.
 
-        Args:
-            store: Content store with the jobs.
-            slots: Slots to compute on.
-            load_job: Loads a job.
-            worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-            num_threads: Threads per slot.
-            log_folder: Folder for logs of jobs and workers.
-            watch: Progress callback.
+        `worker` is a module that calls `biphasic.execution.worker.serve` when it is run. Each slot
+        has `num_threads`; `log_folder` is for logs of jobs and workers.
         """
         log_folder.mkdir(parents=True, exist_ok=True)
         self._store, self._watch, self._load_job = store, watch, load_job
@@ -110,12 +103,7 @@ class LocalExecutor:
     def __enter__(self) -> LocalExecutor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the workers; running training jobs save their progress first."""
         with self._lock:
             waiting, self._queue = self._queue, deque()

@@ -14,14 +14,9 @@ class WorkItem:
     """A remaining job; `make` creates the job itself when it starts.
 
     Attributes:
-        id: Identity of the job.
-        label: Human-readable name.
-        kind: Kind of the job.
         needs: Item it depends on; None, or one that is not in the graph, for no dependency.
         cost: Expected operations, in FLOPs; 0 if unknown.
-        num_slots: Slots it occupies.
         arms: Names of the arms that need it.
-        make: Creates the job.
         is_done: Returns whether the store has its results.
     """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -95,8 +95,9 @@ class Heartbeats:
                 f"each other (is the network between them down?); {resume}"
             )
         whose = "; ".join(
-            f"rank {rank} has not moved{_since(beat)} for {self._age(beat)} "
-            f"(it was {beat.activity})"
+            f"rank {rank} has not moved"
+            + ("" if beat.activity == Activity.STARTING else f" since step {beat.step}")
+            + f" for {self._age(beat)} (it was {beat.activity})"
             for rank, beat in list(hanging.items())[:3]
         )
         more = f"; and {len(hanging) - 3} more" if len(hanging) > 3 else ""
@@ -153,23 +154,14 @@ def _timeout() -> float:
     return float(duration_seconds(text))
 
 
-def _since(beat: _Beat) -> str:
-    return "" if beat.activity == Activity.STARTING else f" since step {beat.step}"
-
-
 def _waiting(beats: Mapping[int, _Beat], whom: str) -> str:
     """Say who waits, in which steps."""
     if not beats:
         return ""
-    steps = sorted({beat.step + 1 for beat in beats.values()})
-    one = len(beats) == 1
-    return (
-        f"; {'rank' if one else 'ranks'} {_numbers(beats)} {'waits' if one else 'wait'} for {whom} "
-        f"in step {' and '.join(map(str, steps))}"
-    )
-
-
-def _numbers(ranks: Iterable[int]) -> str:
-    """Return numbers as `0, 1, 2`; as `0, 1, ... 191` if there are many."""
-    numbers = list(map(str, ranks))
-    return ", ".join(numbers if len(numbers) <= 8 else [*numbers[:2], f"... {numbers[-1]}"])
+    steps = " and ".join(map(str, sorted({beat.step + 1 for beat in beats.values()})))
+    if len(beats) == 1:
+        return f"; rank {next(iter(beats))} waits for {whom} in step {steps}"
+    ranks = list(map(str, beats))
+    if len(ranks) > 8:
+        ranks = [*ranks[:2], f"... {ranks[-1]}"]
+    return f"; ranks {', '.join(ranks)} wait for {whom} in step {steps}"

@@ -25,13 +25,8 @@ _TAKEN_SECONDS = 2.0
 def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> None:
     """Run a job in this process; wait while another process runs it.
 
-    On Ctrl-C, SIGTERM or SIGUSR1 it saves its progress and stops; a second signal stops it
-    immediately.
-
-    Args:
-        job: The job.
-        console: Console for progress.
-        deadline: Time of `time.monotonic` at which it saves its progress and stops.
+    On Ctrl-C, SIGTERM or SIGUSR1, and at the deadline, a time of `time.monotonic`, it saves its
+    progress and stops; a second signal stops it immediately.
 
     Raises:
         StoppedError: It was stopped by a signal, or by the time limit.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from biphasic.errors import StudyError
+from biphasic.errors import ConfigError, StudyError
+from biphasic.files import write_text
 from biphasic.locks import Lock
 
+IDENTITY = "[0-9a-z][0-9a-z-]*"
+"""Pattern of job and result names: hashes, with `data-`, `report-` or `-0-of-2`; never a path."""
+_LONGEST_IDENTITY = 128
 _REPORT_SECONDS = 0.2
 
 
@@ -19,8 +24,6 @@ class Progress:
     """Progress of a job.
 
     Attributes:
-        done: Steps so far.
-        total: All steps.
         text: A few words, such as the loss.
         place: Where it runs, if not on this machine.
         note: A line to print once, such as a warning; never left out.
@@ -122,3 +125,22 @@ def while_held(report: Report, held: Lock) -> Report:
             held.check()
 
     return forward
+
+
+def save_job(job: Job) -> None:
+    """Save a job's inputs; overwrites an earlier copy."""
+    # Not flushed: planning again rewrites it.
+    write_text(job_path(job.store, job.id), job.model_dump_json(), is_flushed=False)
+
+
+def job_path(store: Path, identity: str) -> Path:
+    """Return the path of a job.
+
+    Raises:
+        ConfigError: The identity is invalid.
+    """
+    if len(identity) > _LONGEST_IDENTITY or not re.fullmatch(IDENTITY, identity):
+        raise ConfigError(
+            f"'{identity}' is not a job identity (digits, lowercase letters and dashes)"
+        )
+    return store / "jobs" / f"{identity}.json"

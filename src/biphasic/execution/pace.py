@@ -24,12 +24,7 @@ class Pace:
     """Estimates time from operations, at the speed of jobs of the same kind, else of all jobs."""
 
     def __init__(self, items: Iterable[WorkItem], *, num_slots: int) -> None:
-        """Prepare.
-
-        Args:
-            items: Remaining jobs.
-            num_slots: Number of slots.
-        """
+        """Prepare for the remaining jobs."""
         self._items = {item.id: item for item in items}
         self._num_slots = num_slots
         self._is_counted = {

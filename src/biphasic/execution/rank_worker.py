@@ -70,16 +70,19 @@ def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> i
     """Train the job in a file; return the exit code."""
     try:
         _join_and_train(train, file, events, is_over)
-    except StoppedError as error:  # by all ranks at once
-        _send(events, event="failed", **_failure(error))
-        return 0
-    except BiphasicError as error:
-        _send(events, event="failed", **_failure(error))
-        return 1
     except Exception as error:  # noqa: BLE001 - reported to the parent and logged
-        traceback.print_exc()
-        _send(events, event="failed", **_failure(error))
-        return 1
+        foreseen = isinstance(error, BiphasicError)
+        if not foreseen:
+            traceback.print_exc()
+        _send(
+            events,
+            event="failed",
+            rank=int(os.environ.get("RANK", "0")),
+            kind=type(error).__name__ if foreseen else "",
+            error=str(error) if foreseen else f"{type(error).__name__}: {error}",
+            fields={"divergence": error.divergence} if isinstance(error, DivergedError) else {},
+        )
+        return 0 if isinstance(error, StoppedError) else 1  # all ranks stop at once
     return 0
 
 
@@ -109,16 +112,6 @@ def _beat(events: int, ranks: ProcessGroup) -> None:
             last = told
             _send(events, event="heartbeat", rank=ranks.dp_rank, **told)
         time.sleep(interval)
-
-
-def _failure(error: Exception) -> dict[str, Any]:
-    foreseen = isinstance(error, BiphasicError)
-    return {
-        "rank": int(os.environ.get("RANK", "0")),
-        "kind": type(error).__name__ if foreseen else "",
-        "error": str(error) if foreseen else f"{type(error).__name__}: {error}",
-        "fields": {"divergence": error.divergence} if isinstance(error, DivergedError) else {},
-    }
 
 
 def _send(events: int, **event: Any) -> None:

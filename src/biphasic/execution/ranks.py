@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,6 +26,7 @@ from biphasic import errors
 from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
 from biphasic.execution.heartbeats import Heartbeats
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
 from biphasic.execution.nodes import Nodes
 from biphasic.execution.rank_worker import STOP_FILE
 from biphasic.model.compute.device import chosen_device, device_environment
@@ -37,41 +38,24 @@ _POLL_SECONDS = 0.2
 _END_SECONDS = 60.0  # torchrun gives ranks 30 s to end before it kills them
 
 
-class SegmentJob(Protocol):
+class SegmentJob(Job, Protocol):
     """The parts of a `TrainJob` used here."""
 
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe to train."""
-        ...
-
-    @property
-    def compute(self) -> ComputeConfig:
-        """Compute settings, including the number of processes."""
-        ...
-
-    def model_dump_json(self) -> str:
-        """Return the job as JSON for the ranks."""
-        ...
+    recipe: Recipe
+    compute: ComputeConfig
 
 
 def run_ranks(
-    job: SegmentJob,
-    report: Callable[..., None],
-    *,
-    worker: str,
-    should_stop: Callable[[], bool] | None = None,
+    job: SegmentJob, report: Report, *, worker: str, should_stop: ShouldStop = never
 ) -> None:
     """Train a segment in `compute.processes` processes, and wait for them.
 
     Each uses `OMP_NUM_THREADS` threads; if it is unset they share the cores. Output of libraries
     goes to standard error; on a terminal, only after an unexpected failure.
 
-    Args:
-        job: A `TrainJob`; the caller holds its lock.
-        report: Progress callback with `done`, `total` and `text`.
-        worker: Module that calls `biphasic.execution.rank_worker.serve` when it is run.
-        should_stop: Polled several times a second; when True, ranks save their progress and exit.
+    The caller holds the job's lock. `worker` is a module that calls
+    `biphasic.execution.rank_worker.serve` when it is run. `should_stop` is polled several times a
+    second; when it returns True, ranks save their progress and exit.
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.
@@ -93,11 +77,7 @@ def run_ranks(
 
 
 def _check_devices(processes: int) -> None:
-    """Check that there is a device for each process.
-
-    Raises:
-        ConfigError: There are fewer devices, or a single one was chosen.
-    """
+    """Check that there is a device for each process."""
     chosen = chosen_device()
     if chosen is not None and chosen.index is not None:
         raise ConfigError(
@@ -158,15 +138,11 @@ def _started(
 def _attend(
     ranks: subprocess.Popen[str],
     file: Path,
-    report: Callable[..., None],
-    should_stop: Callable[[], bool] | None,
+    report: Report,
+    should_stop: ShouldStop,
     heartbeats: Heartbeats,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Forward progress until all ranks exit; return failures, and whether training finished.
-
-    Raises:
-        LostRankError: A rank hangs; the others are told to exit.
-    """
+    """Forward progress until all ranks exit; return failures, and whether training finished."""
     events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     threading.Thread(target=_read, args=(ranks, events), daemon=True).start()
     failures: list[dict[str, Any]] = []
@@ -178,7 +154,7 @@ def _attend(
             raise LostRankError(hang)
         if slow := heartbeats.slow():
             sys.stderr.write(f"warning: {slow}\n")
-        if should_stop is not None and should_stop():
+        if should_stop():
             _ask_to_stop(ranks, file)
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
@@ -186,7 +162,7 @@ def _attend(
                 return failures, is_finished
             kind = event.pop("event")
             if kind == "progress":
-                report(**event)
+                report(Progress(**event))
             elif kind == "heartbeat":
                 heartbeats.hear(event.pop("rank"), event)
             elif kind == "failed":
@@ -215,15 +191,13 @@ def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
 
 def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicError:
     """Return the error that explains the others."""
-    causes = [
-        failure for failure in failures if failure["kind"] != LostRankError.__name__
-    ] or failures
-    if not causes:
+    if not failures:
         return LostRankError(
             f"one of {processes} processes of the group died (killed, or out of memory?); run "
             "again to resume from the latest checkpoint"
         )
-    first = causes[0]
+    causes = (failure for failure in failures if failure["kind"] != LostRankError.__name__)
+    first = next(causes, failures[0])
     kind = getattr(errors, first["kind"], None)
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
         return kind(first["error"], **first.get("fields", {}))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,8 +16,7 @@ from typing import Protocol
 from biphasic.errors import ConfigError, LockHeldError, StoppedError
 from biphasic.execution.executor import Executor
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
-from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
-from biphasic.execution.job_store import save_job
+from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError, save_job
 from biphasic.execution.requests import Requests
 
 _TAKEN_SECONDS = 2.0
@@ -51,11 +50,8 @@ class Failure:
     """A failed job.
 
     Attributes:
-        id: Its identity.
-        label: Human-readable name.
         error: Error message in one line.
         tries: Number of tries.
-        log: Path of the log, if any.
         divergence: Which value was not finite at which step; empty for other failures.
     """
 
@@ -80,7 +76,6 @@ class WorkOutcome:
 
     Attributes:
         num_executed: Jobs run by this process.
-        failures: Failed jobs.
         blocked: Jobs that need a failed one.
         is_stopped: Whether the run was cancelled.
     """
@@ -131,19 +126,6 @@ class Watcher(Protocol):
         ...
 
 
-@dataclass
-class _Ready:
-    """Priority queue of ready jobs, longest path first."""
-
-    paths: dict[str, float]
-    heap: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
-    order: dict[str, int] = field(default_factory=dict[str, int])
-
-    def add(self, identity: str) -> None:
-        rank = self.order.setdefault(identity, len(self.order))
-        heapq.heappush(self.heap, (-self.paths[identity], rank, identity))
-
-
 class Scheduler:
     """Submits jobs to an executor; the store records which are finished."""
 
@@ -157,15 +139,7 @@ class Scheduler:
         read_requests: Callable[[], Requests] = Requests,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            items: The jobs.
-            executor: Runs the jobs.
-            policy: Retry policy.
-            watcher: Receives job events.
-            read_requests: Called about once a second.
-            clock: Clock of delays; this machine's when None.
+        """Prepare; `read_requests` is called about once a second.
 
         Raises:
             ConfigError: A job needs more slots than there are.
@@ -174,64 +148,65 @@ class Scheduler:
         self._executor, self._policy, self._watcher = executor, policy, watcher
         self._read_requests, self._clock = read_requests, clock or Clock()
         self._waiting = dependents(self._items.values())
-        self._ready = _Ready(longest_paths(self._items.values()))
-        for identity in self._items:  # ties follow the study's order
-            self._ready.order[identity] = len(self._ready.order)
+        paths = longest_paths(self._items.values())
+        # Longest path first; ties follow the study's order.
+        self._ranks = {
+            identity: (-paths[identity], number, identity)
+            for number, identity in enumerate(self._items)
+        }
+        self._ready: list[tuple[float, int, str]] = []
         self._delayed: list[tuple[float, int, str]] = []
         self._running: dict[str, Future[None]] = {}
         self._ended: SimpleQueue[Event] = SimpleQueue()
-        self._done: set[str] = set()
         self._failed: dict[str, Failure] = {}
         self._tries: dict[str, int] = {}
         self._num_executed = 0
         self._num_used = 0
         self._looked = 0.0
-        self._check_slots()
+        for item in self._items.values():
+            if item.num_slots > executor.num_slots:
+                raise ConfigError(
+                    f"{item.label}: needs {item.num_slots} processes (compute.processes), but "
+                    f"there are {executor.num_slots} slots; increase --workers"
+                )
 
     def run(self) -> WorkOutcome:
         """Run all jobs that can run."""
         for item in self._items.values():
             if item.needs not in self._items:
-                self._ready.add(item.id)
+                heapq.heappush(self._ready, self._ranks[item.id])
         is_stopped = False
-        while not is_stopped and (self._ready.heap or self._delayed or self._running):
+        while not is_stopped and (self._ready or self._delayed or self._running):
             self._wake()
             self._start()
             self._listen()
             is_stopped = self._heed_requests()
             self._watcher.tick()
+        blocked = (each for one in self._failed for each in with_dependents(one, self._waiting))
         return WorkOutcome(
             num_executed=self._num_executed,
             failures=tuple(self._failed.values()),
-            blocked=tuple(self._blocked()),
+            blocked=tuple(self._items[identity] for identity in dict.fromkeys(blocked)),
             is_stopped=is_stopped,
         )
-
-    def _check_slots(self) -> None:
-        for item in self._items.values():
-            if item.num_slots > self._executor.num_slots:
-                raise ConfigError(
-                    f"{item.label}: needs {item.num_slots} processes (compute.processes), but "
-                    f"there are {self._executor.num_slots} slots; increase --workers"
-                )
 
     def _wake(self) -> None:
         """Move delayed jobs that are due to the ready queue."""
         now = self._clock.now()
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.add(heapq.heappop(self._delayed)[2])
+            heapq.heappush(self._ready, self._ranks[heapq.heappop(self._delayed)[2]])
 
     def _start(self) -> None:
         """Fill the slots; a job that needs several waits at the front until they are free."""
-        while self._ready.heap:
-            item = self._items[self._ready.heap[0][2]]
+        while self._ready:
+            item = self._items[self._ready[0][2]]
             if item.is_done():
-                heapq.heappop(self._ready.heap)
+                heapq.heappop(self._ready)
                 self._finish(item, elsewhere=True)
                 continue
             if self._num_used + item.num_slots > self._executor.num_slots:
                 return
-            heapq.heappop(self._ready.heap)
+            heapq.heappop(self._ready)
             self._submit(item)
 
     def _submit(self, item: WorkItem) -> None:
@@ -255,15 +230,13 @@ class Scheduler:
         """Handle ended jobs; wait briefly if there are none."""
         if not self._running and not self._delayed:
             return
+        seconds = _LISTEN_SECONDS
+        if self._delayed:
+            seconds = min(max(self._delayed[0][0] - self._clock.now(), 0.01), seconds)
         with suppress(Empty):
-            self._settle(*self._clock.wait(self._ended, self._patience()))
+            self._settle(*self._clock.wait(self._ended, seconds))
             while True:
                 self._settle(*self._ended.get_nowait())
-
-    def _patience(self) -> float:
-        if not self._delayed:
-            return _LISTEN_SECONDS
-        return min(max(self._delayed[0][0] - self._clock.now(), 0.01), _LISTEN_SECONDS)
 
     def _settle(self, identity: str, error: BaseException | None) -> None:
         item = self._items[identity]
@@ -302,14 +275,13 @@ class Scheduler:
         self._watcher.ended(item, error, elsewhere=False)
 
     def _finish(self, item: WorkItem, *, elsewhere: bool) -> None:
-        self._done.add(item.id)
         self._watcher.ended(item, None, elsewhere=elsewhere)
         for identity in self._waiting[item.id]:
-            self._ready.add(identity)
+            heapq.heappush(self._ready, self._ranks[identity])
 
     def _delay(self, item: WorkItem, error: BaseException, seconds: float) -> None:
         due = self._clock.now() + seconds
-        heapq.heappush(self._delayed, (due, self._ready.order[item.id], item.id))
+        heapq.heappush(self._delayed, (due, self._ranks[item.id][1], item.id))
         self._watcher.delayed(item, error)
 
     def _heed_requests(self) -> bool:
@@ -319,21 +291,11 @@ class Scheduler:
             return False
         self._looked = now
         requests = self._read_requests()
-        if requests.retries is not None:
-            self._try_again(requests.retries)
-        return requests.is_cancelled
-
-    def _try_again(self, identities: tuple[str, ...]) -> None:
-        for identity in identities or tuple(self._failed):
+        retries = () if requests.retries is None else requests.retries or tuple(self._failed)
+        for identity in retries:
             if identity in self._failed:
                 del self._failed[identity]
                 self._tries.pop(identity, None)
-                self._ready.add(identity)
+                heapq.heappush(self._ready, self._ranks[identity])
                 self._watcher.revived(self._items[identity])
-
-    def _blocked(self) -> list[WorkItem]:
-        blocked: dict[str, WorkItem] = {}
-        for identity in self._failed:
-            for dependent in with_dependents(identity, self._waiting):
-                blocked.setdefault(dependent, self._items[dependent])
-        return list(blocked.values())
+        return requests.is_cancelled

@@ -18,7 +18,6 @@ class Slot:
     """A share of the machine.
 
     Attributes:
-        index: Its number, from 0.
         device: The GPU, as in `CUDA_VISIBLE_DEVICES`; None for CPU cores; empty to hide GPUs when
             the CPU was chosen.
     """
@@ -40,12 +39,9 @@ def devices_environment(slots: Sequence[Slot]) -> dict[str, str]:
 def local_slots(
     *, num_workers: int | None = None, num_threads: int = 1, jobs_per_gpu: int = 1
 ) -> tuple[Slot, ...]:
-    """Return the slots of this machine: its GPUs if it has some, else its cores.
+    """Return the slots of this machine, as many as fit: its GPUs if it has some, else its cores.
 
-    Args:
-        num_workers: Total slots; as many as fit when None.
-        num_threads: Threads per job.
-        jobs_per_gpu: Jobs that share a GPU; the caller ensures that they fit.
+    The caller ensures that jobs which share a GPU fit.
 
     Raises:
         ConfigError: There are too few GPUs, or far too few cores.

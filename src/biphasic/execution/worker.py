@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +45,12 @@ def serve(load_job: LoadJob) -> None:
     is_over = threading.Event()
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
-    _prepare_process(num_threads=num_threads)
+    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
+
+    tune_allocator()
+    import torch  # noqa: PLC0415 - after the allocator is tuned
+
+    torch.set_num_threads(num_threads)
     while (given := jobs.get()) is not None:
         _run(partial(load_job, store), given, events, is_over)
 
@@ -62,21 +66,9 @@ def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) ->
     is_over.set()
     jobs.put(None)
     # Exit even if the job does not stop in time; the next run resumes it.
-    threading.Thread(target=_end, daemon=True).start()
-
-
-def _end() -> None:
-    time.sleep(_STOP_SECONDS)
-    os._exit(0)
-
-
-def _prepare_process(*, num_threads: int) -> None:
-    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
-
-    tune_allocator()
-    import torch  # noqa: PLC0415
-
-    torch.set_num_threads(num_threads)
+    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(0,))
+    timer.daemon = True
+    timer.start()
 
 
 def _run(
@@ -98,9 +90,9 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
     """Run some work; return the event that describes its outcome."""
     try:
         work()
-    except (LockHeldError, StoppedError) as error:
-        if isinstance(error, LockHeldError):
-            return {"event": "taken", "error": str(error), "owner": error.owner}
+    except LockHeldError as error:
+        return {"event": "taken", "error": str(error), "owner": error.owner}
+    except StoppedError as error:
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
         # Retrying does not help with invalid settings or data, but a lost rank or a full disk

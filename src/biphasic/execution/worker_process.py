@@ -34,16 +34,10 @@ class WorkerProcess:
     ) -> None:
         """Prepare; nothing starts yet.
 
-        Args:
-            store: Content store with the jobs.
-            module: Module that calls `biphasic.execution.worker.serve` when it is run.
-            num_threads: Compute threads.
-            log_folder: Folder for logs of jobs and of the process.
-            name: Name of the log of the process.
-            environment: Variables of the process, beside those of this one.
+        `module` calls `biphasic.execution.worker.serve` when it is run, and `name` is that of its
+        log. `environment` has variables of the process, beside those of this one.
         """
-        self._store, self._num_threads = store, num_threads
-        self._module = module
+        self._store, self._module, self._num_threads = store, module, num_threads
         self._logs, self._log = log_folder, log_folder / f"{name}.log"
         self._environment = environment
         self._is_stopped = False
@@ -54,12 +48,7 @@ class WorkerProcess:
     def run(
         self, job_id: str, watch: Callable[[Progress], None], *, environment: Mapping[str, str]
     ) -> None:
-        """Run a job.
-
-        Args:
-            job_id: Identity of the job.
-            watch: Progress callback.
-            environment: Variables for the processes that the job starts.
+        """Run a job; `environment` has variables for the processes that it starts.
 
         Raises:
             JobFailedError: The job failed.
@@ -88,11 +77,10 @@ class WorkerProcess:
             elif kind == "stopped":
                 raise self._stopped(process, event["error"])
             else:
-                has_log = log.is_file()
                 raise JobFailedError(
                     event["error"],
                     is_final=event["is_final"],
-                    log=log if has_log else None,
+                    log=log if log.is_file() else None,
                     divergence=event.get("divergence", ""),
                 )
         raise self._died(process, log)
@@ -153,13 +141,11 @@ class WorkerProcess:
         process.wait()
         if self._is_stopped:
             return StoppedError("stopped; it resumes from its latest checkpoint")
-        logs = [path for path in (log, self._log) if _is_something(path)]
-        see = f"; see {logs[0]}" if logs else ""
-        return JobFailedError(
-            f"its worker died (killed, or out of memory?){see}",
-            is_final=False,
-            log=logs[0] if logs else None,
-        )
+        logs = (path for path in (log, self._log) if path.is_file() and path.stat().st_size > 0)
+        first = next(logs, None)
+        see = f"; see {first}" if first else ""
+        message = f"its worker died (killed, or out of memory?){see}"
+        return JobFailedError(message, is_final=False, log=first)
 
     def _start(self) -> subprocess.Popen[str]:
         threads = str(self._num_threads)
@@ -178,7 +164,3 @@ class WorkerProcess:
                     "TOKENIZERS_PARALLELISM": "false",
                 },
             )
-
-
-def _is_something(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0

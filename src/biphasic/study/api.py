@@ -84,7 +84,7 @@ def run_study(
             "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
             "threads or jobs_per_gpu in the site file"
         )
-    config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
+    config = study if isinstance(study, StudyConfig) else load_study(study, overrides)
     tune_allocator()
     with viewed_in_wandb(wandb):
         return execute_study(
@@ -99,15 +99,6 @@ def run_study(
             ),
             console=console or progress_console(),
         )
-
-
-def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
-    """Load a study file; relative paths are resolved against its folder.
-
-    Raises:
-        ConfigError: The file is invalid; the message names the setting.
-    """
-    return load_study(path, overrides)
 
 
 def report_study(folder: Path | str) -> Path:

@@ -28,9 +28,7 @@ def _holds_study(folder: Path) -> bool:
 def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig | None]:
     """Return the folder of a study, and its settings if `target` is a study file.
 
-    Args:
-        target: Study file, study folder, or name of a study; None for the root's only study.
-        root: Folder of studies.
+    `target` is a study file, a study folder, or the name of a study; None for the root's only one.
 
     Raises:
         ConfigError: The study file is invalid.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,3 +122,17 @@ def write_retrieval(
 def make_retrieval() -> Callable[..., Path]:
     """Return a writer of tiny retrieval tasks."""
     return write_retrieval
+
+
+@pytest.fixture(scope="session")
+def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with one study that is finished, as far as others can tell."""
+    from small_root import make_root
+
+    return make_root(tmp_path_factory.mktemp("finished"), write_task)
+
+
+@pytest.fixture
+def root(finished_root: Path, tmp_path: Path) -> Path:
+    """A copy of it; paths in the study's settings lead to the same texts."""
+    return shutil.copytree(finished_root, tmp_path / "runs")

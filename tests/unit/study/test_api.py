@@ -46,6 +46,29 @@ def quiet():
 
 
 @pytest.fixture
+def settings(tmp_path, quiet):
+    """Settings of small evaluations."""
+    return {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+
+
+@pytest.fixture
+def near(tmp_path, make_retrieval):
+    """A retrieval task."""
+    return TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
+
+
+@pytest.fixture
+def far_of(tmp_path, make_retrieval):
+    """Return tasks that are trained on `near`, with documents from a number on."""
+
+    def make(first, **options):
+        folder = make_retrieval(tmp_path / "far", trained_on="near", first=first)
+        return TaskConfig(name="far", source=str(folder), **options)
+
+    return make
+
+
+@pytest.fixture
 def ready(monkeypatch, prepared):
     """Stand in for the built-in documentation."""
     monkeypatch.setattr(api, "prepare_corpus", lambda *_, **__: prepared)
@@ -90,7 +113,7 @@ def test_public_names_are_the_calls():
         _ = biphasic.pretran
 
 
-def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, quiet):
+def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, quiet, settings):
     folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], [e["objective"] for e in state["ledger"]]) == (4, ["clm", "mlm"])
@@ -106,12 +129,9 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     [facts] = corpora_of(open_source(folder).state, store=store)
     assert (facts.documents, facts.content_hash) == (60, state["ground"]["corpus_hash"])
 
-    found = evaluate(folder, task, **GRID, protocol=PROTOCOL, root=tmp_path / "root", console=quiet)
-    assert (found.task.name, found.metric, found.convention) == (
-        "first-word",
-        "accuracy",
-        "standard",
-    )
+    found = evaluate(folder, task, **settings)
+    names = (found.task.name, found.metric, found.convention)
+    assert names == ("first-word", "accuracy", "standard")
     assert {result.seed for result in found.results} == {0, 1}
     assert {result.state for result in found.results} == {folder.name}
     record = json.loads((found.folder / found.results[0].id / "result.json").read_text())
@@ -126,9 +146,8 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares
 
 
-def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet):
-    settings = {"learning_rates": [1e-3], "seeds": [0], "protocol": PROTOCOL, "console": quiet}
-    settings["root"] = tmp_path / "root"
+def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, settings):
+    settings["seeds"] = [0]
     folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
     copy = shutil.copytree(folder, tmp_path / "copy")
     tensors = load_file(copy / "model.safetensors")
@@ -144,21 +163,17 @@ def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet):
     assert again == original
 
 
-def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, tmp_path, task, quiet):
-    planned = plan_evaluation(
-        plain_model, [task], **GRID, protocol=PROTOCOL, libraries=None, revision=None,
-        root=tmp_path / "root", console=quiet,
-    )  # fmt: skip
+def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, settings):
+    planned = plan_evaluation(plain_model, [task], **settings, libraries=None, revision=None)
     job = planned.job(planned.group(planned.tasks))
-    settings = plain_model / "tokenizer_config.json"
-    settings.write_text(settings.read_text() + " ")
+    config = plain_model / "tokenizer_config.json"
+    config.write_text(config.read_text() + " ")
     with pytest.raises(CheckpointError, match=r"holds another model than .*; run the command"):
         job.run(lambda _: None)
 
 
-def test_a_plain_model_is_evaluated_once(plain_model, tmp_path, task, quiet):
-    root = tmp_path / "root"
-    settings = {**GRID, "protocol": PROTOCOL, "root": root, "console": quiet}
+def test_a_plain_model_is_evaluated_once(plain_model, task, settings):
+    root = settings["root"]
     first = evaluate(plain_model, task, **settings)
     assert len(first.results) == 2
     results = sorted(root.glob("store/finetunes/*/result.json"))
@@ -264,11 +279,9 @@ def trainings(monkeypatch):
 
 
 def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
-    plain_model, tmp_path, make_retrieval, trainings, quiet
+    plain_model, tmp_path, trainings, quiet, near, far_of
 ):
-    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
-    far = make_retrieval(tmp_path / "far", trained_on="near", first=2)
-    far = TaskConfig(name="far", source=str(far))
+    far = far_of(2)
     settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
     both = list(evaluate_all(plain_model, [far, near], root=tmp_path / "both", **settings))
     assert [found.task.name for found in both] == ["far", "near"]
@@ -298,24 +311,18 @@ def test_zero_shot_is_one_run_without_training(
     plain_model, tmp_path, make_retrieval, trainings, quiet
 ):
     task = make_retrieval(tmp_path / "lookup", kind="zs")
-    root = tmp_path / "root"
-    found = evaluate(plain_model, task, root=root, protocol={"max_seqlen": 32}, console=quiet)
+    settings = {"root": tmp_path / "root", "protocol": {"max_seqlen": 32}, "console": quiet}
+    found = evaluate(plain_model, task, **settings)
     [result] = found.results
     assert (result.kind, result.steps, result.learning_rate, result.seed) == ("zs", 0, 0.0, 0)
     assert found.estimate is not None
     assert found.estimate.half_width is None
     assert found.estimate.mean == pytest.approx(100 * result.test["ndcg_at_10"])
-    assert (
-        evaluate(plain_model, task, root=root, protocol={"max_seqlen": 32}, **GRID, console=quiet)
-        == found
-    )
+    assert evaluate(plain_model, task, **settings, **GRID) == found
     assert len(trainings) == 1
 
 
-def test_every_task_is_checked_before_the_first_begins(
-    plain_model, tmp_path, task, trainings, quiet
-):
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+def test_every_task_is_checked_before_the_first_begins(plain_model, task, trainings, settings):
     with pytest.raises(DataError, match="no-such-folder"):
         list(evaluate_all(plain_model, [task, "sc:no-such-folder"], **settings))
     wrong = TaskConfig(name="b", source=str(task), metric="accurracy")
@@ -335,10 +342,7 @@ def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task, qui
     assert [r.id for r in there.results] == [r.id for r in here.results]
 
 
-def test_another_metric_decides_without_another_training(
-    plain_model, tmp_path, task, trainings, quiet
-):
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+def test_another_metric_decides_without_another_training(plain_model, task, trainings, settings):
     evaluate(plain_model, task, **settings)
     num_trained = len(trainings)
     chosen = TaskConfig(name="first-word", source=str(task), metric="matthews")
@@ -362,11 +366,8 @@ def test_user_settings_override_the_task_description(
     assert (asked.steps, set_by_hand.steps) == (3, 1)
 
 
-def test_settings_of_a_training_belong_to_its_task(plain_model, tmp_path, make_retrieval, quiet):
-    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
-    far = str(make_retrieval(tmp_path / "far", trained_on="near", first=2))
-    far = TaskConfig(name="far", source=far, protocol={"batch_size": 3})
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+def test_settings_of_a_training_belong_to_its_task(plain_model, settings, near, far_of):
+    far = far_of(2, protocol={"batch_size": 3})
     with pytest.raises(ConfigError, match=r"'far': protocol\.batch_size is a setting of training"):
         list(evaluate_all(plain_model, [far, near], **settings))
 
@@ -386,13 +387,10 @@ def test_steps_do_not_rename_zero_shot_scores(plain_model, tmp_path, make_retrie
 
 
 def test_overlaps_with_the_training_of_another_task_are_counted(
-    plain_model, tmp_path, make_retrieval, quiet
+    plain_model, settings, near, far_of
 ):
-    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
     # Its test queries are the training queries of the other.
-    far = str(make_retrieval(tmp_path / "far", trained_on="near", first=3))
-    far = TaskConfig(name="far", source=far)
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    far = far_of(3)
     found, _ = evaluate_all(plain_model, [far, near], **settings)
     assert found.task.overlaps == {"train/test": 3}
 
@@ -449,9 +447,8 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
 
 
 @pytest.mark.parametrize("name", ["odd [old]", "reviews.v1", "pretraining"])
-def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, quiet, name):
+def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, quiet, name, settings):
     folder = make_task(tmp_path / name)
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
     if name == "pretraining":
         with pytest.raises(ConfigError, match="rename the task"):
             evaluate(plain_model, folder, **settings)
@@ -460,11 +457,10 @@ def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, quiet, na
     assert f"task {name}: examples" in quiet.file.getvalue()
 
 
-def test_a_task_file_names_its_task(plain_model, tmp_path, quiet):
+def test_a_task_file_names_its_task(plain_model, tmp_path, settings):
     (tmp_path / "t.csv").write_text("text,label\nrows of,a\nshape of,b\n" * 1)
     path = tmp_path / "file.yaml"
     path.write_text("kind: sc\nname: my-name\ntrain: t.csv\nvalidation: t.csv\ntest: t.csv\n")
-    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
     found = evaluate(plain_model, path, **settings)
     assert found.task.name == "my-name"
     assert found.task.overlaps == {"train/validation": 2, "train/test": 2, "validation/test": 2}

@@ -2,23 +2,15 @@
 
 import pytest
 
-from biphasic.config import parse_config
 from biphasic.study.plan.training import plan_training
-from biphasic.study.run.arm_record import arm_record
-from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import DataFingerprint
+from biphasic.study.run.record import arm_record
+from tiny_study import GROUND, clm, mlm, tiny_study
 
-GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 PEAK = {"peak": 1e-3, "decay_steps": 2}
 
 
-def records(*arms, **changes):
-    raw = {
-        "name": "s", "title": "S", "arms": list(arms),
-        "recipe": {"model": "pico", "max_seqlen": 64, "learning_rate": PEAK},
-        **changes,
-    }  # fmt: skip
-    config = parse_config(StudyConfig, raw, where="test")
+def records(*arms, schedule=PEAK, **changes):
+    config = tiny_study(*arms, recipe={"learning_rate": schedule}, **changes)
     found = {}
     for point in plan_training(config, GROUND).points:
         recipe = config.recipe_of(point.arm)
@@ -27,10 +19,7 @@ def records(*arms, **changes):
 
 
 def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
-    phases = [
-        {"objective": "clm", "steps": 4},
-        {"objective": "mlm", "steps": 6, "mlm_probability": 0.3},
-    ]
+    phases = [clm(4), mlm(6, mlm_probability=0.3)]
     found = records(
         {"name": "both", "group": "pfs", "phases": phases},
         evaluation_points=[{"arms": ["both"], "steps": [3, 7]}],
@@ -61,13 +50,10 @@ def test_parameters_are_those_of_the_body():
 @pytest.mark.parametrize("decay", [2, 0])
 def test_training_after_a_decay_continues_a_finished_model(decay):
     schedule = {"peak": 1e-3, "decay_steps": decay}
-    phases = [
-        {"objective": "clm", "steps": 8},
-        {"objective": "mlm", "steps": 5, "learning_rate": PEAK},
-    ]
+    phases = [clm(8), mlm(5, learning_rate=PEAK)]
     found = records(
         {"name": "on", "phases": phases},
-        recipe={"model": "pico", "max_seqlen": 64, "learning_rate": schedule},
+        schedule=schedule,
         evaluation_points=[{"arms": ["on"], "steps": [8, 10]}],
     )
     expected = ("CLM", 5) if decay else (None, 0)
@@ -79,7 +65,7 @@ def test_training_after_a_decay_continues_a_finished_model(decay):
 def test_turns_are_counted_by_objective_and_a_changing_rate_has_two_ends():
     turns = {"objective": "alternate", "every": 2, "steps": 7,
              "objectives": [{"objective": "clm"}, {"objective": "mlm"}]}  # fmt: skip
-    falling = {"objective": "mlm", "steps": 5, "mlm_probability": 0.4, "final_mlm_probability": 0.2}
+    falling = mlm(5, mlm_probability=0.4, final_mlm_probability=0.2)
     found = records({"name": "turns", "phases": [turns]}, {"name": "falling", "phases": [falling]})
     # Turns of two: clm, clm, mlm, mlm, clm, clm, mlm.
     assert found["turns"].phases[0].steps_by_objective == {"clm": 4, "mlm": 3}
@@ -90,6 +76,6 @@ def test_turns_are_counted_by_objective_and_a_changing_rate_has_two_ends():
 
 def test_changes_to_the_shared_recipe_and_seeds_are_recorded():
     changes = {"seeds": {"init_seed": 7}, "model": "nano"}
-    found = records({"name": "a", "recipe": changes, "phases": [{"objective": "clm", "steps": 4}]})
+    found = records({"name": "a", "recipe": changes, "phases": [clm(4)]})
     assert found["a"].recipe == {"seeds": {"init_seed": 7}}
     assert found["a"].seeds == {"init_seed": 7, "data_seed": 0, "mask_seed": 0}

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.spec import axes
 from biphasic.study.spec.study import StudyConfig
+from tiny_study import clm, mlm, tiny_study
 
 
 def study(*arms: dict, **recipe: object) -> StudyConfig:
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {
-            "model": "610m",
-            "max_seqlen": 64,
-            "learning_rate": {"peak": 1e-3, "decay_steps": 2},
-            **recipe,
-        },
-        "arms": list(arms),
-        "finetuning": {"protocol": {"max_seqlen": 64}},
-    }
-    return parse_config(StudyConfig, raw, where="file.yaml")
+    return tiny_study(*arms, recipe={"model": "610m", "learning_rate": AGAIN, **recipe})
 
 
 def names(*arms: dict, **recipe: object) -> list[str]:
@@ -35,71 +23,51 @@ AGAIN = {"peak": 1e-3, "decay_steps": 2}
 
 
 @pytest.mark.parametrize(
-    ("arm", "name"),
+    ("phases", "settings", "name"),
     [
-        ({"phases": [{**MLM, "steps": 42000}]}, "610m-mlm40-42k"),
+        ([mlm(42000)], {}, "610m-mlm40-42k"),
+        ([clm(10000), mlm(32000)], {}, "610m-clm-10k-mlm40-42k"),
+        ([mlm(42000), mlm(12000, learning_rate=AGAIN)], {}, "610m-mlm40-dec42k-mlm40-54k"),
         (
-            {"phases": [{**CLM, "steps": 10000}, {**MLM, "steps": 32000}]},
-            "610m-clm-10k-mlm40-42k",
-        ),
-        (
-            {"phases": [{**MLM, "steps": 42000}, {**MLM, "steps": 12000, "learning_rate": AGAIN}]},
-            "610m-mlm40-dec42k-mlm40-54k",
-        ),
-        (
-            {
-                "phases": [
-                    {**CLM, "steps": 40},
-                    {**MLM, "steps": 10, "learning_rate": AGAIN},
-                    {**CLM, "steps": 50, "learning_rate": {"peak": 1}},
-                    {**MLM, "steps": 1400, "learning_rate": AGAIN},
-                ]
-            },
+            [
+                clm(40),
+                mlm(10, learning_rate=AGAIN),
+                clm(50, learning_rate={"peak": 1}),
+                mlm(1400, learning_rate=AGAIN),
+            ],
+            {},
             # Before the last restart nothing has decayed.
             "610m-clm-dec40-mlm40-dec50-clm-100-mlm40-1500",
         ),
-        ({"phases": [{**MLM, "steps": 9, "mlm_probability": 0.375}]}, "610m-mlm37.5-9"),
+        ([mlm(9, mlm_probability=0.375)], {}, "610m-mlm37.5-9"),
+        ([mlm(9, final_mlm_probability=0.15, selection="word")], {}, "610m-mlm40to15.word-9"),
         (
-            {"phases": [{**MLM, "steps": 9, "final_mlm_probability": 0.15, "selection": "word"}]},
-            "610m-mlm40to15.word-9",
-        ),
-        (
-            {
-                "phases": [
-                    {"objective": "alternate", "every": 3, "objectives": [CLM, MLM], "steps": 9}
-                ]
-            },
+            [{"objective": "alternate", "every": 3, "objectives": [CLM, MLM], "steps": 9}],
+            {},
             "610m-alt3.clm.mlm40-9",
         ),
-        ({}, "610m-untrained"),
+        ([], {}, "610m-untrained"),
         (
-            {
-                "recipe": {"model": "pico", "learning_rate": {"peak": 2e-3}, "max_seqlen": 128},
-                "phases": [{**CLM, "steps": 9}],
-            },
+            [clm(9)],
+            {"model": "pico", "learning_rate": {"peak": 2e-3}, "max_seqlen": 128},
             "pico-clm-9-lr0.002-len128",
         ),
         (
-            {
-                "recipe": {"seeds": {"init_seed": 3, "data_seed": 3, "mask_seed": 3}},
-                "phases": [{**CLM, "steps": 9, "freeze": ["x*"], "optimizer_state": "reset"}],
-            },
+            [clm(9, freeze=["x*"], optimizer_state="reset")],
+            {"seeds": {"init_seed": 3, "data_seed": 3, "mask_seed": 3}},
             "610m-clm.reset.frozen-9-seed3",
         ),
-        (
-            {"recipe": {"seeds": {"data_seed": 3}}, "phases": [{**CLM, "steps": 9}]},
-            "610m-clm-9-data3",
-        ),
+        ([clm(9)], {"seeds": {"data_seed": 3}}, "610m-clm-9-data3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_names_follow_a_rule(arm, name):
-    assert names(arm) == [name]
+def test_names_follow_a_rule(phases, settings, name):
+    assert names({"phases": phases, "recipe": settings}) == [name]
 
 
 def test_axes_give_every_combination_in_order():
     arm = {
-        "phases": [{**MLM, "steps": 9}],
+        "phases": [mlm(9)],
         "axes": {"recipe.model": ["pico", "nano"], "phases.0.mlm_probability": [0.2, 0.3]},
     }
     assert names(arm) == ["pico-mlm20-9", "pico-mlm30-9", "nano-mlm20-9", "nano-mlm30-9"]
@@ -138,7 +106,7 @@ def test_a_budget_is_spent_in_shares_and_a_phase_without_steps_is_dropped():
 
 def test_arms_change_single_settings_of_the_recipe():
     config = study(
-        {"name": "a", "recipe": {"learning_rate": {"peak": 5e-3}}, "phases": [{**CLM, "steps": 9}]},
+        {"name": "a", "recipe": {"learning_rate": {"peak": 5e-3}}, "phases": [clm(9)]},
         {"name": "b", "recipe": {"model": "pico", "rows_per_step": 2}},
     )
     first, second = map(config.recipe_of, config.arms)
@@ -149,17 +117,10 @@ def test_arms_change_single_settings_of_the_recipe():
 
 def test_inputs_are_no_longer_than_the_shortest_model_reads():
     with pytest.raises(ConfigError, match="exceeds the model's 32"):
-        parse_config(
-            StudyConfig,
-            {
-                "name": "s",
-                "title": "S",
-                "recipe": {"max_seqlen": 128, "learning_rate": {"peak": 1}},
-                "arms": [{"name": "a", "recipe": {"max_seqlen": 32}}],
-                "tasks": [{"name": "pydocs-sc"}],
-                "finetuning": {"protocol": {"max_seqlen": 64}},
-            },
-            where="x",
+        tiny_study(
+            {"name": "a", "recipe": {"max_seqlen": 32}},
+            tasks=[{"name": "pydocs-sc"}],
+            finetuning={"protocol": {"max_seqlen": 64}},
         )
 
 
@@ -177,7 +138,7 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
             "arms.0: axes: an arm has no setting 'recpe.model' (did you mean 'recipe'?)",
         ),
         (
-            [{"phases": [{**CLM, "steps": 9}], "axes": {"phases.1.steps": [3]}}],
+            [{"phases": [clm(9)], "axes": {"phases.1.steps": [3]}}],
             "axes: 'phases.1.steps': the list has 1 entries",
         ),
         (
@@ -185,7 +146,7 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
             "arms.0: arms with axes get their names automatically",
         ),
         (
-            [{"phases": [{**CLM, "steps": 9}], "axes": {"recipe.model": ["pico", "nanoo"]}}],
+            [{"phases": [clm(9)], "axes": {"recipe.model": ["pico", "nanoo"]}}],
             "arms.0 (recipe.model = nanoo): recipe: model: unknown value 'nanoo' "
             "(did you mean 'nano'?)",
         ),
@@ -193,10 +154,7 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
             [{"name": "a"}, {"phases": [{"objective": "clmm", "steps": 3}]}],
             "arms.1: phases.0.objective: unknown value 'clmm' (did you mean 'clm'?)",
         ),
-        (
-            [{"steps": 9, "phases": [{**CLM, "steps": 5}, {**MLM, "steps": 5}]}],
-            "arms.0: the phases take 10 of 9 steps",
-        ),
+        ([{"steps": 9, "phases": [clm(5), mlm(5)]}], "arms.0: the phases take 10 of 9 steps"),
         ([{"steps": 9, "phases": [CLM, MLM]}], "arms.0: the phases take 0 of 9 steps"),
         (
             [{"phases": [{**CLM, "share": 0.5}]}],
@@ -211,7 +169,7 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
             "phases.0.share: expected at most 1 (got 2)",
         ),
         (
-            [{"phases": [{**CLM, "steps": 9}]}, {"group": "b", "phases": [{**CLM, "steps": 9}]}],
+            [{"phases": [clm(9)]}, {"group": "b", "phases": [clm(9)]}],
             "several arms are named 610m-clm-9; give one of them another 'name'",
         ),
         ([{"name": "a", "recipe": {"modle": "pico"}}], "recipe: unknown key 'modle'"),
@@ -227,7 +185,7 @@ def test_a_mistake_is_named_with_its_arm(arms, message):
 
 def test_other_mistakes_are_reported_for_arms_without_names():
     with pytest.raises(ConfigError, match=r"recipe\.model: unknown value 'x'"):
-        study({"phases": [{**CLM, "steps": 9}]}, model="x")
+        study({"phases": [clm(9)]}, model="x")
 
 
 def test_many_arms_are_refused_before_they_are_looked_at(monkeypatch):

@@ -21,21 +21,7 @@ from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.gc.text import cleaning_lines
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved, save_resolved
-from small_root import fake_checkpoint, fake_result, fake_state, make_root, study_of
-
-
-@pytest.fixture(scope="module")
-def prepared_root(tmp_path_factory, make_task) -> Path:
-    """A root with one study that is finished."""
-    return make_root(tmp_path_factory.mktemp("clean"), make_task)
-
-
-@pytest.fixture
-def root(prepared_root, tmp_path) -> Path:
-    """A copy of it; paths in the study's settings lead to the same texts."""
-    copy = tmp_path / "runs"
-    shutil.copytree(prepared_root, copy)
-    return copy
+from small_root import fake_checkpoint, fake_result, fake_state, study_of
 
 
 @pytest.fixture
@@ -333,7 +319,7 @@ def test_a_study_that_cannot_be_read_stops_it(root, store, damage, told):
     assert is_complete(store / "states/useless")
 
 
-def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, prepared_root):
+def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store):
     # As after an upgrade, which gives the built-in corpus another name.
     [states, results] = planned(root)
     for corpus in (store / "data").iterdir():

@@ -4,35 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.spec.study import StudyConfig, TaskConfig, anchor_source, deciding_metric
+from biphasic.study.spec.study import TaskConfig, anchor_source, deciding_metric
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
-
-
-def clm(steps, **options):
-    return {"objective": "clm", "steps": steps, **options}
-
-
-def mlm(steps, **options):
-    return {"objective": "mlm", "steps": steps, **options}
+from tiny_study import clm, mlm, tiny_study
 
 
 def study(**changes):
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {"model": "pico", "max_seqlen": 128, "learning_rate": {"peak": 1e-3}},
-        "arms": [{"name": "mlm", "phases": [mlm(10)]}],
-        "finetuning": {"protocol": {"max_seqlen": 128}},
-        **changes,
-    }
-    return parse_config(StudyConfig, raw, where="file.yaml")
+    arms = [{"name": "mlm", "phases": [mlm(10)]}]
+    return tiny_study(**{"arms": arms, "recipe": recipe(), **changes})
 
 
 def recipe(**changes):
-    return {"model": "pico", "max_seqlen": 128, "learning_rate": {"peak": 1e-3}, **changes}
+    return {"max_seqlen": 128, **changes}
 
 
 @pytest.mark.parametrize(

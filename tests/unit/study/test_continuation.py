@@ -34,6 +34,12 @@ def state(tmp_path, training_data, make_recipe):
     return train
 
 
+def continuation_of(folder, data):
+    found = find_continuation(fetch_model(folder), data.fingerprint)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("end", [6, 5, 3, 1])
 def test_a_state_of_any_step_knows_the_recipe_that_ends_with_it(state, training_data, end):
     folder = state(CLM, end=end)
@@ -49,8 +55,7 @@ def test_a_state_of_any_step_knows_the_recipe_that_ends_with_it(state, training_
 
 def test_a_state_within_a_later_phase(state, training_data):
     folder = state(CLM, {"objective": "mlm", "steps": 6}, end=8)
-    found = find_continuation(fetch_model(folder), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(folder, training_data)
     assert [phase.steps for phase in found.recipe.phases] == [6, 2]
 
 
@@ -62,8 +67,7 @@ def test_a_continued_run_skips_no_step_after_the_state(
     lineage = Lineage(recipe, training_data.fingerprint)
     options = RunOptions(checkpoint_every=0)
     folder = train_segment(lineage, training_data, tmp_path, start=0, end=end, options=options)
-    found = find_continuation(fetch_model(folder), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(folder, training_data)
     assert found.recipe.skip_steps == skipped
 
 
@@ -120,8 +124,7 @@ def test_other_models_are_no_continuation(tmp_path, state, training_data):
 
 
 def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
-    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(state(CLM, end=6), training_data)
     found.bring_into(tmp_path / "other")
     copied = tmp_path / "other" / "states" / found.identity
     assert is_complete(copied)
@@ -130,8 +133,7 @@ def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
 
 
 def test_a_damaged_state_is_not_copied(tmp_path, state, training_data):
-    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(state(CLM, end=6), training_data)
     weights = found.folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     with pytest.raises(CheckpointError, match="wrong size"):
@@ -144,8 +146,7 @@ def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, 
     data = dataclasses.replace(training_data, pretrained=base)
     recipe = make_recipe({"objective": "mlm", "steps": 2}, model={"pretrained": str(base.folder)})
     folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=2)
-    found = find_continuation(fetch_model(folder), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(folder, training_data)
     assert found.recipe == recipe
     found.require(recipe, data.fingerprint)
     changed = dataclasses.replace(data.fingerprint, pretrained="0" * 64)
@@ -157,6 +158,5 @@ def test_a_state_with_a_phase_on_another_corpus(tmp_path, training_data, make_re
     data = dataclasses.replace(training_data, corpora={tmp_path / "other": training_data.heldout})
     recipe = make_recipe(CLM, {**CLM, "corpus": str(tmp_path / "other")})
     folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=12)
-    found = find_continuation(fetch_model(folder), training_data.fingerprint)
-    assert found is not None
+    found = continuation_of(folder, training_data)
     assert found.steps == 12

@@ -9,22 +9,8 @@ from rich.console import Console
 from biphasic.errors import LockHeldError, StudyError
 from biphasic.execution import job
 from biphasic.execution.display import StudyDisplay, job_bar
-from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress, throttled
-
-
-def item(label):
-    return WorkItem(
-        id=label,
-        label=label,
-        kind="train",
-        needs=None,
-        cost=0.0,
-        num_slots=1,
-        arms=(),
-        make=lambda: None,
-        is_done=lambda: False,
-    )
+from trivial_jobs import item
 
 
 def shown(tmp_path, *, is_terminal):

@@ -6,12 +6,12 @@ import pytest
 
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import DataError
-from biphasic.execution.job_store import save_job
+from biphasic.execution.job import save_job
 from biphasic.files import PARTIAL
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.run.jobs import load_job
-from biphasic.study.run.report_job import ReportJob
+from biphasic.study.run.report import ReportJob
 from biphasic.tasks.protocol import FinetuneProtocol
 
 JOB, RUN, STUDY = "a" * 64, "b" * 64, "report-c"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from biphasic.execution.graph import WorkItem
 from biphasic.execution.pace import Pace
+from trivial_jobs import item
 
 
 @pytest.fixture
@@ -11,13 +11,6 @@ def now(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: clock[0])
     return clock
-
-
-def item(name, kind="train", cost=10.0, needs=None, slots=1):
-    return WorkItem(
-        id=name, label=name, kind=kind, needs=needs, cost=cost, num_slots=slots, arms=(),
-        make=lambda: None, is_done=lambda: False,
-    )  # fmt: skip
 
 
 def test_nothing_is_estimated_before_the_first_progress(now):
@@ -30,7 +23,8 @@ def test_nothing_is_estimated_before_the_first_progress(now):
 
 
 def test_speed_is_estimated_from_running_jobs(now):
-    a, b, fit = item("a", cost=10), item("b", cost=20), item("fit", "finetune", 5.0, needs="a")
+    a, b = item("a", cost=10), item("b", cost=20)
+    fit = item("fit", kind="finetune", cost=5.0, needs="a")
     pace = Pace([a, b, fit], num_slots=1)
     pace.started(a)
     now[0] += 60  # its process starts
@@ -57,7 +51,7 @@ def test_the_end_waits_for_the_longest_chain(now):
 
 
 def test_jobs_count_where_operations_are_not_known(now):
-    items = [item("a", cost=0.0), item("b", cost=7.0), item("c", "finetune", cost=9.0)]
+    items = [item("a", cost=0.0), item("b", cost=7.0), item("c", kind="finetune", cost=9.0)]
     pace = Pace(items[:2], num_slots=1)
     pace.done(items[0], 10.0)
     assert pace.seconds_left() == (pytest.approx(10.0), pytest.approx(10.0))

@@ -7,37 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
 from biphasic.study.plan.finished import Finished, missing_runs
-from biphasic.study.plan.plan import (
-    check_tasks,
-    plan_study,
-)
+from biphasic.study.plan.plan import check_tasks, plan_study
 from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_inputs
-from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import DataFingerprint
-
-GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
-PEAK = {"peak": 1e-3}
-
-
-def phase(objective, steps, **options):
-    return {"objective": objective, "steps": steps, **options}
+from tiny_study import GROUND, clm, mlm, tiny_study
 
 
 def configure(arms, **changes):
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {"model": "pico", "max_seqlen": 64, "learning_rate": PEAK},
-        "arms": [{"name": name, "phases": phases} for name, phases in arms.items()],
-        "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 64}},
-        **changes,
-    }
-    return parse_config(StudyConfig, raw, where="test")
+    finetuning = {"seeds": [0, 1], "learning_rates": [1e-4]}
+    named = [{"name": name, "phases": phases} for name, phases in arms.items()]
+    return tiny_study(*named, **{"finetuning": finetuning, **changes})
 
 
 @pytest.fixture
@@ -56,10 +39,10 @@ def spans(made):
 def test_shared_steps_are_one_segment(plan):
     made = plan(
         {
-            "mlm": [phase("mlm", 8)],
-            "clm": [phase("clm", 8)],
-            "two": [phase("clm", 2), phase("mlm", 6)],
-            "half": [phase("clm", 4), phase("mlm", 4)],
+            "mlm": [mlm(8)],
+            "clm": [clm(8)],
+            "two": [clm(2), mlm(6)],
+            "half": [clm(4), mlm(4)],
         },
     )
     assert spans(made) == [
@@ -77,33 +60,29 @@ def test_shared_steps_are_one_segment(plan):
 
 
 def test_an_untrained_arm_is_a_segment_without_steps(plan):
-    made = plan({"untrained": [], "clm": [phase("clm", 3)]})
+    made = plan({"untrained": [], "clm": [clm(3)]})
     assert spans(made) == [("untrained 0-0", 0, 0), ("clm 0-3", 0, 3)]
     # Random weights need no file to begin with.
     assert [segment.parent for segment in made.segments] == [None, None]
 
 
 def test_a_run_that_is_the_beginning_of_another_ends_within_it(plan):
-    made = plan({"long": [phase("clm", 9)], "short": [phase("clm", 4)]})
+    made = plan({"long": [clm(9)], "short": [clm(4)]})
     assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9)]
     assert made.arms[1].state == made.segments[0].id
 
 
 def test_a_decay_branches_off_where_it_begins(plan):
     made = plan(
-        {"long": [phase("clm", 9)], "short": [phase("clm", 6)]},
-        recipe={
-            "model": "pico",
-            "max_seqlen": 64,
-            "learning_rate": {"peak": 1e-3, "decay_steps": 2},
-        },
+        {"long": [clm(9)], "short": [clm(6)]},
+        recipe={"learning_rate": {"peak": 1e-3, "decay_steps": 2}},
     )
     assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9), ("short 4-6", 4, 6)]
 
 
 def test_equal_arms_share_everything(plan):
     made = plan(
-        {"one": [phase("clm", 4)], "other": [phase("clm", 1), phase("clm", 3)]},
+        {"one": [clm(4)], "other": [clm(1), clm(3)]},
         tasks=[{"name": "pydocs-sc"}],
     )
     assert len(made.arms) == 2
@@ -112,15 +91,11 @@ def test_equal_arms_share_everything(plan):
 
 
 def test_every_arm_is_fine_tuned_over_the_grid(plan):
-    arms = {"untrained": [], "clm": [phase("clm", 4)]}
+    arms = {"untrained": [], "clm": [clm(4)]}
     made = plan(
         arms,
         tasks=[{"name": "pydocs-sc"}, {"name": "pydocs-tc"}],
-        finetuning={
-            "seeds": [0, 1, 2],
-            "learning_rates": [1e-4, 2e-4],
-            "protocol": {"max_seqlen": 64},
-        },
+        finetuning={"seeds": [0, 1, 2], "learning_rates": [1e-4, 2e-4]},
     )
     assert len(made.groups) == 2 * 2
     for group in made.groups:
@@ -136,7 +111,7 @@ def run_ids(made):
 
 
 TASK = [{"name": "pydocs-sc"}]
-ARM = {"clm": [phase("clm", 4)]}
+ARM = {"clm": [clm(4)]}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +161,7 @@ def finish(folder):
 
 def test_only_incomplete_work_is_missing(plan, tmp_path):
     made = plan(
-        {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]},
+        {"clm": [clm(4)], "two": [clm(2), mlm(2)]},
         tasks=TASK,
     )
     assert Finished.of(tmp_path).missing_segments(made) == list(made.segments)
@@ -203,7 +178,7 @@ def test_only_incomplete_work_is_missing(plan, tmp_path):
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])
 def test_inputs_are_checked_before_anything_runs(plan, tmp_path, kind):
-    arms = {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]}
+    arms = {"clm": [clm(4)], "two": [clm(2), mlm(2)]}
     made = plan(arms, tasks=TASK)
     folder = {
         "parent": tmp_path / "states" / made.segments[0].id,
@@ -228,42 +203,8 @@ def test_a_damaged_state_that_is_not_needed_is_ignored(plan, tmp_path):
     assert (folder / "content").read_text() == "c0ntent"
 
 
-PHASES = st.lists(st.builds(phase, st.sampled_from(["clm", "mlm"]), st.integers(1, 4)), max_size=3)
-
-
-@given(phases=st.lists(PHASES, min_size=1, max_size=5), decay=st.integers(0, 1))
-def test_segments_reach_every_arm_and_train_no_step_twice(phases, decay):
-    config = configure(
-        {f"arm-{index}": arm for index, arm in enumerate(phases)},
-        recipe={
-            "model": "pico",
-            "max_seqlen": 64,
-            "learning_rate": {"peak": 1e-3, "decay_steps": decay},
-        },
-    )
-    made = plan_study(config, GROUND, ())
-
-    done, trained = set(), []
-    for segment in made.segments:
-        # In the order planned, what a segment begins with is there.
-        assert (segment.parent is None) == (segment.start == 0)
-        assert segment.parent is None or segment.parent in done
-        arm = next(arm for arm in made.arms if arm.lineage.recipe == segment.recipe)
-        identities = arm.lineage.identities
-        assert identities[segment.end] == segment.id
-        if segment.start:
-            assert identities[segment.start] == segment.parent
-        trained += identities[segment.start + 1 : segment.end + 1]
-        done.add(segment.id)
-    assert {arm.state for arm in made.arms} <= done
-    assert len(trained) == len(set(trained))
-    # Nothing but what some arm passes through, and all of it.
-    assert set(trained) == {i for arm in made.arms for i in arm.lineage.identities[1:]}
-    assert len(done) == len(made.segments)
-
-
 def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer, tasks_folder):
-    config = configure({"clm": [phase("clm", 2)]}, tasks=[{"name": "pydocs-sc"}])
+    config = configure({"clm": [clm(2)]}, tasks=[{"name": "pydocs-sc"}])
     [task] = locate(config)
     asking = replace(task, info=replace(task.info, kind="qa"))
     with pytest.raises(ConfigError, match=r"task 'pydocs-sc': max_seqlen: 64 tokens leave no room"):
@@ -274,7 +215,7 @@ def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer,
 @given(cut=st.integers(0, 19), other=st.integers(0, 19))
 def test_training_resumes_from_the_last_existing_state(cut, other):
     """Whoever left it: another study, or a run of `pretrain`."""
-    config = configure({"mlm": [phase("mlm", 10)], "both": [phase("clm", 6), phase("mlm", 14)]})
+    config = configure({"mlm": [mlm(10)], "both": [clm(6), mlm(14)]})
     whole = plan_training(config, GROUND)
     arm = next(arm for arm in whole.arms if arm.config.name == "both")
     known = {arm.lineage.identities[cut], arm.lineage.identities[other]}
@@ -293,7 +234,7 @@ def test_training_resumes_from_the_last_existing_state(cut, other):
 
 
 def test_a_state_that_is_finished_is_planned_as_before():
-    config = configure({"both": [phase("clm", 6), phase("mlm", 14)]})
+    config = configure({"both": [clm(6), mlm(14)]})
     whole = plan_training(config, GROUND)
     state = whole.arms[0].state
     assert plan_training(config, GROUND, known={state}).segments == whole.segments

@@ -13,7 +13,7 @@ from biphasic.data.text import sources
 from biphasic.data.text.pydocs import LIBRARIES, Document
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, DataError, StoppedError
-from biphasic.execution.job_store import save_job
+from biphasic.execution.job import save_job
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
     builtin_tasks_origin,

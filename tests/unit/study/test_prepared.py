@@ -8,17 +8,15 @@ import pytest
 from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
-from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.finished import Finished, outdated_arms
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import _segments_of
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
-from biphasic.training.lineage import DataFingerprint
+from tiny_study import GROUND
 
 STUDIES = Path(__file__).parents[3] / "studies"
-GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
 
 

@@ -21,27 +21,15 @@ from biphasic.study.plan.svg import plan_svg
 from biphasic.study.plan.text import plan_lines
 from biphasic.study.spec.schema import study_schema
 from biphasic.study.spec.study import StudyConfig
+from tiny_study import clm, mlm, tiny_study
 
 ROOT = Path(__file__).parents[3]
 
 
-def clm(steps, **options):
-    return {"objective": "clm", "steps": steps, **options}
-
-
-def mlm(steps, **options):
-    return {"objective": "mlm", "steps": steps, **options}
-
-
+RECIPE = {"rows_per_step": 4, "learning_rate": {"peak": 1e-3, "decay_steps": 2}}
 RAW = {
-    "name": "s",
     "title": "S & more",
-    "recipe": {
-        "model": "pico",
-        "max_seqlen": 64,
-        "rows_per_step": 4,
-        "learning_rate": {"peak": 1e-3, "decay_steps": 2},
-    },
+    "recipe": RECIPE,
     "corpus": {"sources": ["hf:owner/text"], "tokenizer": "owner/model"},
     "arms": [
         {"name": "clm", "phases": [clm(10)]},
@@ -55,7 +43,7 @@ RAW = {
 
 
 def study(**changes):
-    return parse_config(StudyConfig, {**RAW, **changes}, where="s")
+    return tiny_study(**{**RAW, **changes})
 
 
 def previewed(store, **changes):
@@ -259,7 +247,7 @@ def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     ],
 )
 def test_the_reason_why_arms_differ_is_printed(tmp_path, change, expected):
-    recipe = {**RAW["recipe"], **change}
+    recipe = {**RECIPE, **change}
     lines = differences(previewed(tmp_path), previewed(tmp_path, recipe=recipe))
     assert f"two: {expected}" in lines
 
@@ -275,7 +263,7 @@ def test_the_reason_why_fine_tunings_differ_is_printed(tmp_path):
     steps = next(t.protocol.max_steps for t in one.plan.tasks if t.info.name == "pydocs-sc")
     assert lines[0] == f"task pydocs-sc: protocol.max_steps: {steps} -> 7"
     grid = {"learning_rates": [*sorted(rates), 0.5], "seeds": [*sorted(seeds), 9]}
-    lines = differences(one, previewed(tmp_path, finetuning={**RAW.get("finetuning", {}), **grid}))
+    lines = differences(one, previewed(tmp_path, finetuning={**RAW["finetuning"], **grid}))
     before = ", ".join(f"{rate:g}" for rate in sorted(rates)), ", ".join(map(str, sorted(seeds)))
     assert lines[0] == (
         f"fine-tuning: learning_rates: {before[0]} -> {before[0]}, 0.5; "

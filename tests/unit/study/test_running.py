@@ -8,7 +8,6 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
-from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
@@ -22,7 +21,9 @@ from biphasic.locks import this_process
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.training import Segment
 from biphasic.study.run.monitor import Monitor
+from biphasic.study.run.run import default_workers
 from biphasic.study.status.record import read_progress
+from trivial_jobs import item
 
 
 def on_gpus(monkeypatch, count, visible=None):
@@ -56,6 +57,16 @@ def test_numbers_that_would_halt_the_machine_are_refused(monkeypatch, numbers, m
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     with pytest.raises(ConfigError, match=message):
         local_slots(**numbers)
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "num_threads", "workers"),
+    [(False, 1, 6), (False, 4, 1), (False, 8, 1), (True, 1, 1)],
+)
+def test_one_job_for_each_core_or_gpu(has_gpu, num_threads, workers, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert default_workers(num_threads) == workers
 
 
 def test_gpus_are_slots_and_may_be_shared(monkeypatch):
@@ -94,23 +105,13 @@ def test_requests_are_read_once(tmp_path):
     assert read_requests(tmp_path) == Requests()
 
 
-def item(name, kind="train", cost=10.0, needs=None, slots=1):
-    return WorkItem(
-        id=name,
-        label=name,
-        kind=kind,
-        needs=needs,
-        cost=cost,
-        num_slots=slots,
-        arms=(),
-        make=lambda: None,
-        is_done=lambda: False,
-    )
-
-
-def plan(num_segments):
-    segments = [Segment(f"s{i}", None, 0, 1, None, "") for i in range(num_segments)]
-    return Plan(arms=(), points=(), segments=tuple(segments), groups=(), tasks=())
+def watched(items, folder, *, num_segments=1, num_slots=1):
+    """Return a monitor of these items, out of as many segments, and what it prints."""
+    segments = tuple(Segment(f"s{i}", None, 0, 1, None, "") for i in range(num_segments))
+    plan = Plan(arms=(), points=(), segments=segments, groups=(), tasks=())
+    printed = io.StringIO()
+    console = Console(file=printed, width=120)
+    return Monitor(items, folder, plan=plan, num_slots=num_slots, console=console), printed
 
 
 def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
@@ -119,8 +120,8 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
     other, leaf = item("other", cost=20, slots=2), item("leaf", needs="other")
     items = [trunk, branch, other, leaf]
-    console = Console(file=io.StringIO(), width=120)
-    with Monitor(items, tmp_path, plan=plan(6), num_slots=2, console=console) as monitor:
+    monitor, printed = watched(items, tmp_path, num_segments=6, num_slots=2)
+    with monitor:
         record = read_progress(tmp_path)
         # Of six jobs two were done before.
         assert record.counts.model_dump() == {
@@ -156,14 +157,14 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     assert record.device_seconds_left == pytest.approx(30.0)
     assert record.seconds_left == pytest.approx(15.0)
     assert record.is_over
-    assert "will retry: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "will retry: other: boom" in printed.getvalue()
 
 
 def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
-    console = Console(file=io.StringIO())
-    with Monitor([item("a")], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+    monitor, _ = watched([item("a")], tmp_path)
+    with monitor:
         monitor.started(item("a"))
         now[0] += 3600.0
         for done in (1, 2):
@@ -176,9 +177,9 @@ def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
 
 
 def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
-    console = Console(file=io.StringIO(), width=120)
     only, full = item("only"), OSError(28, "No space left on device")
-    with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+    monitor, _ = watched([only], tmp_path)
+    with monitor:
         monitor.delayed(only, LockHeldError("taken", "another"))
         monitor.delayed(only, full)
         monitor.ended(only, full, elsewhere=False)
@@ -199,12 +200,12 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("biphasic.study.run.monitor.write_progress", full)
-    console = Console(file=io.StringIO(), width=120)
     only = item("only")
-    with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+    monitor, printed = watched([only], tmp_path)
+    with monitor:
         monitor.started(only)
         monitor.ended(only, None, elsewhere=False)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed.getvalue()
     assert text.count("cannot write progress.json: No space left on device") == 1
     assert "[1/1] done: only" in text
 

@@ -4,9 +4,10 @@ from concurrent.futures import Future
 
 import pytest
 
+import trivial_jobs
 from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
+from biphasic.execution.graph import dependents, longest_paths, with_dependents
 from biphasic.execution.job import JobFailedError, RequeuedError
 from biphasic.execution.requests import Requests
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
@@ -71,18 +72,8 @@ def _quick(monkeypatch):
     monkeypatch.setattr(schedule, "save_job", lambda _job: None)
 
 
-def item(name, needs=None, cost=1.0, *, slots=1, is_done=lambda: False):
-    return WorkItem(
-        id=name,
-        label=f"job {name}",
-        kind="train",
-        needs=needs,
-        cost=cost,
-        num_slots=slots,
-        arms=(),
-        make=lambda: None,
-        is_done=is_done,
-    )
+def item(name, needs=None, cost=1.0, **options):
+    return trivial_jobs.item(name, needs, label=f"job {name}", cost=cost, **options)
 
 
 def run(items, executor, **options):

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import tiny_study
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.plan.expansion import expand
 from biphasic.study.plan.training import plan_training
 from biphasic.study.plan.tree import StateTree
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import DataFingerprint, Lineage
+from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
+from tiny_study import clm, mlm
 
-GROUND = DataFingerprint(
-    corpus_hash="c" * 64,
-    tokenizer_sha256="t" * 64,
-    vocab_size=320,
-    corpora={"other": "d" * 64},
-)
+GROUND = replace(tiny_study.GROUND, corpora={"other": "d" * 64})
 
 
 def objectives() -> st.SearchStrategy[dict]:
@@ -124,11 +123,7 @@ def test_stretches_are_as_few_as_can_be():
     recipe = recipe_of(
         {
             "learning_rate": {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 1},
-            "phases": [
-                {"objective": "clm", "steps": 50},
-                {"objective": "clm", "steps": 50},
-                {"objective": "mlm", "steps": 10},
-            ],
+            "phases": [clm(50), clm(50), mlm(10)],
         }
     )
     assert recipe is not None
@@ -136,42 +131,28 @@ def test_stretches_are_as_few_as_can_be():
     assert [count for _, count in expand(recipe, GROUND).stretches] == [1, 99, 9, 1]
 
 
-def study(arms: list, points: list) -> StudyConfig:
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {"model": "pico", "max_seqlen": 32, "rows_per_step": 4},
-        "arms": arms,
-        "evaluation_points": points,
-    }
-    raw["recipe"]["learning_rate"] = {"peak": 1e-3, "decay_steps": 2}
-    return parse_config(StudyConfig, raw, where="s")
+def study(arms: list, points: list, *, decay: int = 2) -> StudyConfig:
+    schedule = {"peak": 1e-3, "decay_steps": decay}
+    return tiny_study.tiny_study(
+        *arms, recipe={"learning_rate": schedule}, evaluation_points=points
+    )
 
 
-ARMS = st.lists(
-    st.lists(
-        st.one_of(
-            st.builds(lambda n: {"objective": "clm", "steps": n}, st.integers(2, 6)),
-            st.builds(lambda n: {"objective": "mlm", "steps": n}, st.integers(2, 6)),
-        ),
-        min_size=0,
-        max_size=3,
-    ),
-    min_size=1,
-    max_size=5,
-)
+PHASE = st.builds(lambda of, steps: of(steps), st.sampled_from([clm, mlm]), st.integers(1, 6))
+ARMS = st.lists(st.lists(PHASE, max_size=3), min_size=1, max_size=5)
 
 
-@given(ARMS, st.sets(st.integers(1, 6), max_size=3))
-def test_a_plan_reaches_each_needed_state_once(phases, steps):
+@given(ARMS, st.sets(st.integers(1, 6), max_size=3), st.integers(0, 2))
+def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
     arms = [{"name": f"a{index}", "phases": own} for index, own in enumerate(phases)]
     totals = {arm["name"]: sum(phase["steps"] for phase in arm["phases"]) for arm in arms}
+    assume(all(total == 0 or total >= decay for total in totals.values()))
     points = [
         {"arms": [name], "steps": sorted(s for s in steps if s <= total)}
         for name, total in totals.items()
         if any(s <= total for s in steps)
     ]
-    config = study(arms, points)
+    config = study(arms, points, decay=decay)
     plan = plan_training(config, GROUND)
 
     chains = {arm.name: Lineage(config.recipe_of(arm), GROUND).identities for arm in config.arms}
@@ -194,10 +175,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps):
 
 
 def test_intermediate_points_have_names_and_families():
-    two = {
-        "name": "two",
-        "phases": [{"objective": "clm", "steps": 4}, {"objective": "mlm", "steps": 6}],
-    }
+    two = {"name": "two", "phases": [clm(4), mlm(6)]}
     plan = plan_training(study([two], [{"arms": ["t*"], "steps": [4, 5, 10]}]), GROUND)
     found = [(p.name, p.family, p.step, p.is_final) for p in plan.points]
     assert found == [
@@ -219,4 +197,4 @@ def test_intermediate_points_have_names_and_families():
 )
 def test_points_that_no_arm_passes_are_refused(points, message):
     with pytest.raises(ConfigError, match=message):
-        study([{"name": "a", "phases": [{"objective": "clm", "steps": 6}]}], points)
+        study([{"name": "a", "phases": [clm(6)]}], points)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.execution.graph import WorkItem
+import trivial_jobs
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 HOUR = 3600.0
@@ -24,17 +24,8 @@ def simulation():
 
 
 def item(name, needs=None, *, hours, slots=1):
-    return WorkItem(
-        id=name,
-        label=name,
-        kind="train" if slots > 1 else "finetune",
-        needs=needs,
-        cost=hours * HOUR * RATE * slots,
-        num_slots=slots,
-        arms=(),
-        make=lambda: None,
-        is_done=lambda: False,
-    )
+    kind = "train" if slots > 1 else "finetune"
+    return trivial_jobs.item(name, needs, kind=kind, cost=hours * HOUR * RATE * slots, slots=slots)
 
 
 def study():

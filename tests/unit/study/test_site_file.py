@@ -10,9 +10,9 @@ from biphasic.cli.study.job import _chosen
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster import discover
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site
-from biphasic.execution.graph import WorkItem
 from biphasic.study.run import jobset as jobset_module
 from biphasic.study.run.jobset import Pods, jobset
+from trivial_jobs import item
 
 
 def written(path, **settings):
@@ -115,13 +115,6 @@ def test_without_slurm_there_is_no_first_site_file(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="sinfo: not found"):
         discover.site_text(None)
-
-
-def item(identity, needs=None, slots=1):
-    return WorkItem(
-        id=identity, label=identity, kind="train", needs=needs, cost=1.0, num_slots=slots, arms=(),
-        make=lambda: None, is_done=lambda: False,
-    )  # fmt: skip
 
 
 def test_the_shipped_jobset_is_what_the_command_writes(pytestconfig):

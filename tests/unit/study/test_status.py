@@ -34,22 +34,9 @@ from biphasic.study.status.record import (
 )
 from biphasic.study.status.status import study_status
 from biphasic.study.status.text import status_lines
-from small_root import make_root, prepare
+from small_root import fake_state, prepare
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def finished_root(tmp_path_factory, make_task) -> Path:
-    """A root with one study that is finished."""
-    return make_root(tmp_path_factory.mktemp("status"), make_task)
-
-
-@pytest.fixture
-def root(finished_root, tmp_path) -> Path:
-    copy = tmp_path / "runs"
-    shutil.copytree(finished_root, copy)
-    return copy
 
 
 @pytest.fixture
@@ -408,8 +395,6 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
 
 
 def test_cleaning_by_command(root, cli):
-    from small_root import fake_state
-
     fake_state(root / "store", "useless")
     code, out, _ = cli("study", "clean", "--root", root)
     assert code == 0

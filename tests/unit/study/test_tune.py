@@ -43,7 +43,23 @@ class Outcome:
 
 
 @pytest.fixture
-def fail(monkeypatch, tmp_path):
+def tuned(monkeypatch, tmp_path):
+    """Return what tunes with another `run_study`, and returns the error; the file stays."""
+
+    def tune_with(run_study: Any, error: type[Exception]) -> str:
+        monkeypatch.setattr(tune, "run_study", run_study)
+        file = tmp_path / "shared.yaml"
+        file.write_text(TEXT)
+        with pytest.raises(error) as caught:
+            tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
+        assert file.read_text() == TEXT
+        return str(caught.value)
+
+    return tune_with
+
+
+@pytest.fixture
+def fail(tuned, tmp_path):
     """Return what tunes where one segment of the trials fails."""
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
@@ -54,18 +70,10 @@ def fail(monkeypatch, tmp_path):
             failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
             return Outcome((failure,))
 
-        monkeypatch.setattr(tune, "run_study", run_study)
-        file = tmp_path / "shared.yaml"
-        file.write_text(TEXT)
-        with pytest.raises(StudyError) as caught:
-            tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
-        assert file.read_text() == TEXT
+        told = tuned(run_study, StudyError)
         path = tmp_path / "runs/shared-tune/lost.json"
-        return {
-            "error": str(caught.value),
-            "lost": sorted(set(json.loads(path.read_text()).values())) if path.is_file() else [],
-            "count": len(json.loads(path.read_text())) if path.is_file() else 0,
-        }
+        lost = json.loads(path.read_text()) if path.is_file() else {}
+        return {"error": told, "lost": sorted(set(lost.values())), "count": len(lost)}
 
     return run
 
@@ -90,15 +98,11 @@ def test_another_failure_loses_nothing(fail):
     assert found["lost"] == []
 
 
-def test_cancelled_tuning_is_reported_and_leaves_the_file(monkeypatch, tmp_path):
+def test_cancelled_tuning_is_reported_and_leaves_the_file(tuned):
     def cancelled(*_: Any, **__: Any) -> Outcome:
         outcome = Outcome(())
         outcome.is_stopped = True
         return outcome
 
-    monkeypatch.setattr(tune, "run_study", cancelled)
-    file = tmp_path / "shared.yaml"
-    file.write_text(TEXT)
-    with pytest.raises(StoppedError, match="shared-tune: stopped; run the command again to resume"):
-        tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
-    assert file.read_text() == TEXT
+    told = tuned(cancelled, StoppedError)
+    assert told.startswith("shared-tune: stopped; run the command again to resume")

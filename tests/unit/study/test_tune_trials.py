@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune.text import differing_arms, plan_lines
 from biphasic.study.tune.trials import plan_tuning, trial_study
+from tiny_study import tiny_study
 
 STUDIES = Path(__file__).parents[3] / "studies"
 CLM = {"objective": "clm"}
@@ -27,14 +27,9 @@ def arm(name: str, *phases: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 
 def study(*arms: dict[str, Any], **changes: Any) -> StudyConfig:
-    recipe = {
-        "model": "pico",
-        "max_seqlen": 64,
-        "rows_per_step": 4,
-        "learning_rate": {"peak": 2e-3, "warmup_steps": 20, "decay_steps": 30},
-    }
-    raw = {"name": "s", "title": "S", "recipe": recipe, "arms": list(arms), **changes}
-    return parse_config(StudyConfig, raw, where="file.yaml")
+    schedule = {"peak": 2e-3, "warmup_steps": 20, "decay_steps": 30}
+    recipe = {"rows_per_step": 4, "learning_rate": schedule, **changes.pop("recipe", {})}
+    return tiny_study(*arms, recipe=recipe, **changes)
 
 
 FULL = {"steps": 200}
@@ -106,9 +101,8 @@ def test_trials_are_runs_in_miniature():
 
 def test_trials_skip_no_step():
     """A step that is not finite at one rate may be finite at another, and trials are shorter."""
-    recipe = {**MIXED.recipe.model_dump(mode="json"), "skip_steps": [3]}
     own = arm("mlm", MLM | FULL, recipe={"skip_steps": [150]})
-    tuning = plan_tuning(study(own, arm("clm", CLM | FULL), recipe=recipe), 0.1)
+    tuning = plan_tuning(study(own, arm("clm", CLM | FULL), recipe={"skip_steps": [3]}), 0.1)
     trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.beginnings})
     assert [trials.recipe_of(each).skip_steps for each in trials.arms] == [(), ()]
 

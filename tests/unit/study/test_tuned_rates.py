@@ -9,38 +9,21 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import DataFingerprint, Lineage
+from biphasic.training.lineage import Lineage
+from tiny_study import GROUND, clm, mlm, tiny_study
 
-GROUND = DataFingerprint("corpus", "tokenizer", 512)
 OWN = {"peak": 5e-4, "decay_steps": 2}
 ARMS: list[dict[str, Any]] = [
     {"name": "untrained"},
-    {"name": "mlm", "phases": [{"objective": "mlm", "steps": 8}]},
-    {"name": "mlm20", "phases": [{"objective": "mlm", "mlm_probability": 0.2, "steps": 8}]},
-    {"name": "clm", "phases": [{"objective": "clm", "steps": 8}]},
-    {
-        "name": "clm-mlm",
-        "phases": [{"objective": "clm", "steps": 4}, {"objective": "mlm", "steps": 4}],
-    },
-    {
-        "name": "adapted",
-        "phases": [
-            {"objective": "clm", "steps": 8},
-            {"objective": "mlm", "steps": 8, "learning_rate": OWN},
-        ],
-    },
-    {
-        "name": "own-peak",
-        "recipe": {"learning_rate": {"peak": 7e-4}},
-        "phases": [{"objective": "clm", "steps": 8}],
-    },
-    {"name": "own-schedule", "phases": [{"objective": "clm", "steps": 8, "learning_rate": OWN}]},
-    {
-        "name": "own-warm-up",
-        "recipe": {"learning_rate": {"warmup_steps": 4}},
-        "phases": [{"objective": "clm", "steps": 8}],
-    },
-    {"name": "larger", "recipe": {"model": "nano"}, "phases": [{"objective": "clm", "steps": 8}]},
+    {"name": "mlm", "phases": [mlm(8)]},
+    {"name": "mlm20", "phases": [mlm(8, mlm_probability=0.2)]},
+    {"name": "clm", "phases": [clm(8)]},
+    {"name": "clm-mlm", "phases": [clm(4), mlm(4)]},
+    {"name": "adapted", "phases": [clm(8), mlm(8, learning_rate=OWN)]},
+    {"name": "own-peak", "recipe": {"learning_rate": {"peak": 7e-4}}, "phases": [clm(8)]},
+    {"name": "own-schedule", "phases": [clm(8, learning_rate=OWN)]},
+    {"name": "own-warm-up", "recipe": {"learning_rate": {"warmup_steps": 4}}, "phases": [clm(8)]},
+    {"name": "larger", "recipe": {"model": "nano"}, "phases": [clm(8)]},
 ]
 RATES = [
     {"model": "pico", "phase": {"objective": "clm"}, "peak": 4e-3},
@@ -49,18 +32,8 @@ RATES = [
 
 
 def study(**changes: Any) -> StudyConfig:
-    raw = {
-        "name": "s",
-        "title": "S",
-        "recipe": {
-            "model": "pico",
-            "max_seqlen": 64,
-            "learning_rate": {"peak": 2e-3, "warmup_steps": 2},
-        },
-        "arms": ARMS,
-        **changes,
-    }
-    return parse_config(StudyConfig, raw, where="file.yaml")
+    schedule = {"peak": 2e-3, "warmup_steps": 2}
+    return tiny_study(recipe={"learning_rate": schedule}, **{"arms": ARMS, **changes})
 
 
 def peaks(config: StudyConfig) -> dict[str, list[float]]:
@@ -96,18 +69,14 @@ def test_only_arms_with_a_new_rate_are_trained_again():
 
 
 def test_the_state_is_that_of_an_arm_with_the_same_rate_by_hand():
-    by_hand = {
-        "name": "x",
-        "recipe": {"learning_rate": {"peak": 4e-3}},
-        "phases": [{"objective": "clm", "steps": 8}],
-    }
+    by_hand = {"name": "x", "recipe": {"learning_rate": {"peak": 4e-3}}, "phases": [clm(8)]}
     config = study(arms=[ARMS[3], by_hand], tuned_rates=RATES)
     first, second = (Lineage(config.recipe_of(arm), GROUND).identities for arm in config.arms)
     assert first == second
 
 
 def test_names_by_rule_stay_as_they_were():
-    template = {"phases": [{"objective": "clm", "steps": 8}]}
+    template = {"phases": [clm(8)]}
     assert [arm.name for arm in study(arms=[template], tuned_rates=RATES).arms] == ["pico-clm-8"]
 
 

@@ -32,7 +32,7 @@ from biphasic.cli.study.upkeep import (
 if TYPE_CHECKING:
     from biphasic.execution.graph import WorkItem
     from biphasic.study.run.prepare import PreparedStudy
-    from biphasic.study.run.report_job import ReportJob
+    from biphasic.study.run.report import ReportJob
 
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 
@@ -222,10 +222,9 @@ def _saved_jobs(
     file: Path, root: Path, overrides: list[str] | None, *, quiet: bool
 ) -> tuple[PreparedStudy, list[WorkItem], ReportJob]:
     """Save the missing jobs of a study and the one that writes its report."""
-    from biphasic.execution.job_store import save_job
+    from biphasic.execution.job import save_job
     from biphasic.study.run.prepare import prepare_study
-    from biphasic.study.run.report import write_study_report
-    from biphasic.study.run.report_job import ReportJob
+    from biphasic.study.run.report import ReportJob, write_study_report
     from biphasic.study.run.run import study_lock
     from biphasic.study.spec.load import load_study, save_resolved
 

@@ -26,11 +26,8 @@ _LOOK_SECONDS = 0.5
 def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> Iterator[str]:
     """Run a trivial job on the cluster, and describe its node in lines of text.
 
-    Args:
-        site: The site.
-        root: Folder of studies, which nodes must see under the same path.
-        minutes: How long to wait for the first node.
-        console: Console for progress.
+    Nodes must see `root`, the folder of studies, under the same path. `minutes` is how long to wait
+    for the first node.
 
     Raises:
         ConfigError: The site file does not fit this machine.
@@ -63,11 +60,6 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
 def _wait(
     engine: Engine, future: Future[dict[str, Any]], minutes: float, folder: Path
 ) -> dict[str, Any]:
-    """Wait for the job.
-
-    Raises:
-        ExecutorError: It did not run.
-    """
     end = time.monotonic() + 60 * minutes
     while not future.done():
         problem = engine.look() or engine.trouble(most=1)

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
@@ -23,7 +23,6 @@ class Partition:
     """A partition of nodes.
 
     Attributes:
-        name: Its name.
         is_default: Whether jobs go there if they name none.
         limit: Time limit, as Slurm writes it.
         cores: Cores of its smallest node.
@@ -99,7 +98,7 @@ def _sinfo() -> str:
 
 def _partitions(text: str) -> list[Partition]:
     """Return the partitions of `sinfo`, one for each name: it prints a line per kind of node."""
-    found: dict[str, Partition] = {}
+    kinds: dict[str, list[Partition]] = {}
     for line in text.splitlines():
         try:
             name, limit, cores, gres, nodes = line.split("|")
@@ -113,16 +112,16 @@ def _partitions(text: str) -> list[Partition]:
             )
         except ValueError:
             raise ConfigError(f"sinfo: unreadable line: {line}") from None
-        before = found.get(one.name, one)
-        found[one.name] = Partition(
-            one.name,
-            one.is_default,
-            limit,
-            min(before.cores, one.cores),
-            min(before.gpus, one.gpus),
-            one.nodes if before is one else before.nodes + one.nodes,
+        kinds.setdefault(one.name, []).append(one)
+    return [
+        replace(
+            of_name[-1],
+            cores=min(one.cores for one in of_name),
+            gpus=min(one.gpus for one in of_name),
+            nodes=sum(one.nodes for one in of_name),
         )
-    return list(found.values())
+        for of_name in kinds.values()
+    ]
 
 
 def _gpus(resources: str) -> int:

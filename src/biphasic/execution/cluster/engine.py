@@ -90,11 +90,9 @@ class Engine:
     ) -> None:
         """Start the executors; blocks follow with the first jobs.
 
-        Args:
-            site: The site.
-            folder: Folder for scripts, logs and certificates, on a file system that nodes share.
-            submissions: Times of recent submissions, also those of engines before this one.
-            group_nodes: Nodes of a group of processes; 0 if there are no groups.
+        The folder, on a file system that nodes share, is for scripts, logs and certificates.
+        `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
+        are the nodes of a group of processes; 0 if there are no groups.
 
         Raises:
             ConfigError: No address of this machine is known that nodes can reach.
@@ -104,11 +102,11 @@ class Engine:
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
-        self._group = Nodes()
+        self.group = Nodes()
         nodes = {SINGLE: site.nodes_per_block, **({GROUPS: group_nodes} if group_nodes else {})}
         if group_nodes > 1:
             launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
-            self._group = Nodes(group_nodes, launch, str(folder))
+            self.group = Nodes(group_nodes, launch, str(folder))
         self._address = reachable_address(site)
         try:
             for label, count in nodes.items():
@@ -129,11 +127,6 @@ class Engine:
         self._executors[label] = executor
         executor.start()
         self._strategy.add_executors([executor])
-
-    @property
-    def group(self) -> Nodes:
-        """Return the nodes that a group of processes is spread over."""
-        return self._group
 
     def submit(
         self, label: str, function: Callable[[_Argument], _Result], argument: _Argument
@@ -192,7 +185,7 @@ class Engine:
         provider.max_blocks = min(self._most[label], active + room)
 
     def blocks(self) -> list[Block]:
-        """Return all blocks, as the scheduler described them last."""
+        """Return all blocks, as the scheduler described them last, in the order of submission."""
         return [
             Block(
                 label,
@@ -203,17 +196,17 @@ class Engine:
                 failure=self._failure(executor, block, status),
             )
             for label, executor in self._executors.items()
-            for block, status in _by_number(executor)
+            # Parsl's order differs.
+            for block, status in sorted(
+                dict(executor.status_facade).items(), key=lambda item: int(item[0])
+            )
         ]
 
     def trouble(self, *, most: int = _MOST_FAILED) -> str:
         """Return why the latest blocks failed, if as many as `most` did so in a row."""
-        for executor in self._executors.values():
-            ended = [
-                self._failure(executor, block, status)
-                for block, status in _by_number(executor)
-                if status.terminal
-            ]
+        blocks = [block for block in self.blocks() if block.is_over]
+        for label in self._executors:
+            ended = [block.failure for block in blocks if block.label == label]
             if len(ended) >= most and all(ended[-most:]):
                 return ended[-1]
         return ""
@@ -308,11 +301,6 @@ def _end_of_interchange(label: str, executor: _Executor) -> str:
         return ""
     time.sleep(_LAST_WORDS_SECONDS)
     return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
-
-
-def _by_number(executor: _Executor) -> list[tuple[str, JobStatus]]:
-    """Return the blocks in the order in which they were submitted; Parsl's differs."""
-    return sorted(dict(executor.status_facade).items(), key=lambda item: int(item[0]))
 
 
 def _pass_on(future: Future[Any], submitted: Future[Any]) -> None:

@@ -81,15 +81,9 @@ class ClusterExecutor:
     ) -> None:
         """Prepare; `with` starts Parsl.
 
-        Args:
-            store: Content store with the jobs, on a file system that nodes share.
-            site: The site.
-            load_job: Loads a job.
-            worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-            folder: The study's folder, on the same file system.
-            processes: Most processes of a job.
-            watch: Progress callback.
-            say: Receives messages about the cluster.
+        The store and the study's folder are on a file system that nodes share. `worker` is a module
+        that calls `biphasic.execution.worker.serve` when it is run. No job has more `processes`.
+        `say` receives messages about the cluster.
 
         Raises:
             ConfigError: A job needs more nodes than there are.
@@ -183,10 +177,14 @@ class ClusterExecutor:
     def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
         """Pass on the outcome of a job; called from Parsl's thread."""
         failure = submitted.exception()
-        if isinstance(failure, ManagerLost) and running.seen:
-            self._end(running, self._lost(running.seen))
-        else:
-            self._end(running, _engine_error(failure) if failure else _error(submitted.result()))
+        if failure is None:
+            error = _error(submitted.result())
+        elif isinstance(failure, ManagerLost) and running.seen:
+            error = self._lost(running.seen)
+        else:  # Parsl could not run it
+            message = f"{type(failure).__name__}: {failure}"
+            error = JobFailedError(message, is_final=False, log=None)
+        self._end(running, error)
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         """End a job, unless it has ended already."""
@@ -347,11 +345,6 @@ def _error(outcome: Outcome) -> BiphasicError | None:
         log=None if outcome["log"] is None else Path(outcome["log"]),
         divergence=outcome["divergence"],
     )
-
-
-def _engine_error(failure: BaseException) -> BiphasicError:
-    """Return the error of a job that Parsl could not run."""
-    return JobFailedError(f"{type(failure).__name__}: {failure}", is_final=False, log=None)
 
 
 def _read(path: Path) -> RemoteProgress | None:

@@ -12,8 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,7 @@ class Request:
 
     Attributes:
         job: Its identity.
-        store: Content store with the job.
         worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-        threads: Compute threads.
-        logs: Folder for logs.
         run: Folder of this run of the study.
         drain_seconds: Time before the block's limit at which the job saves its progress.
         label: Executor of Parsl.
@@ -87,7 +83,7 @@ def run_job(request: Request) -> Outcome:
             "is_drained": False,
         }
     worker = _worker(request)
-    with _attended(request, worker) as attendant:
+    with closing(_Attendant(request, worker)) as attendant:
         try:
             worker.run(request.job, attendant.note, environment=request.nodes.environment())
         except LockHeldError as error:
@@ -166,16 +162,12 @@ class _Attendant:
         """Keep the latest progress; notes go to the block's log."""
         if progress.note:
             sys.stderr.write(f"{self._request.job}: {progress.note}\n")
-        update: dict[str, Any] = {
-            "done": progress.done,
-            "total": progress.total,
-            "text": progress.text,
-        }
+        update = {"done": progress.done, "total": progress.total, "text": progress.text}
         if not self._record.total:
             update["first"] = progress.done
         self._record = self._record.model_copy(update=update)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop watching, and delete the file."""
         self._over.set()
         self._thread.join()
@@ -192,19 +184,7 @@ class _Attendant:
                 self._worker.ask_to_stop()
             if self._record is not written:
                 written = self._record
-                self._write(written)
-
-    def _write(self, record: RemoteProgress) -> None:
-        try:
-            write_text(self._path, record.model_dump_json(), is_flushed=False)
-        except OSError as error:  # informational only: the job goes on
-            sys.stderr.write(f"{self._path}: {error.strerror}\n")
-
-
-@contextmanager
-def _attended(request: Request, worker: WorkerProcess) -> Iterator[_Attendant]:
-    attendant = _Attendant(request, worker)
-    try:
-        yield attendant
-    finally:
-        attendant.end()
+                try:
+                    write_text(self._path, written.model_dump_json(), is_flushed=False)
+                except OSError as error:  # informational only: the job goes on
+                    sys.stderr.write(f"{self._path}: {error.strerror}\n")

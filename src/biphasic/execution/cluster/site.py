@@ -176,11 +176,7 @@ def reachable_address(site: Site) -> str:
 
 
 def _own_address(name: str) -> str:
-    """Return the numbers of an address of this machine.
-
-    Raises:
-        ConfigError: It is not one.
-    """
+    """Return the numbers of an address of this machine."""
     try:
         address = socket.gethostbyname(name)
         with socket.socket() as trial:
@@ -191,12 +187,7 @@ def _own_address(name: str) -> str:
 
 
 def check_fits(site: Site, folder: Path, processes: int = 1) -> None:
-    """Check what can be known of a site before work starts.
-
-    Args:
-        site: The site.
-        folder: Folder of the study.
-        processes: Most processes of a job.
+    """Check what can be known of a site before work starts; `processes` are those of a job.
 
     Raises:
         ConfigError: This machine cannot submit jobs or be reached, a job does not fit, or the

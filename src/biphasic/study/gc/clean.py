@@ -9,13 +9,12 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.errors import LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL
-from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
+from biphasic.locks import LEASES, LOCK, find_owner, lock, lock_cleaning, running_work
 from biphasic.study.find import study_folders
 from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.gc.pins import Pin, forget_pin, read_pins
@@ -30,7 +29,6 @@ class Cleaning:
     """Items to delete, or deleted.
 
     Attributes:
-        root: The root folder.
         studies: Names of the studies of the root.
         items: Items that no study needs.
         kept: Items kept only because a call outside of studies pinned them.
@@ -66,24 +64,26 @@ def clean(
     """
     root = root.resolve()
     store = root / STORE
-    _check_store(store)
-    with ExitStack() as held:
-        cleaner = held.enter_context(lock_cleaning(store)) if delete else None
+    if store.is_symlink():
+        raise StudyError(
+            f"{store}: is a link, and studies elsewhere may use its target; clean the root that "
+            "it points to"
+        )
+    if not store.is_dir():
+        raise StudyError(f"{store}: no such folder, so there is nothing to clean; give a --root")
+    if not delete:
         _refuse_running(root, store, say)
-        folders = study_folders(root)
-        cleaning = _look(root, folders, also_pretrained=also_pretrained)
-        if cleaner is not None:
-            _delete(cleaning, store, cleaner)
+        return _look(root, also_pretrained=also_pretrained)
+    with lock_cleaning(store) as cleaner:
+        _refuse_running(root, store, say)
+        cleaning = _look(root, also_pretrained=also_pretrained)
+        for item in cleaning.items:
+            cleaner.check()  # after a suspension, another process may work here
+            remove(item.path)
+        for pin in cleaning.pins:
+            cleaner.check()
+            forget_pin(store, pin.id)
     return cleaning
-
-
-def _delete(cleaning: Cleaning, store: Path, cleaner: Lock) -> None:
-    for item in cleaning.items:
-        cleaner.check()  # after a suspension, another process may work here
-        remove(item.path)
-    for pin in cleaning.pins:
-        cleaner.check()
-        forget_pin(store, pin.id)
 
 
 def remove(path: Path) -> None:
@@ -96,22 +96,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(leftover)
 
 
-def _check_store(store: Path) -> None:
-    if store.is_symlink():
-        raise StudyError(
-            f"{store}: is a link, and studies elsewhere may use its target; clean the root that "
-            "it points to"
-        )
-    if not store.is_dir():
-        raise StudyError(f"{store}: no such folder, so there is nothing to clean; give a --root")
-
-
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
-    """Refuse while another process works in the store.
-
-    Raises:
-        LockedError: Another process works there.
-    """
     # All folders: a starting study has a lock before it has settings.
     for folder in sorted(root.iterdir()):
         if find_owner(folder / LOCK) is not None:
@@ -130,8 +115,8 @@ def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
         raise LockedError(f"{what} ({error.owner}); {remedy}") from None
 
 
-def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning:
-    store = root / STORE
+def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
+    store, folders = root / STORE, study_folders(root)
     reachable = reachable_from_studies(folders, store)
     of_no_study = useless_items(store, folders, reachable, also_foreign=True)
     pins = _pins(store)

@@ -41,8 +41,6 @@ class Item:
 
     Attributes:
         kind: Heading under which it is listed.
-        path: Where it is.
-        num_bytes: Of all its files.
         about: Human-readable description; empty if unknown.
     """
 
@@ -67,11 +65,27 @@ def useless_items(
     items = [
         *_results(store, reachable, also_foreign=also_foreign),
         *_checkpoints(store, reachable),
-        *_states(store, reachable),
-        *_corpora(store, reachable),
+        *(
+            _item("states", path, _describe_state(path))
+            for path in entries(store / "states")
+            if path.name not in reachable.states
+        ),
+        *(
+            _item("corpora", path)
+            for path in entries(store / "data")
+            if not _is_corpus_reachable(path, reachable)
+        ),
         *_tasks(store, reachable),
-        *_event_files(store, reachable),
-        *_job_files(store, reachable),
+        *(
+            _item("event files", path)
+            for path in entries(store / EVENT_FILES)
+            if not has_state(path, reachable.states)
+        ),
+        *(
+            _item("job files", path)
+            for path in entries(store / "jobs")
+            if not _is_job_reachable(path, store, reachable)
+        ),
         *_old_locks(store),
     ]
     deleted = {item.path for item in items}
@@ -108,12 +122,6 @@ def entries(folder: Path) -> Iterator[Path]:
 
 def _item(kind: str, path: Path, about: str = "") -> Item:
     return Item(kind, path, size(path), about)
-
-
-def _states(store: Path, reachable: Reachable) -> Iterator[Item]:
-    for path in entries(store / "states"):
-        if path.name not in reachable.states:
-            yield _item("states", path, _describe_state(path))
 
 
 def _describe_state(path: Path) -> str:
@@ -155,12 +163,6 @@ def _is_of_other_model(path: Path, store: Path) -> bool:
     return not (store / "states" / str(state)).exists()
 
 
-def _corpora(store: Path, reachable: Reachable) -> Iterator[Item]:
-    for path in entries(store / "data"):
-        if not _is_corpus_reachable(path, reachable):
-            yield _item("corpora", path)
-
-
 def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:
     return (
         bool(reachable.unsure)
@@ -175,18 +177,6 @@ def _tasks(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / "tasks"):
         if path.name not in reachable.tasks:
             yield _item("tasks", path, "built-in" if path.name.startswith(_BUILTIN) else "")
-
-
-def _event_files(store: Path, reachable: Reachable) -> Iterator[Item]:
-    for path in entries(store / EVENT_FILES):
-        if not has_state(path, reachable.states):
-            yield _item("event files", path)
-
-
-def _job_files(store: Path, reachable: Reachable) -> Iterator[Item]:
-    for path in entries(store / "jobs"):
-        if not _is_job_reachable(path, store, reachable):
-            yield _item("job files", path)
 
 
 def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:

@@ -15,14 +15,13 @@ from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
 
-FORMAT = "biphasic.pin/1"
 _FOLDER = "wanted"
 
 
 class Pin(Record):
     """The results of one call."""
 
-    format: Literal["biphasic.pin/1"] = FORMAT
+    format: Literal["biphasic.pin/1"] = "biphasic.pin/1"
     id: str
     """Identity of the final state, or of the group of fine-tunings."""
     made_by: str
@@ -53,7 +52,11 @@ def record_pin(
     if path.is_file():
         with suppress(DataError):  # a damaged one is rewritten
             known = _read(path)
-    corpora = [name for folder in data if (name := _name_below(folder, store / "data"))]
+    corpora = [
+        folder.relative_to(store / "data").parts[0]
+        for folder in data
+        if store / "data" in folder.parents
+    ]
     pin = Pin(
         id=identity,
         made_by=made_by,
@@ -96,10 +99,3 @@ def _path(store: Path, identity: str) -> Path:
 
 def _union(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*known, *more)))
-
-
-def _name_below(folder: Path, parent: Path) -> str | None:
-    """Return the first folder of a path below `parent`; None if the path lies elsewhere."""
-    if folder == parent or not folder.is_relative_to(parent):
-        return None
-    return folder.relative_to(parent).parts[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
 from biphasic.study.gc.pins import Pin
-from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.paths import RESOLVED
-from biphasic.study.plan.preview import Preview, content_hash, preview_study
+from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved
 from biphasic.study.spec.study import StudyConfig
@@ -31,7 +30,6 @@ class Reachable:
         corpora: Content hashes of training text.
         data: Folders of `data/`.
         tasks: Folders of `tasks/`.
-        studies: Names of the studies.
         unsure: Studies whose data cannot be derived from their settings; while there are any, all
             corpora and tasks are kept.
     """
@@ -56,7 +54,7 @@ def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
     reachable = Reachable()
     for folder in folders:
         _add_study(reachable, folder, store)
-    add_ancestors(reachable, store)
+    _add_ancestors(reachable, store)
     return reachable
 
 
@@ -72,19 +70,14 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
         reachable.results.update(pin.results)
         reachable.data.update(pin.data)
     reachable.states |= pinned
-    add_ancestors(reachable, store)
+    _add_ancestors(reachable, store)
     for identity in pinned:
         folder = store / "states" / identity
         if is_complete(folder):
             reachable.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
 
 
-def add_ancestors(reachable: Reachable, store: Path) -> None:
-    """Add the ancestors of reachable states.
-
-    Raises:
-        CheckpointError: The record of a state is damaged.
-    """
+def _add_ancestors(reachable: Reachable, store: Path) -> None:
     left = list(reachable.states)
     while left:
         folder = store / "states" / left.pop()
@@ -112,7 +105,8 @@ def _add_study(reachable: Reachable, folder: Path, store: Path) -> None:
     reachable.studies.add(config.name)
     record = study_record_of(folder)
     problem = _add_plan(reachable, config, store)
-    if problem and (record is None or not _describes(record, config)):
+    is_of_settings = record and record.provenance.get("settings_sha256") == settings_digest(config)
+    if problem and not is_of_settings:
         raise StudyError(
             f"{folder}: cannot plan this study ({problem}); run it again, or delete the folder"
         )
@@ -138,11 +132,6 @@ def study_record_of(folder: Path) -> StudyRecord | None:
     return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
 
 
-def _describes(record: StudyRecord, config: StudyConfig) -> bool:
-    """Return whether a run with these settings wrote a record."""
-    return record.provenance.get("settings_sha256") == settings_digest(config)
-
-
 def _add_plan(reachable: Reachable, config: StudyConfig, store: Path) -> str:
     """Add the names in a study's plan; return why the plan is uncertain, or an empty string."""
     try:
@@ -151,29 +140,15 @@ def _add_plan(reachable: Reachable, config: StudyConfig, store: Path) -> str:
         return str(error)
     if preview.assumed:
         return "; ".join(preview.assumed)
-    reachable.states.update(_planned_states(preview))
+    for segment in preview.plan.segments:
+        reachable.states.update(filter(None, (segment.id, segment.parent)))
     for group in preview.plan.groups:
         reachable.groups.add(group.id)
         reachable.results.update(group.run_ids())
     reachable.corpora.update(
         (preview.fingerprint.corpus_hash, *preview.fingerprint.corpora.values())
     )
-    for task in _with_trainers(preview.plan.tasks):
-        if task.folder.is_relative_to(store / "tasks"):
-            reachable.tasks.add(task.folder.relative_to(store / "tasks").parts[0])
+    for folder in (f for task in preview.plan.tasks for f in (task.folder, task.training.folder)):
+        if folder.is_relative_to(store / "tasks"):
+            reachable.tasks.add(folder.relative_to(store / "tasks").parts[0])
     return ""
-
-
-def _planned_states(preview: Preview) -> Iterator[str]:
-    """Yield the states of a plan, and the existing states it continues from."""
-    for segment in preview.plan.segments:
-        yield segment.id
-        if segment.parent:
-            yield segment.parent
-
-
-def _with_trainers(tasks: Iterable[PlannedTask]) -> Iterator[PlannedTask]:
-    for task in tasks:
-        yield task
-        if task.trainer is not None:
-            yield task.trainer

@@ -41,26 +41,20 @@ def _table(items: Sequence[Item]) -> Iterator[str]:
 
 
 def _row(name: str, items: Sequence[Item]) -> str:
-    return f"  {name:<14}{len(items):>8,}  {size_text(sum(item.num_bytes for item in items)):>10}"
+    return f"  {name:<14}{len(items):>8,}  {_size(sum(item.num_bytes for item in items)):>10}"
 
 
 def _names(items: Sequence[Item]) -> Iterator[str]:
     largest = sorted(items, key=lambda item: -item.num_bytes)
     for item in largest[:_MOST]:
         about = f"  {item.about}" if item.about else ""
-        yield f"    {_short(item.path.name):<20}{size_text(item.num_bytes):>10}{about}"
+        head, separator, tail = item.path.name.partition("-from-")
+        yield f"    {head[:12] + separator + tail:<20}{_size(item.num_bytes):>10}{about}"
     if len(items) > _MOST:
         yield f"    and {len(items) - _MOST:,} smaller ones"
 
 
-def _short(name: str) -> str:
-    """Return a shortened name with a prefix of the identity."""
-    head, separator, tail = name.partition("-from-")
-    return head[:12] + separator + tail
-
-
-def size_text(num_bytes: int) -> str:
-    """Return a human-readable size."""
+def _size(num_bytes: int) -> str:
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"

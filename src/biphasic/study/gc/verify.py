@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +68,11 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
         record = study_record_of(folder)
     except DataError as error:
         verification.damage.append(str(error))
-    preview, plan_problem = _try_plan(config, store)
+    preview, plan_problem = None, ""
+    try:
+        preview = preview_study(config, store)
+    except BiphasicError as error:
+        plan_problem = str(error)
     states, results = _names(record, preview)
     say("reading corpora")
     _check_corpora(config, record, preview, store, verification)
@@ -86,14 +90,6 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     if plan_problem and not verification.damage:
         verification.damage.append(plan_problem)
     return verification
-
-
-def _try_plan(config: StudyConfig, store: Path) -> tuple[Preview | None, str]:
-    """Return a study's plan, or why there is none."""
-    try:
-        return preview_study(config, store), ""
-    except BiphasicError as error:
-        return None, str(error)
 
 
 def _names(record: StudyRecord | None, preview: Preview | None) -> tuple[list[str], list[str]]:
@@ -129,26 +125,15 @@ def _check_corpora(
         hashes.add(str(text.get("content hash")))
     if preview is not None:
         hashes.add(preview.fingerprint.corpus_hash)
-    for path in sorted({*_own_corpora(config), *_stored_corpora(store, hashes, verification)}):
-        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
-        verification.note(verify_build, path)
-
-
-def _own_corpora(config: StudyConfig) -> Iterator[Path]:
-    """Yield the finished corpora that a study names."""
-    if config.corpus.folder is not None:
-        yield config.corpus.folder
-    for recipe in map(config.recipe_of, config.arms):
-        yield from (phase.corpus for phase in recipe.placed_phases if phase.corpus)
-
-
-def _stored_corpora(store: Path, hashes: set[str], verification: Verification) -> Iterator[Path]:
-    """Yield the corpora of a store with the given content hashes."""
-    for record in sorted((store / "data").glob(f"*/{RECORD}")):
+    phases = (phase for arm in config.arms for phase in config.recipe_of(arm).placed_phases)
+    named = {phase.corpus for phase in phases} | {config.corpus.folder}
+    folders = {*filter(None, named)}
+    for record_file in sorted((store / "data").glob(f"*/{RECORD}")):
         try:
-            is_used = corpus_hash(record.parent) in hashes
+            if corpus_hash(record_file.parent) in hashes:
+                folders.add(record_file.parent)
         except BiphasicError as error:
             verification.damage.append(str(error))
-            continue
-        if is_used:
-            yield record.parent
+    for path in sorted(folders):
+        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
+        verification.note(verify_build, path)

@@ -7,10 +7,10 @@ comparison must read the same new rows. On other text a state is an ordinary pre
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError, DataError
@@ -25,10 +25,7 @@ from biphasic.training.recipe import Recipe
 class Continuation:
     """A state, and the recipe that ends with it.
 
-    Attributes:
-        folder: Folder of the state.
-        identity: Identity of the state.
-        recipe: Recipe up to the state, to be extended by further phases.
+    The recipe is to be extended by further phases.
     """
 
     folder: Path
@@ -98,7 +95,10 @@ def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Contin
     if not is_state(model):
         return None
     state = read_json_object(model.folder / "state.json")
-    fingerprint = _with_recorded(fingerprint, state.get("ground") or {})
+    ground = state.get("ground") or {}
+    fingerprint = replace(
+        fingerprint, pretrained=ground.get("pretrained"), corpora=ground.get("corpora") or {}
+    )
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
     except ConfigError:
@@ -109,19 +109,10 @@ def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Contin
     return None
 
 
-def _with_recorded(fingerprint: DataFingerprint, ground: dict[str, Any]) -> DataFingerprint:
-    return replace(
-        fingerprint, pretrained=ground.get("pretrained"), corpora=ground.get("corpora") or {}
-    )
-
-
-def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
-    """Return recipes that may end with the state after `step` updates.
-
-    Before its decay, a run has the same rates as one without decay.
-    """
+def _ending_at(recipe: Recipe, step: int) -> Iterator[Recipe]:
+    """Yield recipes that may end with the state after `step` updates."""
     if not step:
-        return []
+        return
     phases = [
         placed.phase.model_copy(update={"steps": min(placed.phase.steps, step - placed.start)})
         for placed in recipe.placed_phases
@@ -129,7 +120,11 @@ def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
     ]
     skipped = tuple(skip for skip in recipe.skip_steps if skip < step)
     whole = recipe.model_copy(update={"phases": tuple(phases), "skip_steps": skipped})
-    return [candidate for candidate in (whole, _without_decay(whole)) if _is_possible(candidate)]
+    # Before its decay, a run has the same rates as one without decay.
+    for candidate in (whole, _without_decay(whole)):
+        with suppress(ConfigError):
+            candidate.check()
+            yield candidate
 
 
 def _without_decay(recipe: Recipe) -> Recipe:
@@ -142,11 +137,3 @@ def _without_decay(recipe: Recipe) -> Recipe:
     last = scheduled[-1]
     phases[last] = phases[last].model_copy(update={"learning_rate": constant})
     return recipe.model_copy(update={"phases": tuple(phases)})
-
-
-def _is_possible(recipe: Recipe) -> bool:
-    try:
-        recipe.check()
-    except ConfigError:
-        return False
-    return True

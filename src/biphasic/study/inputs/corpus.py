@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,12 @@ class DataPaths(Config):
 
     def content(self) -> tuple[str, ...]:
         """Return hashes of all parts."""
-        folders = (self.tokenizer, self.train, self.heldout, *map(_training_part, self.corpora))
+        folders = (
+            self.tokenizer,
+            self.train,
+            self.heldout,
+            *(each / "train" for each in self.corpora),
+        )
         hashes = tuple(file_sha256(folder / MANIFEST) for folder in folders)
         return (*hashes, self.pretrained.identity) if self.pretrained else hashes
 
@@ -73,7 +77,7 @@ class DataPaths(Config):
             heldout=Corpus(self.heldout),
             tokenizer=verify_tokenizer(self.tokenizer, corpus),
             pretrained=self.pretrained,
-            corpora={folder: Corpus(_training_part(folder)) for folder in self.corpora},
+            corpora={folder: Corpus(folder / "train") for folder in self.corpora},
         )
 
     def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
@@ -169,7 +173,8 @@ def build_missing_corpus(
     Raises:
         DataError: There is no text, or it is unusable.
     """
-    with _lock(store, f"data-{folder.name}", say=say):
+    name = f"data-{folder.name}"
+    with wait_for_work(store, name, doing=f"building {name}", say=say):
         # A failed or interrupted build leaves parts, but no record.
         if not is_built(folder):
             build_corpus(config, folder, say=say, progress=progress)
@@ -179,10 +184,6 @@ def is_built(folder: Path) -> bool:
     """Return whether a folder has a finished corpus."""
     parts = (folder / part for part in ("tokenizer", "train", "heldout"))
     return (folder / RECORD).is_file() and all(map(is_complete, parts))
-
-
-def _training_part(folder: Path) -> Path:
-    return folder / "train"
 
 
 def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
@@ -210,7 +211,7 @@ def prepare_builtin_tasks(
     """
     key = digest(builtin_tasks_origin(libraries))[:32]
     folder = store / "tasks" / f"builtin-{key}"
-    with _lock(store, f"tasks-{key}", say=say):
+    with wait_for_work(store, f"tasks-{key}", doing=f"building tasks-{key}", say=say):
         if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
             remove_partials(folder)
             say("building the four built-in tasks")
@@ -228,8 +229,3 @@ def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
         "pydocs_version": PYDOCS_VERSION,
         "tasks_version": TASKS_VERSION,
     }
-
-
-def _lock(store: Path, name: str, *, say: Callable[[str], None]) -> AbstractContextManager[object]:
-    """Lock the data; wait while another process builds them."""
-    return wait_for_work(store, name, doing=f"building {name}", say=say)

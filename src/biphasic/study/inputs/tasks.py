@@ -173,11 +173,12 @@ class TaskResolver:
     def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
         verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), self._load(folder)
+        has_title = loaded.info.title != loaded.info.name
         return PlannedTask(
             info=replace(
                 loaded.info,
                 name=task.name,
-                title=_title(task, loaded.info),
+                title=loaded.info.title if has_title else task.name,
                 metric=deciding_metric(task, loaded.info, is_paper=self._is_paper),
             ),
             folder=folder,
@@ -324,18 +325,8 @@ def _named(task: TaskConfig, error: BiphasicError) -> str:
     return f"{name} ({task.origin}): {text}"
 
 
-def _title(task: TaskConfig, info: TaskInfo) -> str:
-    """Return a task's title in reports; defaults to the study's name of the task."""
-    return task.name if info.title == info.name else info.title
-
-
 def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask) -> None:
-    """Check that a task can be scored after training on another one.
-
-    Raises:
-        DataError: The tasks have different kinds, or there are no training examples.
-        ConfigError: The task sets training settings, which only its trainer can have.
-    """
+    """Check that a task can be scored after training on another one."""
     if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
         raise DataError(
             f"cannot be trained on '{trainer.info.name}', which is of kind "

@@ -65,10 +65,7 @@ class CorpusJob(Config):
             if should_stop():
                 raise StoppedError("stopped; finished shards are kept")
 
+        # It prints nothing: a job has a progress bar.
         build_missing_corpus(
-            self.corpus, self.folder, self.store, say=_say_nothing, progress=forward
+            self.corpus, self.folder, self.store, say=lambda _: None, progress=forward
         )
-
-
-def _say_nothing(_: str) -> None:
-    """Print nothing: a job has a progress bar."""

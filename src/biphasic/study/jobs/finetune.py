@@ -14,8 +14,7 @@ from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import StoppedError
-from biphasic.execution.job import Progress, Report, ShouldStop, never, while_held
-from biphasic.execution.job_store import IDENTITY
+from biphasic.execution.job import IDENTITY, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
@@ -26,7 +25,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
-    from biphasic.tasks.finetune import EncodedTask, FinetuneResult, FinetuneRun, Keep
+    from biphasic.tasks.finetune import EncodedTask, FinetuneResult, Keep
 
 
 class GridRun(Config):
@@ -126,13 +125,7 @@ class FinetuneJob(Config):
             check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
-        """Repeat one fine-tuning without writing results.
-
-        Args:
-            run: A run of the first scored task.
-            report: Progress callback.
-            keep: Receives the model.
-        """
+        """Repeat a run of the first scored task without writing results; `keep` gets the model."""
         scored = self.evaluations[0]
         point = (scored.runs.index(run), [scored])
         for _ in self._fit([point], report, keep=keep):
@@ -167,7 +160,7 @@ class FinetuneJob(Config):
         """Fine-tune once for each point of the grid, and score its tasks."""
         from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
         from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
-        from biphasic.tasks.finetune import finetune_group  # noqa: PLC0415
+        from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
 
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
@@ -176,7 +169,16 @@ class FinetuneJob(Config):
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)
         encode = self._encoder_of_tasks()
-        runs = [self._plan_run(index, scored, encode) for index, scored in points]
+        runs = [
+            FinetuneRun(
+                task=encode(self.training),
+                learning_rate=scored[0].runs[index].learning_rate,
+                seed=scored[0].runs[index].seed,
+                protocol=self.training.protocol,
+                evaluations=tuple(map(encode, scored)),
+            )
+            for index, scored in points
+        ]
         finished = 0
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
@@ -188,20 +190,6 @@ class FinetuneJob(Config):
         for (index, scored), results in zip(points, groups, strict=True):
             yield index, scored, results
             finished += 1
-
-    def _plan_run(
-        self, index: int, scored: list[ScoredTask], encode: Callable[[TaskInput], EncodedTask]
-    ) -> FinetuneRun:
-        from biphasic.tasks.finetune import FinetuneRun  # noqa: PLC0415
-
-        point = scored[0].runs[index]
-        return FinetuneRun(
-            task=encode(self.training),
-            learning_rate=point.learning_rate,
-            seed=point.seed,
-            protocol=self.training.protocol,
-            evaluations=tuple(map(encode, scored)),
-        )
 
     def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
         """Return a function that encodes a task; each task is encoded once per process."""

@@ -20,16 +20,7 @@ _REMEDY = "run again"
 
 @dataclass(frozen=True)
 class KeptModel:
-    """A saved fine-tuned model.
-
-    Attributes:
-        learning_rate: Peak learning rate.
-        seed: Seed of the fine-tuning.
-        steps: Number of optimizer steps.
-        metrics: By split, then by name.
-        body: Tensors of the body by name.
-        head: Tensors of the head by name.
-    """
+    """A saved fine-tuned model; metrics are by split, then by name."""
 
     learning_rate: float
     seed: int

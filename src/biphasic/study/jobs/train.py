@@ -77,12 +77,7 @@ class TrainJob(Config):
             else:
                 from biphasic.execution.ranks import run_ranks  # noqa: PLC0415
 
-                run_ranks(
-                    self,
-                    lambda **progress: report(Progress(**progress)),
-                    worker=RANK,
-                    should_stop=should_stop,
-                )
+                run_ranks(self, report, worker=RANK, should_stop=should_stop)
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes."""
@@ -120,11 +115,8 @@ class TrainJob(Config):
             speed = step.tokens / step.seconds
             show(f"loss {step.loss:.3f}, {speed:,.0f} tokens/s")
 
-        def show(text: str) -> None:
-            report(Progress(done, self.end - self.start, text))
-
-        def warn(text: str) -> None:
-            report(Progress(done, self.end - self.start, text, note=text))
+        def show(text: str, *, note: str = "") -> None:
+            report(Progress(done, self.end - self.start, text, note=note))
 
         if ranks.is_first:
             remove_partials(self.store / "states", self.id)
@@ -142,7 +134,7 @@ class TrainJob(Config):
                 tensorboard=self.tensorboard,
                 report=forward,
                 describe=show if ranks.is_first else None,
-                warn=warn if ranks.is_first else None,
+                warn=(lambda text: show(text, note=text)) if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),

@@ -37,7 +37,6 @@ class Cost:
     """The cost of a part of training.
 
     Attributes:
-        steps: Optimizer updates.
         tokens: Rows times their length.
         flops: Of matrix products; None if the model's dimensions are unknown.
     """

@@ -20,7 +20,6 @@ class ArmDifference:
     """An arm of both studies whose final states differ.
 
     Attributes:
-        name: Of the arm.
         shared_steps: Number of identical updates; None if the initial states differ.
         reasons: Differences in the first update that is not shared.
         settings: Differences in the recipes as written.
@@ -39,8 +38,7 @@ class SidePlan:
     Attributes:
         arms: Names of the arms whose final state the other study does not have.
         states: Names of intermediate states that are evaluated.
-        steps: Optimizer updates.
-        runs: Fine-tunings with their scores, by task.
+        runs: Number of fine-tunings by task.
     """
 
     arms: tuple[str, ...]
@@ -265,19 +263,15 @@ def difference_lines(difference: StudyDifference, first: str, second: str) -> It
     for task, reasons in difference.tasks.items():
         yield f"task {task}: {'; '.join(reasons)}"
     for name, side in ((first, difference.first), (second, difference.second)):
-        yield from _side_lines(name, side)
+        if side.arms:
+            yield f"only {name}: arms {', '.join(side.arms)}"
+        if side.states:
+            yield f"only {name}: intermediate states {', '.join(side.states)}"
+        if side.steps:
+            yield f"only {name}: {side.steps:,} steps of training"
+        if side.runs:
+            counts = ", ".join(f"{task} {count:,}" for task, count in side.runs.items())
+            yield f"only {name}: {sum(side.runs.values()):,} fine-tunings ({counts})"
     for old, new in difference.renamed:
         yield f"same state: {old} in {first}, {new} in {second}"
     yield f"shared: {difference.num_shared:,} evaluated states"
-
-
-def _side_lines(name: str, side: SidePlan) -> Iterator[str]:
-    if side.arms:
-        yield f"only {name}: arms {', '.join(side.arms)}"
-    if side.states:
-        yield f"only {name}: intermediate states {', '.join(side.states)}"
-    if side.steps:
-        yield f"only {name}: {side.steps:,} steps of training"
-    if side.runs:
-        counts = ", ".join(f"{task} {count:,}" for task, count in side.runs.items())
-        yield f"only {name}: {sum(side.runs.values()):,} fine-tunings ({counts})"

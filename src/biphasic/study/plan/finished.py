@@ -1,4 +1,4 @@
-"""Finished work: the states and results of a plan that a store has."""
+"""What a store has of a plan: finished work, and states that another version computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.files import complete_names, is_complete
+from biphasic.errors import DataError
+from biphasic.files import canonical_json, complete_names, is_complete, read_json
 from biphasic.study.plan.plan import FinetuneGroup, Plan
 from biphasic.study.plan.training import Segment
 
@@ -18,12 +19,7 @@ def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A snapshot of the finished work in a store.
-
-    Attributes:
-        states: Identities of its states.
-        results: Identities of its fine-tunings.
-    """
+    """A snapshot of the finished work in a store: identities of states and of fine-tunings."""
 
     states: frozenset[str]
     results: frozenset[str]
@@ -57,3 +53,43 @@ class Finished:
         if self.results:
             names = (name for group in plan.groups for name in group.run_ids())
             yield from (name for name in names if name in self.results)
+
+
+def outdated_arms(plan: Plan, store: Path) -> list[str]:
+    """Return a note for each arm whose final state only another version of biphasic computed.
+
+    Recipe, data and step are the same, but the identity differs: it includes the version of the
+    numbers (`NUMERICS_VERSION`).
+    """
+    missing = [arm for arm in plan.arms if not is_complete(store / "states" / arm.state)]
+    if not missing:
+        return []
+    others = _unplanned_states(plan, store)
+    return [
+        f"arm '{arm.config.name}': another version of biphasic trained it (state "
+        f"{others[key][:12]}); results differ between these versions, so it is trained again"
+        for arm in missing
+        if (key := _key(arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps,
+                        arm.lineage.fingerprint.corpus_hash)) in others
+    ]  # fmt: skip
+
+
+def _unplanned_states(plan: Plan, store: Path) -> dict[str, str]:
+    """Return the states of a store that a plan does not have, by recipe, step and corpus."""
+    planned = {segment.id for segment in plan.segments}
+    names: dict[str, str] = {}
+    for path in sorted((store / "states").glob("*/state.json")):
+        name = path.parent.name
+        if name in planned or not is_complete(path.parent):
+            continue
+        try:
+            state = read_json(path)
+            key = _key(state["recipe"], state["step"], state["ground"]["corpus_hash"])
+        except (DataError, KeyError, TypeError):
+            continue  # of a version too old to compare, or of another program
+        names[key] = name
+    return names
+
+
+def _key(recipe: object, step: int, corpus_hash: str) -> str:
+    return canonical_json({"recipe": recipe, "step": step, "corpus": corpus_hash})

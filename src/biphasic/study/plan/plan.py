@@ -6,7 +6,7 @@ state to the next: the untrained model, a branching point, the end of an arm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,6 @@ class FinetuneGroup:
     """All fine-tunings of one state on one task.
 
     Attributes:
-        id: Identity of the group.
-        state: Identity of the state they start from.
         training: The task that is trained on.
         evaluations: The tasks that are scored afterwards.
         grid: Learning rates and seeds.
@@ -49,7 +47,10 @@ class FinetuneGroup:
     def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
         """The runs by name of the scored task; each task has the same grid in the same order."""
         return {
-            task.info.name: grid_runs(run_determinants(self.state, task), self.grid)
+            task.info.name: tuple(
+                GridRun(id=identity, learning_rate=rate, seed=seed)
+                for identity, (rate, seed) in zip(self._ids(task), self.grid, strict=True)
+            )
             for task in self.evaluations
         }
 
@@ -61,7 +62,12 @@ class FinetuneGroup:
     def run_ids(self) -> Iterator[str]:
         """Yield the identities of all runs without storing them: plans have millions."""
         for task in self.evaluations:
-            yield from grid_ids(run_determinants(self.state, task), self.grid)
+            yield from self._ids(task)
+
+    def _ids(self, task: PlannedTask) -> Iterator[str]:
+        shared = run_determinants(self.state, task)
+        for rate, seed in self.grid:
+            yield digest({**shared, "learning_rate": rate, "seed": seed})
 
     @property
     def num_runs(self) -> int:
@@ -73,12 +79,7 @@ class FinetuneGroup:
 class Plan:
     """Everything that a study computes, in an order in which it can run.
 
-    Attributes:
-        arms: Ways to pretrain.
-        points: States that are evaluated: the arms' ends first, then intermediate steps.
-        segments: Parts of pretraining.
-        groups: Fine-tunings.
-        tasks: What states are scored on.
+    Points are the states that are evaluated: the arms' ends first, then intermediate steps.
     """
 
     arms: tuple[PlannedArm, ...]
@@ -128,18 +129,12 @@ def plan_study(
     trained = plan_training(config, fingerprint, known=known)
     states = {point.state: point.name for point in reversed(trained.points)}
     in_order = dict.fromkeys(point.state for point in trained.points)
-    groups = (
+    groups = tuple(
         plan_group(state, evaluations, config.finetuning, name=states[state])
         for evaluations in by_training(tasks)
         for state in in_order
     )
-    return Plan(
-        arms=trained.arms,
-        points=trained.points,
-        segments=trained.segments,
-        groups=tuple(groups),
-        tasks=tasks,
-    )
+    return Plan(trained.arms, trained.points, trained.segments, groups, tasks)
 
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
@@ -211,20 +206,6 @@ def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     if task.trainer is not None:
         scored["trained_on"] = _training_determinants(task.trainer)
     return {**shared, **scored}
-
-
-def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:
-    """Return the fine-tuning at each learning rate and seed, with its identity."""
-    return tuple(
-        GridRun(id=identity, learning_rate=rate, seed=seed)
-        for identity, (rate, seed) in zip(grid_ids(shared, grid), grid, strict=True)
-    )
-
-
-def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Iterator[str]:
-    """Yield only the identities of the fine-tunings."""
-    for rate, seed in grid:
-        yield digest({**shared, "learning_rate": rate, "seed": seed})
 
 
 def plan_group(

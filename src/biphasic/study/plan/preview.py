@@ -17,14 +17,13 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
 from biphasic.data.text.hub import find_copy
-from biphasic.data.text.sources import SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import fetch_model
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.inputs.tasks import TaskResolver
-from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import DataFingerprint
@@ -39,7 +38,6 @@ class Preview:
     """A plan and the assumptions that it makes.
 
     Attributes:
-        plan: The plan.
         fingerprint: Data fingerprint, with placeholders for missing data.
         assumed: A sentence for each placeholder.
         notes: A sentence for each unused setting, and for each arm that another version of
@@ -98,7 +96,8 @@ def _fingerprint(
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
         described = corpus.model_dump(mode="json", exclude_defaults=True)
         corpus_hash = digest({"stand-in": "corpus", "described": described})
-        assumed.append(f"corpus: {_titles(corpus.sources)}, not tokenised here yet")
+        titles = ", ".join(source.source for source in corpus.sources)
+        assumed.append(f"corpus: {titles}, not tokenised here yet")
     else:
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
@@ -113,23 +112,16 @@ def _fingerprint(
 
 
 def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
-    """Return the folder of a finished corpus; None if it is still to be built.
-
-    Raises:
-        DataError: A file of the corpus does not exist.
-    """
+    """Return the folder of a finished corpus; None if it is still to be built."""
     is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
-    if is_local and all(_is_local(source, corpus) for source in corpus.sources):
+    datasets = [source.hub.dataset for source in corpus.sources if source.hub is not None]
+    if is_local and all(find_copy(dataset, corpus.hub_copies) for dataset in datasets):
         folder = locate_corpus(corpus, store)
         return folder if (folder / RECORD).is_file() else None
     # The hub's newest commit is unknown here, so any corpus built from the dataset is used.
     built = [record.parent for record in (store / "data").glob(f"*/{RECORD}")]
     matching = [folder for folder in built if _is_built_from(corpus, folder)]
     return matching[0] if len(matching) == 1 else None
-
-
-def _is_local(source: SourceConfig, corpus: CorpusConfig) -> bool:
-    return source.hub is None or find_copy(source.hub.dataset, corpus.hub_copies) is not None
 
 
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
@@ -192,7 +184,3 @@ def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
             raise DataError(str(error)) from None
     assumed.append(f"model: {model.pretrained}, not fetched yet")
     return digest({"stand-in": "model", "described": text})
-
-
-def _titles(sources: Iterable[SourceConfig]) -> str:
-    return ", ".join(source.source for source in sources)

@@ -12,7 +12,6 @@ from biphasic.study.plan.cost import Cost, segment_cost, shape_of, state_bytes, 
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import FinetuneGroup, Plan
 from biphasic.study.plan.preview import Preview
-from biphasic.study.plan.training import PlannedPoint, Segment
 
 FORMAT = "biphasic.plan/1"
 EXAMPLE_TOKENS = 256
@@ -25,7 +24,6 @@ class GroupSummary:
 
     Attributes:
         name: The group; empty for arms without one.
-        num_arms: Number of its arms.
         alone: Total cost if each arm were trained separately.
         new: Cost of the training that they do not share with an earlier arm.
     """
@@ -60,24 +58,19 @@ class PlanSummary:
     """Counts and costs of a plan.
 
     Attributes:
-        name: Of the study.
-        groups: Groups of its arms.
         num_final: States at the end of arms; equal arms share one.
         num_checkpoints: All states that are evaluated.
         num_states: All states that are saved, branching points included.
         num_segments: Segments that train at least one step.
         alone: Cost of all arms without sharing.
         shared: Cost with sharing.
-        tasks: What encoders are scored on.
         num_trainings: Fine-tunings.
         num_evaluations: Scores of a fine-tuned encoder on a task.
         finetuning_steps: Upper bound of the optimizer updates of all fine-tunings.
         finetuning_flops: Estimated FLOPs of all fine-tunings; None if unknown.
         state_bytes: Size of all states on disk.
-        done: Finished work.
         left: Cost of the missing states.
         assumed: A sentence for each placeholder.
-        notes: Further remarks.
     """
 
     name: str
@@ -118,7 +111,7 @@ def summarise_plan(
     """
     plan, vocab_size = preview.plan, preview.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
-    groups = _groups(plan, costs, vocab_size)
+    groups, bodies = _groups(plan, costs, vocab_size), body_weights(plan, vocab_size)
     finished = Finished.of(store)
     missing = finished.missing_segments(plan)
     trained = [segment for segment in plan.segments if segment.id in finished.states]
@@ -129,20 +122,22 @@ def summarise_plan(
         num_checkpoints=len({point.state for point in plan.points}),
         num_states=len(plan.segments),
         num_segments=sum(segment.steps > 0 for segment in plan.segments),
-        alone=_sum(group.alone for group in groups),
-        shared=_sum(costs.values()),
+        alone=sum((group.alone for group in groups), Cost()),
+        shared=sum(costs.values(), Cost()),
         tasks=_tasks(plan),
         num_trainings=sum(len(group.grid) for group in plan.groups if _trains(group)),
         num_evaluations=sum(group.num_runs for group in plan.groups),
         finetuning_steps=sum(len(g.grid) * _steps(g) for g in plan.groups),
-        finetuning_flops=_finetuning_flops(plan, vocab_size, example_tokens),
-        state_bytes=_all_bytes(plan.segments, vocab_size),
+        finetuning_flops=_total(
+            group_flops(group, bodies[group.state], example_tokens) for group in plan.groups
+        ),
+        state_bytes=_total(state_bytes(s.recipe, vocab_size=vocab_size) for s in plan.segments),
         done=Done(
             states=len(trained),
             steps=sum(segment.steps for segment in trained),
             results=sum(1 for _ in finished.results_of(plan)),
         ),
-        left=_sum(costs[segment.id] for segment in missing),
+        left=sum((costs[segment.id] for segment in missing), Cost()),
         assumed=preview.assumed,
         notes=preview.notes,
     )
@@ -161,21 +156,20 @@ def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, 
         **asdict(summary),
         "rate": rate,
         "device_hours": hours,
-        "points": [_point_json(point) for point in plan.points],
+        "points": [
+            {
+                "name": p.name,
+                "arm": p.arm.name,
+                "step": p.step,
+                "state": p.state,
+                "final": p.is_final,
+            }
+            for p in plan.points
+        ],
         "segments": [
             {"state": s.id, "parent": s.parent, "start": s.start, "end": s.end, "arm": s.arm}
             for s in plan.segments
         ],
-    }
-
-
-def _point_json(point: PlannedPoint) -> dict[str, Any]:
-    return {
-        "name": point.name,
-        "arm": point.arm.name,
-        "step": point.step,
-        "state": point.state,
-        "final": point.is_final,
     }
 
 
@@ -220,17 +214,6 @@ def _steps(group: FinetuneGroup) -> int:
     return protocol.max_steps if epoch is None else protocol.num_steps(epoch)
 
 
-def _finetuning_flops(plan: Plan, vocab_size: int, example_tokens: int) -> int | None:
-    bodies = body_weights(plan, vocab_size)
-    total = 0
-    for group in plan.groups:
-        flops = group_flops(group, bodies[group.state], example_tokens)
-        if flops is None:
-            return None
-        total += flops
-    return total
-
-
 def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
     """Return the number of matrix weights of each evaluated state, without embeddings and head.
 
@@ -257,18 +240,11 @@ def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> 
     return 6 * body * examples * texts * length
 
 
-def _all_bytes(segments: Iterable[Segment], vocab_size: int) -> int | None:
+def _total(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if a number is unknown."""
     total = 0
-    for segment in segments:
-        size = state_bytes(segment.recipe, vocab_size=vocab_size)
-        if size is None:
+    for number in numbers:
+        if number is None:
             return None
-        total += size
-    return total
-
-
-def _sum(costs: Iterable[Cost]) -> Cost:
-    total = Cost()
-    for cost in costs:
-        total += cost
+        total += number
     return total

@@ -19,7 +19,12 @@ def plan_lines(
 
     `rate` is the assumed speed of a device, in FLOP/s. At most `most` arms are listed.
     """
-    yield f"{summary.name}: {_count(len(plan.arms), 'arm')}, {_final(summary)}"
+    between = summary.num_checkpoints - summary.num_final
+    yield (
+        f"{summary.name}: {_count(len(plan.arms), 'arm')}, "
+        f"{_count(summary.num_final, 'final model')} + {between:,} intermediate = "
+        f"{_count(summary.num_checkpoints, 'checkpoint')} to evaluate"
+    )
     for note in summary.assumed:
         yield f"  assumed  {note}"
     for note in summary.notes:
@@ -29,14 +34,13 @@ def plan_lines(
     yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
     yield from _resource_lines(summary, rate=rate, example_tokens=example_tokens)
-    yield from _done_lines(summary)
-
-
-def _final(summary: PlanSummary) -> str:
-    between = summary.num_checkpoints - summary.num_final
-    return (
-        f"{_count(summary.num_final, 'final model')} + {between:,} intermediate = "
-        f"{_count(summary.num_checkpoints, 'checkpoint')} to evaluate"
+    done = summary.done
+    if not done.states and not done.results:
+        yield "Done         nothing yet"
+        return
+    yield (
+        f"Done         {done.states:,} of {summary.num_states:,} states, {done.steps:,} of "
+        f"{summary.shared.steps:,} steps, {done.results:,} of {summary.num_evaluations:,} results"
     )
 
 
@@ -64,13 +68,9 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         yield f"  and {len(plan.arms) - most:,} more"
 
 
-def _unnamed(summary: PlanSummary) -> str:
-    """Return the row title of arms without a group."""
-    return "no group" if len(summary.groups) > 1 else "all"
-
-
 def _training_lines(summary: PlanSummary) -> Iterator[str]:
-    rows = [(group.name or _unnamed(summary), group.alone, group.new) for group in summary.groups]
+    unnamed = "no group" if len(summary.groups) > 1 else "all"
+    rows = [(group.name or unnamed, group.alone, group.new) for group in summary.groups]
     if len(rows) > 1:
         rows.append(("all", summary.alone, summary.shared))
     width = max(8, *(len(name) for name, _, _ in rows))
@@ -124,17 +124,6 @@ def _resource_lines(summary: PlanSummary, *, rate: float, example_tokens: int) -
         yield f"  {_NOT_KNOWN if hours is None else _hours(hours):>10}  {what}"
     size = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if size is None else _bytes(size)} for the states"
-
-
-def _done_lines(summary: PlanSummary) -> Iterator[str]:
-    done = summary.done
-    if not done.states and not done.results:
-        yield "Done         nothing yet"
-        return
-    yield (
-        f"Done         {done.states:,} of {summary.num_states:,} states, {done.steps:,} of "
-        f"{summary.shared.steps:,} steps, {done.results:,} of {summary.num_evaluations:,} results"
-    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ Trunks, branches and decays follow from identities alone (`tree.py`).
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,8 +25,6 @@ class Segment:
     Attributes:
         id: Identity of the state at its end.
         recipe: One of the recipes that pass through it.
-        start: Updates before it.
-        end: Updates after it.
         parent: Identity of the state it resumes from; None if it starts from the initial model.
         label: Name in progress displays.
         arm: Name of the first arm that passes through it.
@@ -63,9 +61,6 @@ class PlannedPoint:
         name: The arm's name, with the step appended for intermediate states.
         label: Name in reports.
         family: Objectives up to this step.
-        arm: The arm.
-        step: Updates before it.
-        state: Identity of the state.
     """
 
     name: str
@@ -86,7 +81,6 @@ class TrainingPlan:
     """The states that are trained and those that are evaluated.
 
     Attributes:
-        arms: In the study's order.
         points: The arms' ends in their order, then intermediate steps.
         segments: In an order in which they can be trained.
     """
@@ -141,23 +135,18 @@ def _point(arm: ArmConfig, recipe: Recipe, step: int, node: Node) -> PlannedPoin
     )
 
 
-def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> list[Segment]:
-    """Return the segments that lead to an arm's end; an untrained arm has one of no steps."""
-    path = end.path()
-    pairs = list(pairwise(path)) or [(end, end)]
-    return [_segment(arm, recipe, before, node) for before, node in pairs]
-
-
-def _segment(arm: ArmConfig, recipe: Recipe, before: Node, node: Node) -> Segment:
-    start, parent = before.step, before.identity if before.step else None
-    if node.nearest is not None:
-        start, parent = node.nearest
-    return Segment(
-        id=node.identity,
-        recipe=recipe,
-        start=start,
-        end=node.step,
-        parent=parent,
-        label=f"{arm.name} {start}-{node.step}",
-        arm=arm.name,
-    )
+def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> Iterator[Segment]:
+    """Yield the segments that lead to an arm's end; an untrained arm has one of no steps."""
+    for before, node in list(pairwise(end.path())) or [(end, end)]:
+        start, parent = before.step, before.identity if before.step else None
+        if node.nearest is not None:
+            start, parent = node.nearest
+        yield Segment(
+            id=node.identity,
+            recipe=recipe,
+            start=start,
+            end=node.step,
+            parent=parent,
+            label=f"{arm.name} {start}-{node.step}",
+            arm=arm.name,
+        )

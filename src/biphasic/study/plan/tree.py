@@ -21,7 +21,6 @@ class Node:
     """A state that the plan needs.
 
     Attributes:
-        step: Updates before it.
         parent: The previous node; None for the initial state of a run.
         identity: Of the state; empty until `StateTree.name_states`.
         edge: The updates from the parent.

@@ -23,14 +23,8 @@ Say = Callable[[str], None]
 def cancel_study(folder: Path, *, say: Say) -> bool:
     """Stop a study on any machine, and wait until it has stopped.
 
-    Running jobs save their progress, if they can, and resume from it next time.
-
-    Args:
-        folder: The study's folder.
-        say: Receives messages about the request and its result.
-
-    Returns:
-        Whether the study was running.
+    Running jobs save their progress, if they can, and resume from it next time. `say` receives
+    messages about the request and its result. Return whether the study was running.
     """
     runner = find_owner(folder / LOCK)
     if runner is None:
@@ -45,15 +39,9 @@ def cancel_study(folder: Path, *, say: Say) -> bool:
 
 
 def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[FailedJob, ...]:
-    """Ask the runner of a study to retry failed jobs.
+    """Ask the runner of a study to retry failed jobs; return these jobs.
 
-    Args:
-        folder: The study's folder.
-        runner: The process that runs it.
-        jobs: Identities, prefixes of identities, or labels; all failed jobs when empty.
-
-    Returns:
-        The jobs to retry.
+    `jobs` are identities, prefixes of identities, or labels; all failed jobs when empty.
 
     Raises:
         StudyError: No job has failed.

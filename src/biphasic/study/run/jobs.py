@@ -12,12 +12,12 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from biphasic.errors import DataError
-from biphasic.execution.job_store import job_path
+from biphasic.execution.job import job_path
 from biphasic.files import json_value
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
-from biphasic.study.run.report_job import ReportJob
+from biphasic.study.run.report import ReportJob
 
 WORKER = "biphasic.study.run.worker"
 """Module of the processes that run jobs."""

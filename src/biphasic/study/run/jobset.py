@@ -52,13 +52,8 @@ def jobset(
 ) -> dict[str, Any]:
     """Write lists of jobs into the study's folder; return the manifest that runs them in order.
 
-    Args:
-        name: Name of the study.
-        items: Its missing jobs.
-        report: Identity of the job that writes the report.
-        folder: The study's folder.
-        root: Folder of studies, as pods see it.
-        pods: What pods are made of.
+    `report` is the identity of the job that writes the report; `root`, the folder of studies as
+    pods see it.
     """
     groups = [([item.id for item in group], group[0].num_slots) for group in levels(items)]
     jobs: list[dict[str, Any]] = []
@@ -67,10 +62,9 @@ def jobset(
         write_text(file, "".join(f"{identity}\n" for identity in identities))
         command = ["biphasic", "job", "run", "--list", str(file), "--root", str(root), "--quiet"]
         job = _job(command, len(identities), gpus=pods.gpus * slots, pods=pods)
-        after = [{"name": f"level-{number - 1}", "status": "Complete"}] if number else []
         jobs.append({"name": f"level-{number}", "replicas": 1, "template": job})
-        if after:
-            jobs[-1]["dependsOn"] = after
+        if number:
+            jobs[-1]["dependsOn"] = [{"name": f"level-{number - 1}", "status": "Complete"}]
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

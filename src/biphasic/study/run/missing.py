@@ -11,8 +11,8 @@ from biphasic.files import is_complete
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.cost import segment_cost
-from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.plan import FinetuneGroup, Plan, finetune_job
+from biphasic.study.plan.finished import Finished, missing_runs
+from biphasic.study.plan.plan import Plan, finetune_job
 from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.study.plan.training import Segment
 from biphasic.study.spec.study import StudyConfig
@@ -28,18 +28,12 @@ def missing_work(
     folder: Path,
     vocab_size: int,
 ) -> list[WorkItem]:
-    """Return the jobs without results in the store, training first, in the study's order.
-
-    Args:
-        plan: The study's plan.
-        config: The study.
-        paths: Paths of its data.
-        store: Content store.
-        finished: Finished work in the store.
-        folder: The study's folder.
-        vocab_size: Vocabulary size.
-    """
-    users = _arms_by_job(plan)
+    """Return the jobs without results in the store, training first, in the study's order."""
+    # An arm repeats if it needs a job repeatedly.
+    users: defaultdict[str, list[str]] = defaultdict(list)
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            users[job].append(arm)
     items = [
         WorkItem(
             id=segment.id,
@@ -48,7 +42,7 @@ def missing_work(
             needs=segment.parent,
             cost=float(segment_cost(segment, vocab_size).flops or 0),
             num_slots=config.compute.processes,
-            arms=users[segment.id],
+            arms=tuple(users[segment.id]),
             make=partial(_train_job, segment, config, paths, store, folder),
             is_done=partial(is_complete, store / "states" / segment.id),
         )
@@ -63,7 +57,7 @@ def missing_work(
             needs=group.state,
             cost=float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or 0),
             num_slots=1,
-            arms=users[group.id],
+            arms=tuple(users[group.id]),
             make=partial(
                 finetune_job,
                 group,
@@ -71,24 +65,11 @@ def missing_work(
                 tokenizer=paths.tokenizer,
                 encoder=store / "states" / group.state,
             ),
-            is_done=partial(_has_results, group, store),
+            is_done=lambda group=group: not missing_runs(group, store),
         )
         for group in finished.missing_groups(plan)
     ]
     return items
-
-
-def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, by job, the arms that need it; an arm repeats if it needs a job repeatedly."""
-    users: defaultdict[str, list[str]] = defaultdict(list)
-    for arm, jobs in plan.jobs_by_arm().items():
-        for job in jobs:
-            users[job].append(arm)
-    return {job: tuple(arms) for job, arms in users.items()}
-
-
-def _has_results(group: FinetuneGroup, store: Path) -> bool:
-    return all(is_complete(store / "finetunes" / identity) for identity in group.run_ids())
 
 
 def _train_job(

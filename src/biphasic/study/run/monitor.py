@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 
@@ -48,15 +47,7 @@ class Monitor:
         self, items: Iterable[WorkItem], folder: Path, *, plan: Plan, num_slots: int,
         console: Console,
     ) -> None:  # fmt: skip
-        """Prepare.
-
-        Args:
-            items: Remaining jobs.
-            folder: The study's folder.
-            plan: All jobs, finished or not.
-            num_slots: Number of slots.
-            console: Console for progress.
-        """
+        """Prepare; `items` are the remaining jobs of the plan."""
         self._items = {item.id: item for item in items}
         self._folder = folder
         self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
@@ -79,14 +70,9 @@ class Monitor:
         self._write(is_over=False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Write the final progress record."""
-        self._display.__exit__(kind, error, trace)
+        self._display.__exit__()
         self._running.clear()
         self._write(is_over=True)
 
@@ -117,7 +103,15 @@ class Monitor:
         self._stop(item)
         self._display.ended(item, error, elsewhere=elsewhere)
         if error is not None:
-            self._record_failure(item, error)
+            log = error.log if isinstance(error, JobFailedError) else None
+            first, *_ = str(error).splitlines() or [type(error).__name__]
+            self._failed[item.id] = FailedJob(
+                id=item.id,
+                label=item.label,
+                error=first,
+                tries=self._tries[item.id] + 1,
+                log=None if log is None else str(log),
+            )
             return
         self._done.add(item.id)
         for arm in item.arms:
@@ -149,17 +143,6 @@ class Monitor:
         if running is not None:
             self._device_seconds += (time.monotonic() - running.began) * item.num_slots
 
-    def _record_failure(self, item: WorkItem, error: BaseException) -> None:
-        log = error.log if isinstance(error, JobFailedError) else None
-        first, *_ = str(error).splitlines() or [type(error).__name__]
-        self._failed[item.id] = FailedJob(
-            id=item.id,
-            label=item.label,
-            error=first,
-            tries=self._tries[item.id] + 1,
-            log=None if log is None else str(log),
-        )
-
     def _write(self, *, is_over: bool) -> None:
         self._written = time.monotonic()
         try:
@@ -171,8 +154,10 @@ class Monitor:
 
     def _record(self, *, is_over: bool) -> ProgressRecord:
         blocked = {job for one in self._failed for job in with_dependents(one, self._waiting)}
+        now = time.monotonic()
         with self._lock:
             running = tuple(map(_running_job, self._running.values()))
+            seconds = sum((now - job.began) * job.item.num_slots for job in self._running.values())
         left = self._display.pace.seconds_left()
         return ProgressRecord(
             study=self._folder.name,
@@ -190,15 +175,10 @@ class Monitor:
             running=running,
             failures=tuple(self._failed.values()),
             by_arm=dict(self._by_arm),
-            device_seconds_spent=self._device_seconds + self._seconds_running(),
+            device_seconds_spent=self._device_seconds + seconds,
             device_seconds_left=None if left is None else left[0],
             seconds_left=None if left is None else left[1],
         )  # fmt: skip
-
-    def _seconds_running(self) -> float:
-        now = time.monotonic()
-        with self._lock:
-            return sum((now - job.began) * job.item.num_slots for job in self._running.values())
 
 
 def _running_job(running: _Running) -> RunningJob:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.execution.graph import WorkItem
-from biphasic.execution.job_store import save_job
+from biphasic.execution.job import save_job
 from biphasic.files import complete_names, verify_folder
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
@@ -19,8 +19,7 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import state_bytes
-from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.finished import Finished, outdated_arms
 from biphasic.study.plan.plan import Plan, check_tasks, plan_study
 from biphasic.study.plan.preview import task_resolver
 from biphasic.study.plan.training import Segment
@@ -32,16 +31,7 @@ from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints, verify_state
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study that is ready to run.
-
-    Attributes:
-        config: Its settings.
-        folder: The study's folder.
-        store: Store shared by studies.
-        paths: Paths of its text.
-        data: Its text.
-        plan: Its plan.
-    """
+    """A study that is ready to run."""
 
     config: StudyConfig
     folder: Path
@@ -76,11 +66,6 @@ class PreparedStudy:
 
 def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> PreparedStudy:
     """Build or find a study's data, and check all inputs of its jobs.
-
-    Args:
-        config: The study.
-        root: Folder of studies and their shared store.
-        console: Console for progress.
 
     Raises:
         ConfigError: The study cannot be run as written.

@@ -1,25 +1,27 @@
-"""A study's report, rewritten when its content changes."""
+"""A study's report: the job that writes it when its content changes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from rich.console import Console
 
 from biphasic.analysis.report import is_current, write_report
+from biphasic.config import Config
 from biphasic.errors import DataError
-from biphasic.files import read_json, write_json
+from biphasic.execution.job import Progress, Report, ShouldStop, never
+from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
-from biphasic.study.run.prepare import PreparedStudy
+from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.run.record import settings_digest, study_record
+from biphasic.study.spec.arms import Name
+from biphasic.study.spec.load import load_resolved
 from biphasic.training.records.environment import environment
 
 
 def write_study_report(study: PreparedStudy) -> Path:
-    """Write `study.json` and the report, unless both are intact and up to date.
-
-    Returns:
-        The path of the report.
-    """
+    """Write `study.json` and the report, unless both are up to date; return the report's path."""
     folder, store, plan = study.folder, study.store, study.plan
     record = study_record(
         study.config, plan, study.data, origin=study.paths.origin(), store=store
@@ -54,3 +56,55 @@ def _written(folder: Path) -> Any:
     except (DataError, KeyError, TypeError):
         return None
     return record
+
+
+class ReportJob(Config):
+    """Write a report."""
+
+    kind: Literal["report"] = "report"
+    id: str
+    """Depends on the study's name only: a report may be written again."""
+    label: str
+    """Label in progress displays."""
+    store: Path
+    """Content store; study folders are its siblings."""
+    study: Name
+    """Name of the study."""
+
+    @classmethod
+    def of(cls, study: PreparedStudy) -> ReportJob:
+        """Return the job that reports a study."""
+        name = study.config.name
+        return cls(
+            id=f"report-{digest(name)[:32]}",
+            label=f"report of {name}",
+            store=study.store,
+            study=name,
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """One."""
+        return 1
+
+    def outputs(self) -> list[Path]:
+        """Return its output folder."""
+        return [self.store.parent / self.study]
+
+    def is_done(self) -> bool:
+        """Return False: `run` itself skips an up-to-date report."""
+        return False
+
+    def check_needs(self) -> None:
+        """Do nothing: the report lists missing results."""
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
+        """Write the report, unless it is up to date.
+
+        Raises:
+            StudyError: The study was never run or planned here.
+        """
+        root = self.store.parent
+        config = load_resolved(root / self.study)
+        write_study_report(prepare_study(config, root=root, console=Console(quiet=True)))
+        report(Progress(1, 1, ""))

@@ -39,7 +39,6 @@ class Resources:
         num_workers: Parallel jobs; as many as fit when None.
         num_threads: Threads per job.
         jobs_per_gpu: Jobs that share a GPU.
-        policy: Retry policy of failed jobs.
     """
 
     site: Site | None = None
@@ -62,11 +61,9 @@ class StudyOutcome:
     """The outcome of `run_study`.
 
     Attributes:
-        folder: The study's folder.
-        report: The report, `report.html`.
+        report: Path of `report.html`.
         num_executed: Jobs run by this process.
         failures: One line per failed job, and per job that was skipped because it needs one.
-        failed: The failed jobs.
         is_stopped: Whether the study was cancelled.
     """
 
@@ -82,12 +79,6 @@ def execute_study(
     config: StudyConfig, *, root: Path, resources: Resources, console: Console
 ) -> StudyOutcome:
     """Run the missing jobs of a study, and write its report.
-
-    Args:
-        config: The study.
-        root: Folder of studies and their shared store.
-        resources: Resources it may use.
-        console: Console for progress.
 
     Raises:
         LockedError: Another process is running this study.
@@ -108,7 +99,7 @@ def execute_study(
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
         with progress_bar(console, "writing the report"):
             report = write_study_report(study)
-    not_tried = [f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked]
+    not_tried = (f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked)
     return StudyOutcome(
         folder,
         report,
@@ -137,7 +128,6 @@ def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
 def _run(
     items: list[WorkItem], study: PreparedStudy, resources: Resources, console: Console
 ) -> WorkOutcome:
-    """Run jobs."""
     slots = () if resources.site else resources.slots()
     num_slots = resources.site.num_slots if resources.site else len(slots)
     monitor = Monitor(items, study.folder, plan=study.plan, num_slots=num_slots, console=console)

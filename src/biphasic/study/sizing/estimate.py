@@ -202,9 +202,9 @@ def estimate(
         755625600
     """
     recipe = _recipe(recipe, overrides)
-    for name, value, least in (("devices", devices, 1), ("vocab_size", vocab_size, 1)):
-        if value < least:
-            raise ConfigError(f"{name}: {value}; give {least} or more")
+    for name, value in (("devices", devices), ("vocab_size", vocab_size)):
+        if value < 1:
+            raise ConfigError(f"{name}: {value}; give 1 or more")
     if not 0 < mfu <= 1:
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
@@ -287,7 +287,7 @@ def _phase(
     ways: Mapping[str, Training],
     memory: float | None,
 ) -> PhaseEstimate:
-    length, rows = placed.batches.max_seqlen, _rows_per_device(placed, ways["stored"].processes)
+    length, rows = placed.batches.max_seqlen, _needed(ways["stored"], placed)
     return PhaseEstimate(
         steps=placed.phase.steps,
         max_seqlen=length,
@@ -319,15 +319,16 @@ def _objectives(objective: ObjectiveConfig) -> Iterator[ObjectiveConfig]:
         yield objective
 
 
+def _needed(training: Training, placed: PlacedPhase) -> int:
+    """Return the rows of a step that a device reads, at most."""
+    return -(-placed.batches.rows_per_step // training.processes)
+
+
 def _num_parts(objective: ObjectiveConfig) -> int:
     """Return the number of objectives in a step; each has passes of its own."""
     if isinstance(objective, Alternate):
         return max(map(_num_parts, objective.objectives))
     return len(objective.objectives) if isinstance(objective, Mix) else 1
-
-
-def _rows_per_device(placed: PlacedPhase, devices: int) -> int:
-    return -(-placed.batches.rows_per_step // devices)
 
 
 def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> Pass:
@@ -345,16 +346,15 @@ def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> Pass:
 def _largest(training: Training, phases: Iterable[PlacedPhase]) -> MemoryEstimate:
     """Return the memory of the phase that needs most."""
     peaks = (
-        training.peak(_pass(placed, rows, needed=rows))
+        training.peak(_pass(placed, _needed(training, placed), needed=_needed(training, placed)))
         for placed in phases
-        for rows in [_rows_per_device(placed, training.processes)]
     )
     return MemoryEstimate.of(max(peaks, key=lambda peak: peak.total))
 
 
 def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:
     """Return the most rows per pass; fewer than a device reads in a step take several passes."""
-    needed = _rows_per_device(placed, training.processes)
+    needed = _needed(training, placed)
 
     def fits(rows: int) -> bool:
         peak = training.peak(_pass(placed, rows, needed=needed))

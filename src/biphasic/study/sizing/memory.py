@@ -129,11 +129,6 @@ class Training:
         """Whether products of bf16 factors are taken in fp32."""
         return self.kernels == "cpu" and self.precision == "bf16"
 
-    @property
-    def _matrix(self) -> int:
-        """Entries of the head's matrix."""
-        return self.parameters.head
-
     def _memory(
         self,
         *,
@@ -181,7 +176,7 @@ class Training:
     def _at_backward(self, rows: Pass) -> Memory:
         return self._memory(
             gradients=self._sums_before(rows)
-            + (self._bytes if self.processes == 1 else _FP32) * self._matrix,
+            + (self._bytes if self.processes == 1 else _FP32) * self.parameters.head,
             activations=self._stored(rows)
             + (rows.tokens * self._layer(rows) if self.recomputes else 0),
             temporary=rows.tokens * self._in_backward(rows),
@@ -265,7 +260,7 @@ class Training:
 
     def _head(self, rows: Pass) -> int:
         """Return the bytes of the head's group of logits and of its gradients."""
-        a, size, matrix = self.architecture, self._bytes, self._matrix
+        a, size, matrix = self.architecture, self._bytes, self.parameters.head
         vocab_size = matrix // a.hidden_size
         group = min(max(GROUP_LOGITS // vocab_size, 1), rows.supervised)
         logits, states = group * vocab_size, group * a.hidden_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from biphasic.study.sizing.estimate import Estimate, PhaseEstimate
+from biphasic.study.sizing.estimate import Estimate
 
 _PARTS = {
     "weights": "weights of the passes",
@@ -35,7 +35,12 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     titles = ("steps", "tokens a step", "FLOPs a token")
     yield f"{'Phase':<7} {'objective':<10} {titles[0]:>10} {titles[1]:>14} {titles[2]:>14}"
     for index, phase in enumerate(estimate.phases):
-        yield from _phase_lines(index, phase)
+        tokens = phase.rows_per_step * phase.max_seqlen
+        for part in phase.objectives:
+            yield (
+                f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
+                f"{part.flops_per_token:>14.3g}"
+            )
     yield f"  in all {estimate.tokens:.3g} tokens, {estimate.flops:.3g} FLOPs"
     yield ""
     yield f"Memory of each of {estimate.devices:,} devices, all rows of a step in one pass"
@@ -58,15 +63,6 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield f"  {device.name}: {device.source}"
 
 
-def _phase_lines(index: int, phase: PhaseEstimate) -> Iterator[str]:
-    for part in phase.objectives:
-        tokens = phase.rows_per_step * phase.max_seqlen
-        yield (
-            f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
-            f"{part.flops_per_token:>14.3g}"
-        )
-
-
 def _fit_lines(estimate: Estimate) -> Iterator[str]:
     device = estimate.device
     if device.memory is None:
@@ -82,16 +78,12 @@ def _fit_lines(estimate: Estimate) -> Iterator[str]:
     elif not estimate.compute:
         yield "  suggested: the default compute settings"
     else:
-        settings = (f"--compute {key}={_value(value)}" for key, value in estimate.compute.items())
+        settings = (f"--compute {key}={value}".lower() for key, value in estimate.compute.items())
         yield f"  suggested: {' '.join(settings)}"
 
 
 def _cells(texts: Iterable[str]) -> str:
     return " ".join(f"{text:>12}" for text in texts)
-
-
-def _value(value: object) -> str:
-    return str(value).lower()
 
 
 def _gigabytes(size: float) -> str:

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import Field, PositiveInt
@@ -46,7 +47,9 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
     _refuse_many(len(arms), "arms")
     if not any(_is_template(arm) for arm in arms):
         return arms
-    shared = _shared(recipe)
+    shared = None
+    with suppress(ConfigError):  # which is reported elsewhere
+        shared = parse_config(RecipeConfig, recipe, where="recipe")
     expanded: list[Any] = []
     for index, arm in enumerate(arms):
         if not _is_template(arm):
@@ -62,7 +65,12 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
             name = single.get("name") or _name(single, shared, where)
             expanded.append(_checked({**single, "name": name}, where))
         _refuse_many(len(expanded), f"arms.0 to arms.{index}")
-    _refuse_same_names(expanded)
+    counts = Counter(arm.get("name") for arm in expanded if isinstance(arm, Mapping))
+    counts.pop(_UNNAMED, None)
+    if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
+        raise ConfigError(
+            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name'"
+        )
     return expanded
 
 
@@ -84,14 +92,6 @@ def _has_shares(arm: Mapping[str, Any]) -> bool:
     return isinstance(phases, list) and any(
         isinstance(phase, Mapping) and any(key in phase for key in _PHASE_KEYS) for phase in phases
     )
-
-
-def _shared(recipe: Any) -> RecipeConfig | None:
-    """Return the shared recipe; None if it is invalid, which is reported elsewhere."""
-    try:
-        return parse_config(RecipeConfig, recipe, where="recipe")
-    except ConfigError:
-        return None
 
 
 def _checked(arm: Any, where: str) -> Any:
@@ -208,12 +208,3 @@ def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> st
     if shared is None:
         return _UNNAMED
     return arm_name(single.recipe_from(shared, where=where), shared)
-
-
-def _refuse_same_names(arms: list[Any]) -> None:
-    counts = Counter(arm.get("name") for arm in arms if isinstance(arm, Mapping))
-    counts.pop(_UNNAMED, None)
-    if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
-        raise ConfigError(
-            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name'"
-        )

@@ -7,6 +7,7 @@ merged, lists and values replaced. Paths in all of them are relative to the firs
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,10 @@ def save_resolved(config: StudyConfig, folder: Path) -> None:
     study = config.model_dump(mode="json", exclude_unset=True)
     record = {"format": _FORMAT, "study": study}
     path = folder / RESOLVED
-    if not path.is_file() or _is_other(path, record):
-        write_json(path, record)
-
-
-def _is_other(path: Path, record: dict[str, Any]) -> bool:
-    try:
-        return read_json(path) != record
-    except DataError:
-        return True
+    with suppress(DataError):
+        if path.is_file() and read_json(path) == record:
+            return
+    write_json(path, record)
 
 
 def load_resolved(folder: Path) -> StudyConfig:

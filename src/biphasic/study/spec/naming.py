@@ -21,10 +21,7 @@ from biphasic.training.timeline import PlacedPhase
 
 
 def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
-    """Return the name of an arm.
-
-    It has the differences from the study's shared recipe.
-    """
+    """Return the name of an arm, with its differences from the study's shared recipe."""
     parts = [model_name(recipe.model)]
     phases = recipe.placed_phases
     for index, placed in enumerate(phases):
@@ -34,7 +31,8 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
         parts += [_phase_name(placed), f"{mark}{short_number(placed.end)}"]
     if not phases:
         parts.append("untrained")
-    return _plain("-".join([*parts, *_differences(recipe, shared)]))
+    name = "-".join([*parts, *_differences(recipe, shared)])
+    return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")  # for file names
 
 
 def recipe_name(recipe: Recipe) -> str:
@@ -131,8 +129,3 @@ def _changed(settings: dict[str, Any], shared: dict[str, Any]) -> list[tuple[str
 
 def _percent(share: float) -> str:
     return f"{100 * share:.4g}"
-
-
-def _plain(name: str) -> str:
-    """Replace everything but letters, digits, dots, dashes and underscores, for file names."""
-    return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")

@@ -40,8 +40,9 @@ def study_schema() -> dict[str, Any]:
     schema = copy.deepcopy(StudyConfig.model_json_schema())
     schema = {"$schema": _DIALECT, **schema, "title": TITLE}
     definitions = schema["$defs"]
-    for name in _phase_names(definitions):
-        phase = definitions[name]
+    for name, phase in definitions.items():
+        if not name.endswith("Phase"):
+            continue
         phase["properties"]["share"] = _SHARE
         phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **_text(phase, "steps")}
         _make_optional(phase, "steps")
@@ -53,15 +54,12 @@ def study_schema() -> dict[str, Any]:
     task["properties"]["protocol"] = _partial(
         definitions, "FinetuneProtocol", task["properties"]["protocol"]
     )
-    _accept_texts(definitions)
+    # A source may be a string, too.
+    definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, definitions.pop("SourceConfig")]}
     # Included files may have any required setting.
     schema["properties"][INCLUDE] = _INCLUDED
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
     return schema
-
-
-def _phase_names(definitions: dict[str, Any]) -> list[str]:
-    return [name for name in definitions if name.endswith("Phase")]
 
 
 def _text(model: dict[str, Any], name: str) -> dict[str, Any]:
@@ -87,9 +85,3 @@ def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> d
         schedule.pop("required", None)
         changed["properties"]["learning_rate"] = schedule
     return {**changed, "description": field["description"]}
-
-
-def _accept_texts(definitions: dict[str, Any]) -> None:
-    """Accept a string as a text source, as `SourceConfig` does."""
-    record = definitions.pop("SourceConfig")
-    definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, record]}

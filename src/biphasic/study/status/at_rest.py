@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.analysis.report import report_damage
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, DataError, reading
 from biphasic.execution.graph import with_dependents
-from biphasic.files import verify_folder
+from biphasic.files import read_json_object, verify_folder
 from biphasic.study.paths import STORE
+from biphasic.study.plan.cost import segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
+from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.status.device_time import device_time
 from biphasic.study.status.record import (
-    FailedJob,
     JobCounts,
     StudyStatus,
     progress_by_arm,
     read_progress,
 )
+from biphasic.training.state import read_state_record
 
 _MOST_DAMAGED = 5
 
 
 def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
-    """Return the status of a study by comparing its plan with the store.
-
-    Args:
-        config: The study.
-        folder: Its folder, next to the store.
-        notes: Notes to add.
+    """Return the status of a study by comparing its plan with the store; add `notes`.
 
     Raises:
         DataError: User data are missing, or a record is damaged.
@@ -43,10 +40,12 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     finished = Finished.of(store)
     done = finished.jobs(plan)
     last = read_progress(folder)
-    failures = tuple(job for job in (last.failures if last else ()) if _is_left(job, plan, done))
-    counts = _counts(plan, done, [job.id for job in failures])
+    waiting = _waiting(plan)
+    left_over = waiting.keys() - done
+    failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
+    counts = _counts(waiting, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
-    spent, left = device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
+    spent, left = _device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
     return StudyStatus(
         study=config.name,
         folder=folder,
@@ -82,22 +81,12 @@ def _look(place: Path) -> str:
     return ""
 
 
-def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
-    """Return whether a failed job is still planned and not done since."""
-    is_planned = any(segment.id == failure.id for segment in plan.segments) or any(
-        group.id == failure.id for group in plan.groups
-    )
-    return is_planned and failure.id not in done
-
-
-def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
-    waiting = _waiting(plan)
+def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str]) -> JobCounts:
     blocked = {job for one in failed for job in with_dependents(one, waiting)} - {*done, *failed}
-    total = len(waiting)
     return JobCounts(
         done=len(done),
         running=0,
-        waiting=total - len(done) - len(failed) - len(blocked),
+        waiting=len(waiting) - len(done) - len(failed) - len(blocked),
         failed=len(failed),
         blocked=len(blocked),
     )
@@ -105,14 +94,81 @@ def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
 
 def _waiting(plan: Plan) -> dict[str, list[str]]:
     """Return, by job, the jobs that need it."""
-    waiting: dict[str, list[str]] = {segment.id: [] for segment in plan.segments}
-    waiting.update({group.id: [] for group in plan.groups})
-    for job, needed in _needed(plan).items():
-        if needed in waiting:
-            waiting[needed].append(job)
+    needed = {segment.id: segment.parent for segment in plan.segments}
+    needed |= {group.id: group.state for group in plan.groups}
+    waiting: dict[str, list[str]] = {job: [] for job in needed}
+    for job, before in needed.items():
+        if before in waiting:
+            waiting[before].append(job)
     return waiting
 
 
-def _needed(plan: Plan) -> Mapping[str, str | None]:
-    states = {segment.id: segment.parent for segment in plan.segments}
-    return {**states, **{group.id: group.state for group in plan.groups}}
+@dataclass
+class _Kind:
+    """Jobs of one kind: seconds and operations done, operations left."""
+
+    seconds: float = 0.0
+    done: float = 0.0
+    left: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate at the speed of finished jobs; None if unknown."""
+        if not self.left:
+            return 0.0
+        return self.seconds / self.done * self.left if self.seconds and self.done else None
+
+
+def _device_time(
+    plan: Plan, store: Path, finished: Finished, *, vocab_size: int
+) -> tuple[float, float | None]:
+    """Return the device-seconds spent, and an estimate of those left; None if there is none.
+
+    It assumes the speed, in operations, of finished jobs of the same kind.
+    """
+    kinds = (
+        _training(plan, store, vocab_size, finished),
+        _finetuning(plan, store, vocab_size, finished),
+    )
+    left = [kind.seconds_left for kind in kinds]
+    known = [seconds for seconds in left if seconds is not None]
+    return sum(kind.seconds for kind in kinds), sum(known) if len(known) == len(left) else None
+
+
+def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
+    kind = _Kind()
+    for segment in plan.segments:
+        cost = segment_cost(segment, vocab_size)
+        # Steps if operations are unknown: steps of one study cost about the same.
+        amount = float(cost.flops or cost.steps)
+        if segment.id in finished.states:
+            state = read_state_record(store / "states" / segment.id)
+            kind.seconds += state.seconds * int(state.compute.get("processes", 1))
+            kind.done += amount
+        else:
+            kind.left += amount
+    return kind
+
+
+def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
+    kind = _Kind()
+    bodies = body_weights(plan, vocab_size)
+    for group in plan.groups:
+        amount = float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or len(group.grid))
+        ids, size = list(group.run_ids()), len(group.grid)
+        per_training = amount / size
+        for names in (ids[index::size] for index in range(size)):  # of each scored task
+            if finished.results.issuperset(names):
+                # Each result includes the shared training; scoring is short in comparison.
+                kind.seconds += max(_result_seconds(store, name) for name in names)
+                kind.done += per_training
+            else:
+                kind.left += per_training
+    return kind
+
+
+def _result_seconds(store: Path, name: str) -> float:
+    path = store / "finetunes" / name / "result.json"
+    remedy = f"delete the folder {path.parent} and run again"
+    with reading(path, DataError, failure="damaged record", remedy=remedy):
+        return float(read_json_object(path, remedy=remedy).get("seconds", 0.0))

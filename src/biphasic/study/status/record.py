@@ -12,7 +12,6 @@ from biphasic.config import Config
 from biphasic.errors import DataError, StudyError
 from biphasic.files import read_json, write_text
 
-FORMAT = "biphasic.progress/1"
 _FILE = "progress.json"
 
 
@@ -77,7 +76,7 @@ class RunnerRecord(Config):
 class ProgressRecord(Config):
     """Progress of a study."""
 
-    format: Literal["biphasic.progress/1"] = FORMAT
+    format: Literal["biphasic.progress/1"] = "biphasic.progress/1"
     study: str
     runner: RunnerRecord
     updated: str
@@ -149,12 +148,7 @@ def read_progress(folder: Path) -> ProgressRecord | None:
 def progress_by_arm(
     jobs_by_arm: Mapping[str, Collection[str]], is_done: Callable[[str], bool]
 ) -> dict[str, ArmProgress]:
-    """Return, by arm, how many of its jobs are done.
-
-    Args:
-        jobs_by_arm: Identities of the jobs that each arm needs.
-        is_done: Returns whether a job is done, by identity.
-    """
+    """Return, by arm, how many of the jobs that it needs are done."""
     return {
         arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
         for arm, jobs in jobs_by_arm.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biphasic.errors import StudyError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study.paths import RESOLVED
-from biphasic.study.status.record import ProgressRecord, StudyStatus, read_progress
+from biphasic.study.status.record import StudyStatus, read_progress
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
@@ -20,11 +20,7 @@ _QUIET_SECONDS = 60.0
 
 
 def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus:
-    """Return the status of a study.
-
-    Args:
-        folder: The study's folder.
-        config: Its settings, used if it was never run.
+    """Return the status of a study; `config` is used if it was never run.
 
     Raises:
         StudyError: It was never run and no settings are given, or its records cannot be read.
@@ -59,7 +55,8 @@ def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
     if silence > _QUIET_SECONDS:
         notes.append(f"no heartbeat for {silence:.0f} s")
     progress = read_progress(folder)
-    if progress is None or not _is_of(progress, owner):
+    runner = progress and (progress.runner.host, progress.runner.pid)
+    if progress is None or (owner.host and runner != (owner.host, owner.pid)):
         return StudyStatus(
             study=folder.name,
             folder=folder,
@@ -68,8 +65,12 @@ def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
             counts=None,
             notes=tuple(notes),
         )
+    eta = None
     if progress.is_over:
         notes.append("all jobs have ended; the report is being written")
+    elif progress.seconds_left is not None:
+        end = datetime.fromisoformat(progress.updated) + timedelta(seconds=progress.seconds_left)
+        eta = end.astimezone(UTC).isoformat(timespec="seconds")
     return StudyStatus(
         study=folder.name,
         folder=folder,
@@ -81,19 +82,6 @@ def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
         by_arm=progress.by_arm,
         device_seconds_spent=progress.device_seconds_spent,
         device_seconds_left=progress.device_seconds_left,
-        eta=None if progress.is_over else _eta(progress),
+        eta=eta,
         notes=tuple(notes),
     )
-
-
-def _is_of(progress: ProgressRecord, owner: Owner) -> bool:
-    """Return whether the current runner wrote a record."""
-    runner = progress.runner
-    return not owner.host or (runner.host, runner.pid) == (owner.host, owner.pid)
-
-
-def _eta(progress: ProgressRecord) -> str | None:
-    if progress.seconds_left is None:
-        return None
-    end = datetime.fromisoformat(progress.updated) + timedelta(seconds=progress.seconds_left)
-    return end.astimezone(UTC).isoformat(timespec="seconds")

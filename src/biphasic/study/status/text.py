@@ -12,12 +12,7 @@ _BAR = 20
 
 
 def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterator[str]:
-    """Yield the lines that describe a study's status.
-
-    Args:
-        status: The status.
-        now: Current time; the clock's when None.
-    """
+    """Yield the lines that describe a study's status."""
     now = now or datetime.now(UTC)
     yield f"{status.study}: {_phase(status)}"
     for note in status.notes:

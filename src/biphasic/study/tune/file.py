@@ -46,7 +46,11 @@ def write_tuned(
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     if after != before or file.resolve() != target.resolve():
-        _check(after, target, config.model_copy(update={KEY: tuple(rates)}))
+        if load_study(target, text=after) != config.model_copy(update={KEY: tuple(rates)}):
+            raise ConfigError(
+                f"{target}: not written, because it would be another study: paths in a study file "
+                "are relative to its folder; choose a file in the same folder, or omit --out"
+            )
         write_text(target, after)
     lines = (before.splitlines(), after.splitlines())
     return list(difflib.unified_diff(*lines, str(file), str(target), lineterm="", n=2))
@@ -69,7 +73,9 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     first, _ = next(iter(places.values()))
     indent = text[text.rfind("\n", 0, first) + 1 : first].lstrip("\ufeff")
-    block = newline.join(_block(rates, curve=curve, indent=indent))
+    lines = [f"{_MARK}; the losses at all rates: {curve}", f"{KEY}:"]
+    lines += [f"  - {_entry(rate)}" for rate in rates]
+    block = newline.join(indent + line for line in lines)
     if KEY in places:
         start, end = places[KEY]
         start = _without_mark(text, text.rfind("\n", 0, start) + 1)
@@ -119,15 +125,6 @@ def _without_mark(text: str, start: int) -> int:
     return above if start and text[above:start].strip().startswith(_MARK) else start
 
 
-def _check(text: str, target: Path, expected: StudyConfig) -> None:
-    """Check that the new text, loaded from its target, is the expected study."""
-    if load_study(target, text=text) != expected:
-        raise ConfigError(
-            f"{target}: not written, because it would be another study: paths in a study file are "
-            "relative to its folder; choose a file in the same folder, or omit --out"
-        )
-
-
 def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
     """Return a rate with its model path made relative to a folder, if that loads the same."""
     if not isinstance(rate.model, PretrainedModel):
@@ -139,14 +136,6 @@ def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
     if relative.anchored(folder) != model:
         return rate
     return rate.model_copy(update={"model": relative})
-
-
-def _block(rates: Sequence[TunedRate], *, curve: str, indent: str) -> list[str]:
-    return [
-        f"{indent}{_MARK}; the losses at all rates: {curve}",
-        f"{indent}{KEY}:",
-        *(f"{indent}  - {_entry(rate)}" for rate in rates),
-    ]
 
 
 def _entry(rate: TunedRate) -> str:

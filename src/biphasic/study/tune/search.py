@@ -47,7 +47,6 @@ class TuneOutcome:
     Attributes:
         record: The trials, their losses and the chosen rates.
         folder: The folder of the trials, with the loss curves.
-        num_executed: Jobs that ran.
         rates: Tuned rates of the study file.
         difference: Changes of the study file, as the lines of a diff.
     """
@@ -98,8 +97,15 @@ def tune_study(
     )
     by_beginning = trials.try_rates(first_rates(tuning, rates), extend=extend)
     record = _record(tuning, by_beginning)
-    _write_curves(trials.folder, record)
-    _refuse_all_lost(record, trials.folder)
+    write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
+    write_text(trials.folder / "curve.csv", curve_csv(record))
+    for ending, content in draw_curves(record).items():
+        write_bytes(trials.folder / f"curve.{ending}", content)
+    if lost := [curve.name for curve in record.curves if curve.choice is None]:
+        raise StudyError(
+            f"every trial of {', '.join(lost)} diverged, so no rate was chosen and the study file "
+            f"is unchanged; give lower --rates (losses: {trials.folder / 'curve.csv'})"
+        )
     chosen = tuple(
         beginning.tuned(curve.choice)
         for beginning, curve in zip(tuning.beginnings, record.curves, strict=True)
@@ -156,8 +162,16 @@ class _Trials:
         return trials
 
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
+        """Train the missing trials; return those of each beginning, by ascending rate."""
         self._train(rates)
-        return self._measure(rates)
+        ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
+        lost = self._lost()
+        return {
+            beginning.name: [
+                self._trial(beginning, rate, ends, lost) for rate in rates[beginning.name]
+            ]
+            for beginning in self.tuning.beginnings
+        }
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
         """Run the missing trials; the last call runs the whole study to update its report."""
@@ -183,11 +197,7 @@ class _Trials:
             self._note_lost(config, outcome.failed)
 
     def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
-        """Record which trials diverged; they are not retried.
-
-        Raises:
-            StudyError: A trial failed for another reason.
-        """
+        """Record which trials diverged; they are not retried."""
         reasons = {failure.id: failure.divergence for failure in failures}
         if not all(reasons.values()):
             errors = "; ".join(map(str, failures))
@@ -210,17 +220,6 @@ class _Trials:
 
     def _is_done(self, arm: PlannedArm) -> bool:
         return is_complete(self.store / "states" / arm.state)
-
-    def _measure(self, rates: Rates) -> dict[str, list[TrialRecord]]:
-        """Return the trials of each beginning, by ascending rate."""
-        ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
-        lost = self._lost()
-        return {
-            beginning.name: [
-                self._trial(beginning, rate, ends, lost) for rate in rates[beginning.name]
-            ]
-            for beginning in self.tuning.beginnings
-        }
 
     def _trial(
         self,
@@ -274,19 +273,3 @@ def _curve(beginning: Beginning, trials: Sequence[TrialRecord]) -> CurveRecord:
         equals=as_good(trials),
         edge=edge_of(trials),
     )
-
-
-def _write_curves(folder: Path, record: TuneRecord) -> None:
-    write_json(folder / "curve.json", record.model_dump(mode="json"))
-    write_text(folder / "curve.csv", curve_csv(record))
-    for ending, content in draw_curves(record).items():
-        write_bytes(folder / f"curve.{ending}", content)
-
-
-def _refuse_all_lost(record: TuneRecord, folder: Path) -> None:
-    lost = [curve.name for curve in record.curves if curve.choice is None]
-    if lost:
-        raise StudyError(
-            f"every trial of {', '.join(lost)} diverged, so no rate was chosen and the study file "
-            f"is unchanged; give lower --rates (losses: {folder / 'curve.csv'})"
-        )

@@ -27,7 +27,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
     for beginning in tuning.beginnings:
         tried = ", ".join(f"{rate:g}" for rate in rates[beginning.name])
         yield f"  {beginning.name}: {tried}; compared by held-out {beginning.measure}"
-        yield f"    for {_arms(beginning)}"
+        yield f"    for {_names([arm.name for arm in beginning.arms])}"
         if others := differing_arms(beginning):
             first = beginning.arms[0].name
             yield (
@@ -89,10 +89,6 @@ def differing_arms(beginning: Beginning) -> list[str]:
 
 def _matters(recipe: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in recipe.items() if key not in {"learning_rate", "seeds"}}
-
-
-def _arms(beginning: Beginning) -> str:
-    return _names([arm.name for arm in beginning.arms])
 
 
 def _names(names: Sequence[str], most: int = 4) -> str:

@@ -75,7 +75,6 @@ class Tuning:
     """The plan of a tuning.
 
     Attributes:
-        config: The study.
         share: Length of a trial, as a share of the longest budget.
         budget: Steps of the longest schedule to tune.
         beginnings: Models and objectives that get a rate.
@@ -110,11 +109,7 @@ class Tuning:
 
 
 def plan_tuning(config: StudyConfig, share: float) -> Tuning:
-    """Plan the tuning of a study.
-
-    Args:
-        config: The study.
-        share: Length of a trial, as a share of the longest budget, in (0, 1].
+    """Plan the tuning of a study; `share` is a trial's length, as in `Tuning`.
 
     Raises:
         ConfigError: The share is invalid, or no arm can be tuned.
@@ -139,7 +134,7 @@ def plan_tuning(config: StudyConfig, share: float) -> Tuning:
             continue
         budget = max(budget, recipe.placed_phases[0].schedule_end)
         for known, _, arms in groups:
-            if _begins_as(known, recipe):
+            if (known.model, first_objective(known)) == (recipe.model, first_objective(recipe)):
                 arms.append(arm)
                 break
         else:
@@ -178,10 +173,6 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
         for name, weight in part_weights.items():
             weights[name] = weights.get(name, 0.0) + share * weight
     return {name: weights[name] for name in sorted(weights)}
-
-
-def _begins_as(one: Recipe, other: Recipe) -> bool:
-    return one.model == other.model and first_objective(one) == first_objective(other)
 
 
 def _names(recipes: Sequence[Recipe]) -> list[str]:
