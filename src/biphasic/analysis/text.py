@@ -201,6 +201,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def exact(number: float | None) -> str:
+    """Format a number so that it reads back exactly; None is empty."""
+    return "" if number is None else repr(number)
+
+
 def listing(names: list[str]) -> str:
     """Join names as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from biphasic.analysis import report
-from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.render import render as render_with_links
 from biphasic.analysis.page.runs import Links
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
+from biphasic.analysis.text import plain
 
 pytestmark = pytest.mark.slow
 
@@ -277,7 +277,7 @@ def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
 
 def visible(text):
     """Return a name as a page shows it."""
-    return " ".join(shown(text).split())
+    return " ".join(plain(text).split())
 
 
 def assert_shown(html, names):

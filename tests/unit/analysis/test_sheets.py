@@ -11,8 +11,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.reference import ReferenceValues, alike_datasets
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.tables.marks import marks
-from biphasic.analysis.tables.sheets import make_sheets, score_text
+from biphasic.analysis.tables.sheets import make_sheets, marks, score_text
 
 ONE = DATASETS[:1]
 

@@ -10,7 +10,7 @@ from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, t
 from biphasic.analysis.figures.draw import FigureLayout, draw_chart
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles
 from biphasic.analysis.figures.render import to_png, to_svg
-from biphasic.analysis.text import csv_text
+from biphasic.analysis.text import csv_text, exact
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 
 _NAME = "tune-curve"
@@ -27,7 +27,7 @@ def curve_csv(record: TuneRecord) -> str:
             curve.name,
             curve.measure,
             repr(trial.peak),
-            "" if trial.loss is None else repr(trial.loss),
+            exact(trial.loss),
             "yes" if trial.peak == curve.choice else "",
             trial.lost,
             trial.state,

@@ -69,14 +69,9 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
 
 
-def loss_figures(few: StudyRecords) -> list[InlineFigure]:
-    """Draw held-out and training losses, a figure per kind and objective."""
-    return _single(study_losses(few))
-
-
-def rate_figures(few: StudyRecords) -> list[InlineFigure]:
-    """Draw test scores by learning rate, a figure per task."""
-    return _single(rates_of_arms(few))
+def arm_figures(chart: Chart | Skipped) -> list[InlineFigure]:
+    """Draw each panel of a chart of arms as a figure of its own."""
+    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
 
 
 def factor_figures(
@@ -97,15 +92,15 @@ def factor_figures(
 
 def write_figures(folder: Path, few: StudyRecords) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
-    scores = study_scores(few)
-    has_scores = bool(scores.models and scores.datasets)
-    figures = {
-        "loss": _pairs(study_losses(few)),
-        "scores": draw_strips(scores, arm_styles(few.arms), dataset_titles(few, scores))
-        if has_scores
-        else None,
-        "learning-rates": _pairs(rates_of_arms(few)),
+    charts = {"loss": study_losses(few), "learning-rates": rates_of_arms(few)}
+    figures: dict[str, Figure | None] = {
+        name: draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
+        for name, chart in charts.items()
     }
+    scores = study_scores(few)
+    figures["scores"] = None
+    if scores.models and scores.datasets:
+        figures["scores"] = draw_strips(scores, arm_styles(few.arms), dataset_titles(few, scores))
     for name, figure in figures.items():
         if figure is None:
             (folder / f"{name}.svg").unlink(missing_ok=True)
@@ -113,14 +108,6 @@ def write_figures(folder: Path, few: StudyRecords) -> None:
         else:
             write_text(folder / f"{name}.svg", to_svg(figure, name=name))
             write_bytes(folder / f"{name}.png", to_png(figure))
-
-
-def _pairs(chart: Chart | Skipped) -> Figure | None:
-    return draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
-
-
-def _single(chart: Chart | Skipped) -> list[InlineFigure]:
-    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
 
 
 def _inline(chart: Chart, layout: FigureLayout) -> InlineFigure:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import VARIABLES
+from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
 from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
@@ -18,12 +20,11 @@ from biphasic.analysis.page.evidence import (
     within_budget,
 )
 from biphasic.analysis.page.figures import (
+    arm_figures,
     choice_sentence,
     factor_figures,
     few_arms,
-    loss_figures,
     page_styles,
-    rate_figures,
 )
 from biphasic.analysis.page.matrix import (
     comparison_tables,
@@ -107,8 +108,8 @@ def render(records: StudyRecords, *, links: Links) -> str:
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
         skipped=skipped,
-        loss_figures=loss_figures(few),
-        rate_figures=rate_figures(few),
+        loss_figures=arm_figures(study_losses(few)),
+        rate_figures=arm_figures(rates_of_arms(few)),
         of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
         rate_rows=list(rate_rows(records, table, styles)),

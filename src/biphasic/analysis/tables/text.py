@@ -10,7 +10,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import ModelComparison, family_of, ranked
+from biphasic.analysis.statistics.compare import family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import (
@@ -65,22 +65,16 @@ def notes(scores: Scores) -> list[str]:
         sentences.append(coverage_sentence(scores.convention, min(seeds)))
     if len(seeds) < len(estimates):
         sentences.append("A mean without an interval rests on one seed.")
-    sentences += training_sentences(scores)
+    by_set: dict[str, list[str]] = {}
+    for dataset in scores.datasets:
+        if dataset.trained_on:
+            by_set.setdefault(dataset.trained_on, []).append(flat(dataset.name))
+    sentences += [f"Fine-tuned on {flat(name)}: {listing(sets)}." for name, sets in by_set.items()]
     sentences.append(pretraining_sentence(scores))
     sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
         sentences.append("†: runs are missing or were omitted, so the number is provisional.")
     return sentences
-
-
-def training_sentences(scores: Scores) -> Iterator[str]:
-    """Yield sentences on datasets that were tested after fine-tuning on another one."""
-    by_set: dict[str, list[str]] = {}
-    for dataset in scores.datasets:
-        if dataset.trained_on:
-            by_set.setdefault(dataset.trained_on, []).append(dataset.name)
-    for trained_on, names in by_set.items():
-        yield f"Fine-tuned on {flat(trained_on)}: {listing([flat(name) for name in names])}."
 
 
 def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
@@ -92,23 +86,19 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
             continue
         comparisons = family_of(scores, dataset.name, with_examples=with_examples).with_best
         yield f"{plain(dataset.name)}:"
-        yield from (f"  {line}" for line in _about(comparisons[0], labels))
+        best, closest = plain(labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
-        best = plain(labels[order[0]])
-        yield f"  {best} is clearly above {clear} of {len(comparisons)} other models."
-        selection = selection_sentence(scores, dataset.name)
-        if selection:
-            yield f"  {selection}"
         split = variance_split(scores, dataset.name, with_examples=with_examples)
-        yield from (f"  {source_sentence(source)}" for source in split.sources)
-
-
-def _about(comparison: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
-    yield comparison_sentence(comparison, labels)
-    yield examples_sentence(comparison)
-    yield floor_sentence(comparison)
-    if detectable := detectable_sentence(comparison):
-        yield detectable
+        sentences = (
+            comparison_sentence(closest, labels),
+            examples_sentence(closest),
+            floor_sentence(closest),
+            detectable_sentence(closest),
+            f"{best} is clearly above {clear} of {len(comparisons)} other models.",
+            selection_sentence(scores, dataset.name),
+            *(source_sentence(source) for source in split.sources),
+        )
+        yield from (f"  {sentence}" for sentence in sentences if sentence)
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
