@@ -11,8 +11,7 @@ from made_scores import DATASET, compare_arms, example_reader, made_scores
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, with_averages
-from biphasic.analysis.statistics.compare import family_of, indistinguishable, ranked
-from biphasic.analysis.statistics.multiple import holm
+from biphasic.analysis.statistics.compare import family_of, holm, indistinguishable, ranked
 from biphasic.analysis.statistics.pairs import all_pairs
 from biphasic.errors import DataError
 

@@ -179,7 +179,7 @@ def test_every_number_has_its_runs_and_every_run_its_record(good, page):
     assert cells == set(range(len(ARMS) * len(TASKS))) == set(range(len(data["cells"])))
     for number, (arm, task) in enumerate((arm, task) for arm in records.arms for task in TASKS):
         runs = data["cells"][number]["runs"]
-        outcomes = records.by_cell()[arm.name, task[0]]
+        outcomes = records.by_cell[arm.name, task[0]]
         assert {run[-1] for run in runs} == {outcome.run.id for outcome in outcomes}
         by_id = {outcome.run.id: outcome for outcome in outcomes}
         for seed, rate, status, validation, test, _, identity in runs:

@@ -3,8 +3,9 @@ import math
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
+from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import Outcome, load_study
-from biphasic.analysis.scores.runs import Estimate, cells, estimate, overlap, ranking, select
+from biphasic.analysis.scores.runs import cells, ranking, select
 from biphasic.records import ResultRecord, RunRecord
 
 
@@ -95,12 +96,6 @@ def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):
     assert cell.estimate is not None
     assert cell.estimate.num_seeds == 4
     assert not cell.is_complete
-
-
-def test_overlap_needs_two_intervals():
-    assert overlap(Estimate(0.5, 0.1, 5), Estimate(0.65, 0.06, 5)) is True
-    assert overlap(Estimate(0.5, 0.1, 5), Estimate(0.65, 0.04, 5)) is False
-    assert overlap(Estimate(0.5, None, 1), Estimate(0.9, 0.04, 5)) is None
 
 
 def test_ranking_is_by_mean_and_keeps_the_studys_order_on_ties(tmp_path):

@@ -104,11 +104,6 @@ def dataset_titles(records: StudyRecords, scores: Scores) -> dict[str, str]:
     return {dataset.name: titles.get(dataset.name, dataset.name) for dataset in scores.datasets}
 
 
-def score_text(estimate: Estimate | None) -> str:
-    """Format an estimate in percentage points as `mean (±half-width)`."""
-    return "–" if estimate is None else points_cell(estimate)
-
-
 def paper_text(estimate: Estimate | None) -> str:
     """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
     if estimate is None:
@@ -149,7 +144,7 @@ def _rows(
                 model=model.name,
                 label=model.label,
                 cell=index * len(scores.datasets) + place,
-                text=score_text(score.estimate if score else None),
+                text=points_cell(score.estimate if score else None),
                 strip=strip(score, styles[model.name], on, reference) if score and on else None,
                 paper=paper_text(reference),
                 is_best=model.name in best,

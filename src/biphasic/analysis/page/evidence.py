@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.page.cards import best_of, ranked, score_text
+from biphasic.analysis.page.cards import best_of, ranked
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
@@ -22,7 +22,7 @@ from biphasic.analysis.tables.sentences import (
     pretraining_sentence,
     selection_sentence,
 )
-from biphasic.analysis.text import count, listing, short
+from biphasic.analysis.text import count, listing, points_cell, short
 from biphasic.errors import DataError
 
 _MOST_TITLES = 4
@@ -113,7 +113,7 @@ def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     if names:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
         sentence = _lead(evidence, labels)
-    return Verdict(winner, score_text(order[0][1]), sentence, _details(scores, evidence))
+    return Verdict(winner, points_cell(order[0][1]), sentence, _details(scores, evidence))
 
 
 def arm_labels(scores: Scores) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.figures.palette import SeriesStyle
-from biphasic.analysis.page.cards import best_of, paper_text, score_text
+from biphasic.analysis.page.cards import best_of, paper_text
 from biphasic.analysis.page.evidence import Evidence
 from biphasic.analysis.records import StudyRecords, TrainedSegment
 from biphasic.analysis.scores.reference import ReferenceValues
@@ -20,7 +20,7 @@ from biphasic.analysis.statistics.power import EffectSize
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import number, probability, source_sentence
 from biphasic.analysis.tables.summary import CostRow, cost_rows, segment_rows
-from biphasic.analysis.text import count, listing, rate
+from biphasic.analysis.text import count, listing, points_cell, rate
 
 _MOST_USERS = 6
 _MOST_COMPARISONS = 24
@@ -80,7 +80,7 @@ def score_rows(
             estimate = score.estimate if score else None
             cells.append(
                 ScoreCell(
-                    text=score_text(estimate),
+                    text=points_cell(estimate),
                     mean=estimate.mean if estimate else None,
                     cell=index * len(scores.datasets) + place,
                     is_best=arm.name in best[dataset.name],

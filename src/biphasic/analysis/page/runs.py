@@ -51,7 +51,7 @@ def run_data(
     """
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
-    groups = records.by_cell()
+    groups = records.by_cell
     cells = []
     for model in scores.models:
         for dataset in scores.datasets:

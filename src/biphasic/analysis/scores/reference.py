@@ -40,30 +40,21 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
     return pairs
 
 
-def alike_model(model: ModelInfo, reference: Scores) -> ModelInfo | None:
-    """Return the model of `reference` with the same training; None if there is none.
-
-    Sizes, objectives, masking rates, steps and the start of continued training must be equal.
-    """
-    return next(
-        (candidate for candidate in reference.models if _recipe(candidate) == _recipe(model)), None
-    )
-
-
 class ReferenceValues:
     """Looks up another table's values for a table's cells."""
 
     def __init__(self, scores: Scores, reference: Scores) -> None:
         self._reference = reference
         self._datasets = alike_datasets(scores, reference)
-        self._models = {model.name: alike_model(model, reference) for model in scores.models}
+        theirs = {_recipe(model): model.name for model in reversed(reference.models)}
+        self._models = {model.name: theirs.get(_recipe(model)) for model in scores.models}
 
     def get(self, model: str, dataset: str) -> Estimate | None:
         """Return the other table's value of a cell; None if it has none."""
         other_model, other_dataset = self._models.get(model), self._datasets.get(dataset)
         if other_model is None or other_dataset is None:
             return None
-        score = self._reference.get(other_model.name, other_dataset.name)
+        score = self._reference.get(other_model, other_dataset.name)
         return None if score is None else score.estimate
 
     @property
@@ -89,6 +80,7 @@ def _members(
 
 
 def _recipe(model: ModelInfo) -> tuple[Any, ...]:
+    """Return the factors that models of two tables must share to be alike."""
     start = model.start if model.continued_steps else None
     return (
         model.size.casefold(), model.objective, model.mask_rate, model.clm_steps, model.mlm_steps,

@@ -23,7 +23,6 @@ from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
 from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
-from biphasic.analysis.statistics.multiple import holm
 from biphasic.analysis.statistics.pairs import Pair, all_pairs, pair_of
 from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
@@ -176,7 +175,7 @@ def family_of(
         if not about.is_zero_shot:
             larger[np.isnan(tests.p_values)] = np.nan
     size = len(larger) if about.is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
-    correct = _bonferroni if about.is_zero_shot else _holm
+    correct = _bonferroni if about.is_zero_shot else holm
     return Family(
         scores=scores,
         dataset=about,
@@ -188,10 +187,19 @@ def family_of(
     )
 
 
-def _holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    is_known = ~np.isnan(p_values)
-    adjusted = p_values.copy()
-    adjusted[is_known] = holm(p_values[is_known])
+def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct the p values of a family of comparisons, in the order given; NaN is left out.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
+    one before it, or exceed 1.
+
+    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
+    """
+    adjusted = np.array(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(adjusted))
+    order = known[np.argsort(adjusted[known], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(adjusted[order] * factors), 1.0)
     return adjusted
 
 
@@ -225,14 +233,9 @@ def indistinguishable(
     if scores.convention != "paper":
         comparisons = family_of(scores, dataset, models=models).with_best
         return {comparison.second for comparison in comparisons if not comparison.is_clear}
-    best = _estimate(scores, order[0], dataset)
-    others = ((name, _estimate(scores, name, dataset)) for name in order[1:])
-    return {name for name, other in others if not _is_apart(best, other)}
-
-
-def _estimate(scores: Scores, model: str, dataset: str) -> Estimate | None:
-    score = scores.get(model, dataset)
-    return None if score is None else score.estimate
+    found = {name: scores.cells[name, dataset].estimate for name in order}
+    best = found.pop(order[0])
+    return {name for name, other in found.items() if not _is_apart(best, other)}
 
 
 def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.estimate import expected_coverage
+from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.runs import cells, estimate, ranking, scores_on_test
+from biphasic.analysis.scores.runs import cells, ranking, scores_on_test
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import (
@@ -42,7 +42,7 @@ def results_csv(records: StudyRecords) -> str:
     losses are in the column `test`, as no choice was based on them. There are no times, paths or
     hosts: equal records give equal bytes.
     """
-    groups = records.by_cell()
+    groups = records.by_cell
     rows: list[Sequence[Any]] = []
     for arm in records.arms:
         for objective, loss in sorted(arm.final_heldout.items()):
