@@ -207,6 +207,9 @@ def exact(number: float | None) -> str:
     return "" if number is None else repr(number)
 
 
-def listing(names: list[str]) -> str:
-    """Join names as `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+def listing(names: Sequence[str], *, most: int | None = None) -> str:
+    """Join names as `a, b and c`; those beyond `most` are counted, as in `a, b and 3 others`."""
+    parts = [*names[:most]]
+    if len(parts) < len(names):
+        parts.append(count(len(names) - len(parts), "other"))
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

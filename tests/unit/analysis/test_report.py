@@ -8,7 +8,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
@@ -390,10 +389,3 @@ def test_analysis_imports_neither_torch_nor_pyplot():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_templates_are_part_of_the_package():
-    import biphasic.analysis
-
-    folder = Path(biphasic.analysis.__file__).parent / "templates"
-    assert {path.name for path in folder.iterdir()} >= {"report.html.j2", "report.css"}

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from biphasic.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
 from fake_study import FakeStudy, write_json
 
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["biphasic", "claims", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
+COMMAND = ["claims"]
 
 
 def write_study(folder: Path, **fields: Any) -> Path:

@@ -25,13 +25,14 @@ MOST_FOLDED = 24
 
 @dataclass(frozen=True)
 class CardRow:
-    """One arm in a chart."""
+    """One arm on one dataset: in a chart, and in the table of scores."""
 
     model: str
     label: str
     cell: int
     """Index of its cell in the page's data."""
     text: str
+    mean: float | None
     strip: Strip | None
     paper: str
     """The paper's value, or empty."""
@@ -55,6 +56,8 @@ class Card:
     """Arms beyond the best, if there are many."""
     num_elsewhere: int
     """Number of further arms, which only the table of scores has."""
+    by_arm: Mapping[str, CardRow]
+    """All of them, for the table of scores."""
     floor: float | None
     """Position of the untrained encoder's mean, in percent of the width."""
 
@@ -70,12 +73,14 @@ def task_cards(
     titles = dataset_titles(records, scores)
     cards = []
     for place, dataset in enumerate(scores.datasets):
-        known = {m: score for m in scores.models if (score := scores.get(m.name, dataset.name))}
+        known = (scores.get(model.name, dataset.name) for model in scores.models)
         references = (paper.get(model.name, dataset.name) for model in scores.models)
-        on = axis([*known.values()], [value for value in references if value])
-        rows = _rows(scores, dataset, styles, paper, place=place, on=on)
-        shown, more = _fold(rows, scores, dataset)
-        floors = [s.estimate for m, s in known.items() if m.objective == UNTRAINED and s.estimate]
+        on = axis([score for score in known if score], [value for value in references if value])
+        made = _rows(scores, dataset, styles, paper, place=place, on=on)
+        rows = {row.model: row for row in made}
+        shown, more = _fold([*rows.values()], scores, dataset)
+        untrained = (rows[model.name] for model in scores.models if model.objective == UNTRAINED)
+        floors = [row.mean for row in untrained if row.mean is not None]
         task = tasks.get(dataset.name)
         if task is None:
             number = len(scores.members(dataset))
@@ -92,7 +97,8 @@ def task_cards(
                 rows=shown,
                 more=more[:MOST_FOLDED],
                 num_elsewhere=len(more[MOST_FOLDED:]),
-                floor=on.place(floors[0].mean) if on and floors else None,
+                by_arm=rows,
+                floor=on.place(floors[0]) if on and floors else None,
             )
         )
     return cards
@@ -139,12 +145,14 @@ def _rows(
     rows = []
     for index, model in enumerate(scores.models):
         score, reference = scores.get(model.name, dataset.name), paper.get(model.name, dataset.name)
+        estimate = score.estimate if score else None
         rows.append(
             CardRow(
                 model=model.name,
                 label=model.label,
                 cell=index * len(scores.datasets) + place,
-                text=points_cell(score.estimate if score else None),
+                text=points_cell(estimate),
+                mean=estimate.mean if estimate else None,
                 strip=strip(score, styles[model.name], on, reference) if score and on else None,
                 paper=paper_text(reference),
                 is_best=model.name in best,

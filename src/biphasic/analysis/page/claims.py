@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
+from biphasic.analysis.claims.render import tally
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import count
 
@@ -26,10 +27,8 @@ class Claims:
         """Count the verdicts."""
         if not self.spoken:
             return "none of the reference study's claims can be checked on this study"
-        verdicts = [result.verdict for result in self.spoken]
-        parts = [f"{verdicts.count(v)} {v}" for v in ("true", "partly", "false", "undecided")
-                 if v in verdicts]  # fmt: skip
-        return f"{count(len(verdicts), 'claim')} of the reference study: {', '.join(parts)}"
+        parts = [f"{number} {verdict}" for verdict, number in tally(self.spoken).items() if number]
+        return f"{count(len(self.spoken), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 def study_claims(scores: Scores) -> Claims:

@@ -106,7 +106,7 @@ def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     order = ranked(scores, evidence.dataset.name)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
-    labels = arm_labels(scores)
+    labels = scores.labels
     best = best_of(scores, evidence.dataset.name)
     names = [short(labels[name]) for name, _ in order if name in best]
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
@@ -114,11 +114,6 @@ def verdict(scores: Scores, evidence: Evidence) -> Verdict:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
         sentence = _lead(evidence, labels)
     return Verdict(winner, points_cell(order[0][1]), sentence, _details(scores, evidence))
-
-
-def arm_labels(scores: Scores) -> dict[str, str]:
-    """Return the display name of each arm."""
-    return {model.name: model.label for model in scores.models}
 
 
 def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
@@ -131,11 +126,9 @@ def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
     level = [labels[other.second] for other in others if other.verdict == "undecided"]
     if not level:
         return lead
-    names = [short(label) for label in level[:_MOST_TITLES]]
-    if len(level) > _MOST_TITLES:
-        names.append(count(len(level) - _MOST_TITLES, "other"))
     also = "also " if closest.verdict == "undecided" else ""
-    return f"{lead} There is {also}no clear difference from {listing(names)}."
+    names = listing([short(label) for label in level], most=_MOST_TITLES)
+    return f"{lead} There is {also}no clear difference from {names}."
 
 
 def _details(scores: Scores, evidence: Evidence) -> tuple[str, ...]:
@@ -212,10 +205,9 @@ def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
         num_pairs, num_clear = num_pairs + len(tests), num_clear + len(worse)
         if worse:
             below[worse].append(arm)
-    labels = arm_labels(scores)
 
     def named(arms: Sequence[str]) -> str:
-        return listing([short(labels[arm]) for arm in arms])
+        return listing([short(scores.labels[arm]) for arm in arms])
 
     parts = [
         f"{named(arms)} {'is' if len(arms) == 1 else 'are'} above {named(worse)}"

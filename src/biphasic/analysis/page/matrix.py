@@ -7,42 +7,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.figures.palette import SeriesStyle
-from biphasic.analysis.page.cards import best_of, paper_text
+from biphasic.analysis.page.cards import Card, CardRow
 from biphasic.analysis.page.evidence import Evidence
 from biphasic.analysis.records import StudyRecords, TrainedSegment
-from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import Cell
-from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ModelComparison
 from biphasic.analysis.statistics.crossed import ExampleInterval
-from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.statistics.power import EffectSize
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import number, probability, source_sentence
 from biphasic.analysis.tables.summary import CostRow, cost_rows, segment_rows
-from biphasic.analysis.text import count, listing, points_cell, rate
+from biphasic.analysis.text import count, listing, rate
 
 _MOST_USERS = 6
 _MOST_COMPARISONS = 24
 """Maximum comparisons of one dataset, the closest first; the others are counted."""
-
-
-@dataclass(frozen=True)
-class ScoreCell:
-    """One arm on one dataset."""
-
-    text: str
-    mean: float | None
-    cell: int
-    """Index of its cell in the page's data."""
-    is_best: bool
-    is_clear: bool
-    """Whether it is best and clearly above every other arm."""
-    paper: str
-    gaps: str
-    """What is missing, or empty."""
-    doubt: str
-    """Why it is not a valid result, or empty."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +32,15 @@ class ScoreRow:
     variable: str
     losses: tuple[tuple[str, float | None, bool], ...]
     """Text, value, and whether it is the lowest."""
-    scores: tuple[ScoreCell, ...]
+    scores: tuple[tuple[CardRow, bool, str], ...]
+    """A cell for each column, whether it is best and clearly so, and what it lacks."""
 
 
 def score_rows(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
-    scores: Scores,
+    cards: Sequence[Card],
     styles: Mapping[str, SeriesStyle],
-    paper: ReferenceValues,
     *,
     objectives: Sequence[str],
     clear: Collection[str] = (),
@@ -71,25 +50,12 @@ def score_rows(
     `clear` names the datasets on which the best arm is clearly ahead of every other.
     """
     lowest = {name: lowest_loss(records, name) for name in objectives}
-    best = {dataset.name: best_of(scores, dataset.name) for dataset in scores.datasets}
-    for index, arm in enumerate(records.arms):
+    for arm in records.arms:
         cells = []
-        for place, dataset in enumerate(scores.datasets):
-            key = arm.name, dataset.name
-            score = scores.get(*key)
-            estimate = score.estimate if score else None
-            cells.append(
-                ScoreCell(
-                    text=points_cell(estimate),
-                    mean=estimate.mean if estimate else None,
-                    cell=index * len(scores.datasets) + place,
-                    is_best=arm.name in best[dataset.name],
-                    is_clear=arm.name in best[dataset.name] and dataset.name in clear,
-                    doubt=cell_doubt(scores, arm.name, dataset),
-                    paper=paper_text(paper.get(*key)),
-                    gaps="" if score is None or score.is_complete else _gaps(table.get(key)),
-                )
-            )
+        for card in cards:
+            cell, dataset = card.by_arm[arm.name], card.dataset.name
+            gaps = "" if cell.is_complete else _gaps(table.get((arm.name, dataset)))
+            cells.append((cell, cell.is_best and dataset in clear, gaps))
         losses = [(arm.final_heldout.get(name), lowest[name]) for name in objectives]
         yield ScoreRow(
             label=arm.label,
@@ -133,11 +99,8 @@ def cost_lines(
 def segment_lines(records: StudyRecords) -> Iterator[tuple[TrainedSegment, str, float]]:
     """Yield each training segment with the first few of its arms, and its tokens per second."""
     for row in segment_rows(records):
-        users = list(row.arms[:_MOST_USERS])
-        if len(row.arms) > _MOST_USERS:
-            users.append(count(len(row.arms) - _MOST_USERS, "other"))
-        seconds = row.segment.seconds
-        yield row.segment, listing(users), row.segment.tokens / seconds if seconds > 0 else 0.0
+        users, seconds = listing(row.arms, most=_MOST_USERS), row.segment.seconds
+        yield row.segment, users, row.segment.tokens / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

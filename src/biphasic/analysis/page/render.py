@@ -12,7 +12,6 @@ from biphasic.analysis.page.cards import dataset_titles, task_cards
 from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
-    arm_labels,
     caveats,
     gather_evidence,
     headline,
@@ -96,14 +95,13 @@ def render(records: StudyRecords, *, links: Links) -> str:
             score_rows(
                 records,
                 table,
-                scores,
+                cards,
                 styles,
-                paper,
                 objectives=objectives,
                 clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear},
             )
         ),
-        comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(scores))),
+        comparisons=list(comparison_tables(evidence.values(), titles, scores.labels)),
         claims=claims,
         most_comparisons=MOST_COMPARISONS,
         charts=charts,

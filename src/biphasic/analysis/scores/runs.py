@@ -7,7 +7,7 @@ conventions differ in the half-width of the 95 % interval (`estimate.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from biphasic.analysis.estimate import Estimate, estimate
@@ -86,13 +86,3 @@ def _cells(records: StudyRecords, convention: Convention) -> dict[tuple[str, str
                 num_expected=len(seeds),
             )
     return table
-
-
-def ranking(table: Mapping[tuple[str, str], Cell], task: str) -> list[tuple[str, Estimate]]:
-    """Order the arms that have a score on one task, best first; ties keep the study's order."""
-    scored = [
-        (cell.arm, cell.estimate)
-        for cell in table.values()
-        if cell.task == task and cell.estimate is not None
-    ]
-    return sorted(scored, key=lambda entry: -entry[1].mean)

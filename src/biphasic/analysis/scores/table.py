@@ -145,6 +145,11 @@ class Scores:
         return all(score.by_seed is None for score in self.cells.values())
 
     @cached_property
+    def labels(self) -> dict[str, str]:
+        """Display names of the models, by name."""
+        return {model.name: model.label for model in self.models}
+
+    @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:
         return {model.name: model for model in self.models}
 

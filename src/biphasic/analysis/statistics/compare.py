@@ -104,9 +104,7 @@ class ModelComparison:
     @property
     def is_floored(self) -> bool:
         """Return whether no outcome of the exact tests could have been significant."""
-        return self.sign_flip is not None and not self.sign_flip.can_decide(
-            level=LEVEL, family_size=self.family_size
-        )
+        return self.sign_flip is not None and self.sign_flip.floor * self.family_size > LEVEL
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,15 @@ def over_pretraining(scores: Scores) -> Scores:
             cells[group[0].name, dataset.name] = _pooled(scores, group, dataset.name, numbers)
     return dataclasses.replace(
         scores,
-        models=tuple(_recipe(group) for group in groups),
+        models=tuple(
+            dataclasses.replace(
+                group[0],
+                label=f"{group[0].label} ({len(group)} pretraining runs)",
+                replicate_of="",
+                pretraining_seeds=(),
+            )
+            for group in groups
+        ),
         cells=cells,
         num_pretraining_runs=min(map(len, groups)),
         examples=_reader(scores, groups, numbers),
@@ -78,11 +86,6 @@ def _reader(
         return ExampleScores(ids or (), by_run)
 
     return read
-
-
-def _recipe(group: tuple[ModelInfo, ...]) -> ModelInfo:
-    label = f"{group[0].label} ({len(group)} pretraining runs)"
-    return dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
 
 
 def _pooled(

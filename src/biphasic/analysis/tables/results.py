@@ -10,7 +10,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.runs import cells, ranking, scores_on_test
+from biphasic.analysis.scores.runs import cells, scores_on_test
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import (
@@ -106,11 +106,11 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
     lowest = {name: lowest_loss(records, name) for name in objectives}
-    orders = {task.name: ranking(table, task.name) for task in records.tasks}
-    best = {
-        task: {name for name, estimate in order if estimate.mean == order[0][1].mean}
-        for task, order in orders.items()
-    }
+    means = {
+        task.name: [cell.estimate.mean for cell in table.values()
+                    if cell.task == task.name and cell.estimate]
+        for task in records.tasks
+    }  # fmt: skip
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective in objectives:
@@ -120,7 +120,8 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         for task in records.tasks:
             cell = table[arm.name, task.name]
             text = score_cell(cell.estimate) + ("" if cell.is_complete else " †")
-            row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
+            is_best = cell.estimate and cell.estimate.mean == max(means[task.name])
+            row.append(Text(text, style="bold" if is_best else ""))
         rich_table.add_row(*row)
     return rich_table
 

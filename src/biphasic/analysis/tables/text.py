@@ -79,18 +79,17 @@ def notes(scores: Scores) -> list[str]:
 
 def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
     """Yield the difference between each dataset's best and next model, with its certainty."""
-    labels = {model.name: model.label for model in scores.models}
     for dataset in scores.datasets:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
         comparisons = family_of(scores, dataset.name, with_examples=with_examples).with_best
         yield f"{plain(dataset.name)}:"
-        best, closest = plain(labels[order[0]]), comparisons[0]
+        best, closest = plain(scores.labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
         split = variance_split(scores, dataset.name, with_examples=with_examples)
         sentences = (
-            comparison_sentence(closest, labels),
+            comparison_sentence(closest, scores.labels),
             examples_sentence(closest),
             floor_sentence(closest),
             detectable_sentence(closest),
