@@ -6,7 +6,6 @@ from docs_page import table_rows
 
 from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.statistics.crossed import CrossedErrors, example_interval, squared_errors
-from biphasic.analysis.statistics.power import detectable_effect
 
 NUM_STUDIES = 4_000
 TRUTH = 70.0
@@ -123,7 +122,3 @@ def test_seeds_alone_would_not_cover_other_examples():
     differences = example + draw.normal(0, 0.1, size=(2_000, 5))
     found = [estimate(row, convention="standard") for row in differences.tolist()]
     assert np.mean([each.low <= 0 <= each.high for each in found]) < 0.75
-
-
-def test_the_detectable_difference_of_five_seeds_is_1_68_deviations():
-    assert detectable_effect(5) == pytest.approx(1.682, abs=1e-3)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from biphasic.analysis.claims import ClaimResult, claims_report
+from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import VARIABLES
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
-from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
@@ -46,6 +47,25 @@ from biphasic.analysis.tables.summary import (
 )
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
 
+MOST_COMPARISONS = 40
+"""Maximum comparisons of one check on the page; `biphasic claims` prints all."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims with comparisons, and those without."""
+
+    spoken: tuple[ClaimResult, ...]
+    silent: tuple[ClaimResult, ...]
+
+    @property
+    def hint(self) -> str:
+        """Count the verdicts."""
+        if not self.spoken:
+            return "none of the reference study's claims can be checked on this study"
+        parts = [f"{number} {verdict}" for verdict, number in tally(self.spoken).items() if number]
+        return f"{count(len(self.spoken), 'claim')} of the reference study: {', '.join(parts)}"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -68,7 +88,7 @@ def render(records: StudyRecords, *, links: Links) -> str:
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
     paper = ReferenceValues(scores, paper_scores())
     cards = task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(scores), study_claims(scores)
+    evidence, claims = gather_evidence(scores), _study_claims(scores)
     charts, skipped = factor_figures(records, scores)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
@@ -139,3 +159,16 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
         Part("problems", "Problems", problems),
         Part("provenance", "Provenance", "versions, hashes, seeds, hardware"),
     ]
+
+
+def _study_claims(scores: Scores) -> Claims:
+    results = claims_report(scores)
+    return Claims(
+        spoken=tuple(result for result in results if _has_answer(result)),
+        silent=tuple(result for result in results if not _has_answer(result)),
+    )
+
+
+def _has_answer(result: ClaimResult) -> bool:
+    checks = (*result.checks, *result.weaker)
+    return any(one.holds is not None for check in checks for one in check.comparisons)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate
@@ -31,12 +30,14 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
         for dataset in scores.datasets
         if not dataset.is_average and _identity(dataset) in theirs
     }
+    by_task = {average.task: average for average in reference.averages}
     for average in scores.averages:
-        other = next(
-            (candidate for candidate in reference.averages if candidate.task == average.task), None
-        )
-        if other is not None and _members(scores, average, pairs) == _members(reference, other):
-            pairs[average.name] = other
+        other = by_task.get(average.task)
+        names = [member.name for member in scores.members(average)]
+        if other is not None and all(name in pairs for name in names):
+            members = {member.name for member in reference.members(other)}
+            if {pairs[name].name for name in names} == members:
+                pairs[average.name] = other
     return pairs
 
 
@@ -67,16 +68,6 @@ def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
     name = "".join(c for c in dataset.name.casefold() if c.isalnum())
     metric = _SAME_METRIC.get((dataset.task, dataset.metric), dataset.metric)
     return dataset.task, _SAME_DATASET.get(name, name), metric, dataset.is_average
-
-
-def _members(
-    scores: Scores, average: DatasetInfo, pairs: Mapping[str, DatasetInfo] | None = None
-) -> set[str]:
-    """Return the datasets of an average; with `pairs`, by the names in the other table."""
-    names = {member.name for member in scores.members(average)}
-    if pairs is None:
-        return names
-    return {pairs[name].name if name in pairs else f"not in both: {name}" for name in names}
 
 
 def _recipe(model: ModelInfo) -> tuple[Any, ...]:

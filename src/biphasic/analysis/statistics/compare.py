@@ -23,7 +23,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
 from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
-from biphasic.analysis.statistics.pairs import Pair, all_pairs, pair_of
+from biphasic.analysis.statistics.pairs import all_pairs, pair_of
 from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
 
@@ -142,7 +142,29 @@ class Family:
         low, high = sorted((self._places[first], self._places[second]))
         # Index of the pair in `itertools.combinations`.
         place = low * len(self.order) - low * (low + 1) // 2 + high - low - 1
-        return _comparison(self, pair, place)
+        about, values = self.dataset, tuple(pair.by_seed.values())
+        interval, missing = None, "scores of single examples were not requested"
+        if self.with_examples:
+            try:
+                interval = compare_examples(self.scores, first, second, about, pair.by_seed)
+                missing = ""
+            except DataError as error:
+                missing = str(error)
+        over_examples = interval.p_value if interval and about.is_zero_shot else None
+        return ModelComparison(
+            first=first,
+            second=second,
+            dataset=about.name,
+            kind="paired" if values else "unpaired",
+            difference=pair.difference,
+            differences=values,
+            p_value=pair.p_value if over_examples is None else over_examples,
+            p_adjusted=_known(self.p_adjusted[place]),
+            p_over_seeds=_known(self.p_over_seeds[place]),
+            family_size=self.size,
+            examples=interval,
+            examples_missing=missing,
+        )
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -240,32 +262,6 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     if best is None or other is None or None in {best.half_width, other.half_width}:
         return False
     return best.low > other.high
-
-
-def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
-    about, values = family.dataset, tuple(pair.by_seed.values())
-    interval, missing = None, "scores of single examples were not requested"
-    if family.with_examples:
-        try:
-            interval = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)
-            missing = ""
-        except DataError as error:
-            missing = str(error)
-    over_examples = interval.p_value if interval and about.is_zero_shot else None
-    return ModelComparison(
-        first=pair.first,
-        second=pair.second,
-        dataset=about.name,
-        kind="paired" if values else "unpaired",
-        difference=pair.difference,
-        differences=values,
-        p_value=pair.p_value if over_examples is None else over_examples,
-        p_adjusted=_known(family.p_adjusted[place]),
-        p_over_seeds=_known(family.p_over_seeds[place]),
-        family_size=family.size,
-        examples=interval,
-        examples_missing=missing,
-    )
 
 
 def _known(p_value: float) -> float | None:

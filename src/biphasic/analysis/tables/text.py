@@ -26,8 +26,6 @@ from biphasic.analysis.tables.sentences import (
 from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.text import flat, listing, plain
 
-_PROVISIONAL = " †"
-
 
 def score_tables(scores: Scores) -> Iterator[Table]:
     """Yield a table per task: models by datasets, `mean (half-width)` in percentage points."""
@@ -42,17 +40,14 @@ def score_tables(scores: Scores) -> Iterator[Table]:
             table.add_column(Text(header), justify="right", min_width=13, overflow="fold")
         best = {dataset.name: ranked(scores, dataset.name)[:1] for dataset in datasets}
         for model in scores.models:
-            row = [_cell(scores, model.name, dataset, best[dataset.name]) for dataset in datasets]
-            table.add_row(Text(plain(model.label)), *row)
+            row = [Text(plain(model.label))]
+            for dataset in datasets:
+                score = scores.get(model.name, dataset.name) or Score(None)
+                is_provisional = score.estimate is not None and not score.is_complete
+                text = score_text(score.estimate) + (" †" if is_provisional else "")
+                row.append(Text(text, style="bold" if model.name in best[dataset.name] else ""))
+            table.add_row(*row)
         yield table
-
-
-def _cell(scores: Scores, model: str, dataset: DatasetInfo, best: list[str]) -> Text:
-    score = scores.get(model, dataset.name)
-    text = score_text(score.estimate if score is not None else None)
-    if score is not None and score.estimate is not None and not score.is_complete:
-        text += _PROVISIONAL
-    return Text(text, style="bold" if model in best else "")
 
 
 def notes(scores: Scores) -> list[str]:
