@@ -161,16 +161,6 @@ def test_custom_claims(run, tmp_path) -> None:
     assert out.startswith("m, true: T\n")
 
 
-def test_claims_in_the_old_form_are_refused_in_one_line(run, tmp_path) -> None:
-    (tmp_path / "mine.yaml").write_text("format: biphasic.claims/1\nclaims: []\n")
-    code, out, err = run("--paper", "--claims", "mine.yaml")
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: mine.yaml: claims are a Python file with functions under @claim(id, sentence); "
-        "see docs/claims.md\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

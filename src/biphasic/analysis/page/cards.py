@@ -11,6 +11,7 @@ from biphasic.analysis.figures.strips import Scale, Strip, axis, strip
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
+from biphasic.analysis.statistics.compare import ranked
 from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.tables.summary import task_line, task_notes
 from biphasic.analysis.text import points_cell
@@ -118,18 +119,11 @@ def paper_text(estimate: Estimate | None) -> str:
     return f"paper: {estimate.mean:.2f}{half_width}"
 
 
-def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
-    """Order the models that have a score on a dataset, best first; ties keep their order."""
-    by_model = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
-    scored = [(name, score.estimate) for name, score in by_model if score and score.estimate]
-    return sorted(scored, key=lambda entry: -entry[1].mean)
-
-
 def best_of(scores: Scores, dataset: str) -> set[str]:
     """Return the models with the highest mean on a dataset; none if all are equal."""
-    order = ranked(scores, dataset)
-    best = {name for name, estimate in order if estimate.mean == order[0][1].mean}
-    return set() if len(best) == len(order) > 1 else best
+    means = scores.means(dataset)
+    best = {name for name, mean in means.items() if mean == max(means.values())}
+    return set() if len(best) == len(means) > 1 else best
 
 
 def _rows(
@@ -169,7 +163,7 @@ def _fold(
     """Return all of a few rows, or the best of many in rank order and the rows to fold."""
     if len(rows) <= MOST_ROWS:
         return tuple(rows), ()
-    places = {name: place for place, (name, _) in enumerate(ranked(scores, dataset.name))}
+    places = {name: place for place, name in enumerate(ranked(scores, dataset.name))}
     inorder = sorted(rows, key=lambda row: places.get(row.model, len(rows)))
     shown = {row.model for row in inorder[:SHOWN_OF_MANY]}
     shown |= {model.name for model in scores.models if model.objective == UNTRAINED}

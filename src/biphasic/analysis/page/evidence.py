@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.page.cards import best_of, ranked
+from biphasic.analysis.page.cards import best_of
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
-from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of
+from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of, ranked
 from biphasic.analysis.statistics.variance import VarianceSplit, variance_split
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -103,17 +103,18 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
 
 def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     """Describe which arm is best on a dataset, by how much, and how certainly."""
-    order = ranked(scores, evidence.dataset.name)
+    dataset, labels = evidence.dataset.name, scores.labels
+    order = ranked(scores, dataset)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
-    labels = scores.labels
-    best = best_of(scores, evidence.dataset.name)
-    names = [short(labels[name]) for name, _ in order if name in best]
+    best = best_of(scores, dataset)
+    names = [short(labels[name]) for name in order if name in best]
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
     if names:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
         sentence = _lead(evidence, labels)
-    return Verdict(winner, points_cell(order[0][1]), sentence, _details(scores, evidence))
+    score = points_cell(scores.cells[order[0], dataset].estimate)
+    return Verdict(winner, score, sentence, _details(scores, evidence))
 
 
 def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
@@ -143,7 +144,7 @@ def _details(scores: Scores, evidence: Evidence) -> tuple[str, ...]:
 
 def _against_floor(scores: Scores, evidence: Evidence) -> str:
     """Count the trained arms that are clearly above the untrained encoder."""
-    scored = {name for name, _ in ranked(scores, evidence.dataset.name)}
+    scored = scores.means(evidence.dataset.name)
     floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in scored]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
     tests = [evidence.family.compare(name, floors[0]) for name in trained] if floors else []
@@ -163,7 +164,7 @@ def headline(
 
     Each difference is listed only if there are few tasks and arms.
     """
-    datasets = [d.name for d in scores.datasets if not d.is_average and ranked(scores, d.name)]
+    datasets = [d.name for d in scores.datasets if not d.is_average and scores.means(d.name)]
     most_tasks, most_arms = _MOST_SPELLED_OUT
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
     sentences = []
@@ -196,7 +197,7 @@ def headline(
 
 def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
     """Describe which arms are clearly above which on a dataset; empty if there are none."""
-    order = [name for name, _ in ranked(scores, evidence.dataset.name)]
+    order = ranked(scores, evidence.dataset.name)
     below: dict[tuple[str, ...], list[str]] = defaultdict(list)
     num_pairs = num_clear = 0
     for place, arm in enumerate(order):

@@ -17,10 +17,11 @@ from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles, ranked
+from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes, write_text
 
 _FADED = SeriesStyle(MUTED, "o", "-")
@@ -44,7 +45,7 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
         return records
     totals = dict.fromkeys((arm.name for arm in records.arms), 0.0)
     for dataset in scores.datasets:
-        places = {name: place for place, (name, _) in enumerate(ranked(scores, dataset.name))}
+        places = {name: place for place, name in enumerate(ranked(scores, dataset.name))}
         for name in totals:
             totals[name] += places.get(name, len(totals))
     chosen = set(sorted(totals, key=lambda name: totals[name])[:SHOWN_OF_MANY])

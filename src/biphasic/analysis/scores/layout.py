@@ -17,7 +17,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,30 +56,23 @@ class Layout:
     runs: Mapping[Cell, tuple[GridScore[Path], ...]]
     problems: tuple[Problem, ...]
 
-    @cached_property
-    def incomplete(self) -> frozenset[Cell]:
-        """Models and datasets with missing or omitted runs."""
-        grids = _expected(self.runs)
-        return frozenset(
-            cell
-            for cell, runs in self.runs.items()
-            if {(run.rate, run.seed) for run in runs} != grids[cell[1]]
-        )
-
     def scores(self, convention: Convention = "standard") -> Scores:
         """Return the scores, with the average over each task with several datasets."""
         chosen = {cell: best_per_seed(runs) for cell, runs in self.runs.items()}
         models = dict.fromkeys(model for model, _ in self.runs)
+        grids = _expected(self.runs)
         scores = Scores(
             source=self.folder.name,
             convention=convention,
             models=tuple(model_from_name(name) for name in models),
             datasets=tuple(self.datasets.values()),
             cells={
-                cell: score_of_grid(
-                    runs, convention=convention, is_complete=cell not in self.incomplete
+                (model, dataset): score_of_grid(
+                    runs,
+                    convention=convention,
+                    is_complete={(run.rate, run.seed) for run in runs} == grids[dataset],
                 )
-                for cell, runs in self.runs.items()
+                for (model, dataset), runs in self.runs.items()
             },
             examples=_example_reader(chosen),
         )

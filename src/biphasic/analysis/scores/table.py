@@ -189,6 +189,15 @@ class Scores:
         """Return one score; None if it is unknown."""
         return self.cells.get((model, dataset))
 
+    def means(self, dataset: str) -> dict[str, float]:
+        """Return the means of the models that have a score on a dataset, in percentage points."""
+        scored = ((model.name, self.get(model.name, dataset)) for model in self.models)
+        return {
+            name: score.estimate.mean
+            for name, score in scored
+            if score is not None and score.estimate is not None
+        }
+
     @cached_property
     def distinct(self) -> tuple[ModelInfo, ...]:
         """The models without duplicates, each under its first name."""

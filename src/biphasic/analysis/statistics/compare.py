@@ -229,14 +229,9 @@ def _bonferroni(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
     """Return the names of the models that have a score, best first; ties keep their order."""
-    means: dict[str, float] = {}
-    asked = None if models is None else set(models)
-    for model in scores.models:
-        score = scores.get(model.name, dataset)
-        is_asked = asked is None or model.name in asked
-        if is_asked and score is not None and score.estimate is not None:
-            means[model.name] = score.estimate.mean
-    return sorted(means, key=lambda name: -means[name])
+    means = scores.means(dataset)
+    asked = means if models is None else set(models)
+    return sorted((name for name in means if name in asked), key=lambda name: -means[name])
 
 
 def indistinguishable(

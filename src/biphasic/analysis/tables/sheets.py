@@ -102,12 +102,8 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     Models that share the highest mean are all best. Nothing is marked if fewer than two have a
     score, or all are equal.
     """
-    means = {
-        model.name: score.estimate.mean
-        for model in models
-        if (score := scores.get(model.name, dataset.name)) is not None
-        and score.estimate is not None
-    }
+    names = {model.name for model in models}
+    means = {name: mean for name, mean in scores.means(dataset.name).items() if name in names}
     if len(set(means.values())) < 2:
         return {}
     level = indistinguishable(scores, dataset.name, models=[*means])
