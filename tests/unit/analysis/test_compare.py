@@ -15,7 +15,6 @@ from made_scores import (
 )
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, with_averages
 from biphasic.analysis.statistics.compare import family_of, holm, indistinguishable, ranked
 from biphasic.analysis.statistics.pairs import all_pairs
@@ -187,21 +186,6 @@ def test_welch_agrees_with_scipy():
     assert found.p_value == pytest.approx(expected.pvalue)
     interval = expected.confidence_interval()
     assert (found.difference.low, found.difference.high) == pytest.approx(tuple(interval))
-
-
-def test_with_the_paper_s_convention_overlap_marks_ties_with_the_best():
-    scores = paper_scores()
-    names = [model.name for model in scores.select(group="base", size="1B")]
-    best, *others = ranked(scores, "SC Average", models=names)
-    top = scores.get(best, "SC Average").estimate
-    expected = {
-        name
-        for name in others
-        if (found := scores.get(name, "SC Average").estimate).mean + found.half_width
-        >= top.mean - top.half_width
-    }
-    assert indistinguishable(scores, "SC Average", models=names) == expected
-    assert 0 < len(expected) < len(others)
 
 
 def test_by_the_standard_convention_a_clear_comparison_decides():
