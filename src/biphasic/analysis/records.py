@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -132,12 +132,9 @@ class StudyRecords:
         """The tasks in the study's order."""
         return self.study.tasks
 
-    def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
-        """Group outcomes by arm and task."""
-        return self._by_cell
-
     @cached_property
-    def _by_cell(self) -> dict[tuple[str, str], tuple[Outcome, ...]]:
+    def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
+        """Outcomes by arm and task."""
         groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
         for outcome in self.outcomes:
             groups[outcome.run.arm, outcome.run.task].append(outcome)
@@ -171,18 +168,8 @@ class _StateReader:
         self._folder = folder
         self._problems = problems
         self._heldout_sha256 = heldout_sha256
-        self._states: dict[str, StateRecord | None] = {}
-        self._lines: dict[str, SegmentLines] = {}
-
-    def state(self, identity: str) -> StateRecord | None:
-        if identity not in self._states:
-            self._states[identity] = self._read_state(identity)
-        return self._states[identity]
-
-    def lines(self, identity: str) -> SegmentLines:
-        if identity not in self._lines:
-            self._lines[identity] = self._read_lines(identity)
-        return self._lines[identity]
+        self.state = cache(self._read_state)
+        self.lines = cache(self._read_lines)
 
     def _read_state(self, identity: str) -> StateRecord | None:
         path = self._folder / identity / "state.json"
@@ -220,7 +207,8 @@ class _StateReader:
                     Problem("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
                 )
             return SegmentLines()
-        if not _matches_manifest(path, self._problems):
+        if damage := check_file(path):
+            self._problems.append(Problem("damaged", damage))
             return SegmentLines()
         damaged: list[str] = []
         lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
@@ -283,12 +271,17 @@ def _segments(arm: ArmRecord, states: _StateReader) -> tuple[TrainedSegment, ...
     return tuple(segments)
 
 
+def describe_run(run: RunRecord) -> str:
+    """Name a run in messages."""
+    return f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
+
+
 def _load_outcomes(study: StudyRecord, folder: Path, problems: list[Problem]) -> Iterable[Outcome]:
     arms = {arm.name: arm for arm in study.arms}
     metrics = {task.name: task.metric for task in study.tasks}
     seen: set[tuple[str, str, float, int]] = set()
     for run in study.runs:
-        where = f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
+        where = describe_run(run)
         if run.arm not in arms or run.task not in metrics:
             problems.append(Problem("damaged", f"{where}: no such arm or task; skipped"))
             continue
@@ -358,13 +351,6 @@ def _note_damage(folder: Path, problems: list[Problem]) -> None:
             Problem("damaged", f"{damage}; {remedy}")
             for damage in damaged_files(folder, folder / MANIFEST, hashes=False)
         ]
-
-
-def _matches_manifest(path: Path, problems: list[Problem]) -> bool:
-    text = check_file(path)
-    if text:
-        problems.append(Problem("damaged", text))
-    return not text
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

@@ -98,12 +98,14 @@ def points(score: float) -> str:
 
 
 def score_cell(estimate: Estimate | None) -> str:
-    """Format `mean (±half-width)` in percentage points; without an interval only the mean."""
-    return "–" if estimate is None else points_cell(estimate.in_points)
+    """Format shares as `mean (±half-width)` in percentage points, or the mean alone."""
+    return points_cell(estimate and estimate.in_points)
 
 
-def points_cell(estimate: Estimate) -> str:
+def points_cell(estimate: Estimate | None) -> str:
     """Format an estimate already in percentage points, like `score_cell`."""
+    if estimate is None:
+        return "–"
     width = "" if estimate.half_width is None else f" (±{estimate.half_width:.2f})"
     return f"{estimate.mean:.2f}{width}"
 
@@ -123,17 +125,16 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
-def round_step(least: float, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)) -> float:
-    """Return the smallest of some sizes times a power of ten that is at least `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(size * power for size in sizes if size * power >= least)
-
-
 def round_ticks(
     low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
 ) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` of them."""
-    step = round_step((high - low) / most, sizes)
+    """Return round numbers from `low` to `high`, about `most` of them.
+
+    They are multiples of one of some sizes times a power of ten.
+    """
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(size * power for size in sizes if size * power >= least)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [round(index * step, 6) for index in range(first, last + 1)]
 
@@ -201,6 +202,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def listing(names: list[str]) -> str:
-    """Join names as `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+def exact(number: float | None) -> str:
+    """Format a number so that it reads back exactly; None is empty."""
+    return "" if number is None else repr(number)
+
+
+def listing(names: Sequence[str], *, most: int | None = None) -> str:
+    """Join names as `a, b and c`; those beyond `most` are counted, as in `a, b and 3 others`."""
+    parts = [*names[:most]]
+    if len(parts) < len(names):
+        parts.append(count(len(names) - len(parts), "other"))
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

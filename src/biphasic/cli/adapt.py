@@ -8,10 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from biphasic.cli.options import (
+    CheckpointEvery,
+    Compute,
     Device,
     PrintConfig,
     Quiet,
+    Revision,
     SkipSteps,
+    StoreRoot,
     Wandb,
     echo,
     progress_console,
@@ -65,24 +69,13 @@ def adapt_command(
     seed: Annotated[
         int | None, typer.Option(help="Seed of masks and data order. Default: the state's, else 0.")
     ] = None,
-    compute: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Compute settings: processes=N to split the rows over N processes, "
-            "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
-            "activation_checkpointing=true, "
-            "compile=true.",
-        ),
-    ] = None,
+    compute: Compute = None,
     format: Annotated[
         str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
     ] = "sentence-transformers",
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
-    ] = 200,
-    root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+    revision: Revision = None,
+    checkpoint_every: CheckpointEvery = 200,
+    root: StoreRoot = Path("runs"),
     device: Device = None,
     skip_steps: SkipSteps = None,
     wandb: Wandb = None,

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import ByPretraining, echo
-from biphasic.cli.results import chosen_convention, read_scores
-
-_WIDEST = 10_000  # characters; no table is wider
+from biphasic.cli.options import ByPretraining, ConventionOption, echo
+from biphasic.cli.results import chosen_convention, print_table, read_scores
 
 
 def analyze_command(
@@ -20,13 +18,7 @@ def analyze_command(
             help="A study's folder, or one with results/MODEL/TASK/DATASET/lrX_sdS/results.json."
         ),
     ],
-    convention: Annotated[
-        str | None,
-        typer.Option(
-            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-            "Default: the study's, else standard."
-        ),
-    ] = None,
+    convention: ConventionOption = None,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Test whether the best model differs from the next best."),
@@ -48,9 +40,6 @@ def analyze_command(
     """Print means with 95 % intervals, and list excluded results."""
     import json
 
-    from rich.console import Console
-    from rich.measure import Measurement
-
     from biphasic.analysis.scores.table import at_one_rate
     from biphasic.analysis.statistics.replicates import over_pretraining
     from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
@@ -65,13 +54,8 @@ def analyze_command(
     if as_json:
         echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
         return
-    console = Console()
     for table in score_tables(scores):
-        if not console.is_terminal:
-            # Files and pipes have no width: avoid wrapping numbers.
-            unbounded = console.options.update(width=_WIDEST)
-            console.width = Measurement.get(console, unbounded, table).maximum
-        console.print(table)
+        print_table(table)
     echo("\n".join(notes(scores)))
     if compare:
         for line in comparison_lines(scores, with_examples=examples):

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import ByPretraining, echo
+from biphasic.cli.options import ByPretraining, ConventionOption, echo
 from biphasic.cli.results import chosen_convention, read_scores
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from biphasic.analysis.claims import Claim, ClaimResult
-    from biphasic.analysis.claims.render import Changes
     from biphasic.analysis.scores.table import Scores
     from biphasic.records import Convention
 
@@ -33,13 +32,7 @@ def claims_command(
     paper: Annotated[
         bool, typer.Option("--paper", help="Check the reference study's published table instead.")
     ] = False,
-    convention: Annotated[
-        str | None,
-        typer.Option(
-            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-            "Default: the study's, else standard."
-        ),
-    ] = None,
+    convention: ConventionOption = None,
     claims: Annotated[
         Path | None,
         typer.Option(
@@ -63,9 +56,18 @@ def claims_command(
     """
     import json
 
+    from rich.console import Console
+    from rich.text import Text
+
     from biphasic.analysis.claims import changed_verdicts, claims_report, restated
-    from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
+    from biphasic.analysis.claims.render import (
+        claims_json,
+        claims_lines,
+        claims_markdown,
+        closing_lines,
+    )
     from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.text import flat
 
     chosen = _chosen(claims, only or ())
     rule = chosen_convention(convention)
@@ -79,8 +81,13 @@ def claims_command(
         echo(json.dumps(claims_json(results, scores, changes), indent=1))
     elif as_markdown:
         echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
-    elif _is_terminal():
-        _print_table(results, scores, changes, with_details=details)
+    elif (console := Console(highlight=False)).is_terminal:
+        for heading, is_decided in (("Numbers", True), ("What is missing", False)):
+            rows = [one for one in results if (one.verdict != "undecided") is is_decided]
+            if rows:
+                console.print(_table(rows, heading, with_details=details))
+        for line in closing_lines(results, scores, changes):
+            console.print(Text(flat(line)))
     else:
         lines = claims_lines(results, scores, changes, with_details=details)
         echo("\n".join(lines))
@@ -114,32 +121,6 @@ def _chosen(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
         if name not in known:
             raise ConfigError(f"--only {name}: no such claim{nearest(name, known)}")
     return tuple(claim for claim in claims if not only or claim.id in only)
-
-
-def _is_terminal() -> bool:
-    from rich.console import Console
-
-    return Console().is_terminal
-
-
-def _print_table(
-    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
-) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from biphasic.analysis.claims.render import closing_lines
-    from biphasic.analysis.text import flat
-
-    console = Console(highlight=False)
-    decided = [result for result in results if result.verdict != "undecided"]
-    undecided = [result for result in results if result.verdict == "undecided"]
-    if decided:
-        console.print(_table(decided, "Numbers", with_details=with_details))
-    if undecided:
-        console.print(_table(undecided, "What is missing", with_details=with_details))
-    for line in closing_lines(results, scores, changes):
-        console.print(Text(flat(line)))
 
 
 def _table(results: Sequence[ClaimResult], heading: str, *, with_details: bool) -> Table:

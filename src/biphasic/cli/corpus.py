@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Quiet, echo, progress_console
+from biphasic.cli.options import Copies, Quiet, echo, progress_console
 
 if TYPE_CHECKING:
     from biphasic.data.building.blend import BuildProgress
@@ -77,9 +77,7 @@ def corpus_build(
         float | None,
         typer.Option(help="Fraction of documents to hold out, by hash. Default: 0.01."),
     ] = None,
-    copies: Annotated[
-        Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
-    ] = None,
+    copies: Copies = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Tokenizer processes. Default: one per core.")
     ] = None,
@@ -138,7 +136,8 @@ def corpus_inspect(
 
     if _is_build(folder) and not (folder / RECORD).is_file():
         echo(f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again", err=True)
-    tokenizer_folder = _tokenizer_of(folder)
+    beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
+    tokenizer_folder = next((place for place in beside if place.is_dir()), None)
     tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
     for part in _parts(folder):
         summary = inspect_corpus(
@@ -250,12 +249,6 @@ def _parts(folder: Path) -> list[Path]:
     """Return the corpora in a folder: train and heldout, or the folder itself."""
     parts = [folder / split for split in _SPLITS if (folder / split).is_dir()]
     return parts or [folder]
-
-
-def _tokenizer_of(folder: Path) -> Path | None:
-    """Return the tokenizer next to a corpus, if any."""
-    places = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
-    return next((place for place in places if place.is_dir()), None)
 
 
 def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | None) -> None:

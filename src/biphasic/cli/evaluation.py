@@ -1,11 +1,8 @@
-"""The `biphasic evaluate` command: run and print evaluations."""
+"""Printing of evaluations."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -15,87 +12,11 @@ from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import count, metric_name, points_cell, rate, truncations
 from biphasic.cli.options import echo
-from biphasic.config import parse_overrides
 from biphasic.errors import visible
-from biphasic.evaluation.evaluate import Evaluation, evaluate_all, known_convention
-from biphasic.evaluation.plan import task_from_text
-from biphasic.records import ZERO_SHOT, Convention
-from biphasic.study.run.run import default_workers
-from biphasic.study.spec.resolved import evaluation_text
-from biphasic.study.spec.study import PAPER, TaskConfig
+from biphasic.evaluation.evaluate import Evaluation
+from biphasic.records import ZERO_SHOT
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
-
-
-def evaluate_tasks(
-    model: str,
-    tasks: Sequence[str],
-    *,
-    root: Path,
-    learning_rates: Sequence[float] | None,
-    seeds: Sequence[int] | None,
-    overrides: Iterable[str],
-    is_paper: bool,
-    revision: str | None,
-    copies: Path | None,
-    num_workers: int | None,
-    convention: str,
-    console: Console,
-    device: str | None = None,
-) -> Iterator[Evaluation]:
-    """Evaluate a model on several tasks; check all inputs before the first runs.
-
-    Raises:
-        ConfigError: A setting is invalid.
-    """
-    return evaluate_all(
-        model,
-        _tasks(tasks, copies=copies, settings=parse_overrides(overrides)),
-        learning_rates=learning_rates,
-        seeds=seeds,
-        protocol=PAPER if is_paper else None,
-        revision=revision,
-        convention=cast(Convention, convention),
-        root=root,
-        num_workers=num_workers or default_workers(device=device),
-        device=device,
-        console=console,
-    )
-
-
-def evaluation_config(
-    tasks: Sequence[str],
-    *,
-    learning_rates: Sequence[float] | None,
-    seeds: Sequence[int] | None,
-    overrides: Iterable[str],
-    is_paper: bool,
-    copies: Path | None,
-    convention: str,
-) -> str:
-    """Return the full settings of `evaluate_tasks` as YAML.
-
-    Raises:
-        ConfigError: A setting is invalid.
-    """
-    settings = parse_overrides(overrides)
-    return evaluation_text(
-        _tasks(tasks, copies=copies, settings=settings),
-        learning_rates=learning_rates,
-        seeds=seeds,
-        protocol=settings,
-        is_paper=is_paper,
-        convention=known_convention(convention),
-    )
-
-
-def _tasks(
-    tasks: Sequence[str], *, copies: Path | None, settings: dict[str, Any]
-) -> list[TaskConfig]:
-    return [
-        task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
-        for task in tasks
-    ]
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:
@@ -115,8 +36,11 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     lost = {r.seed for r in evaluation.results} - {r.seed for r in evaluation.selected}
     if lost:
         echo(f"  excluded {count(len(lost), 'seed')}: every rate diverged", err=True)
-    for name, value in _other_metrics(evaluation).items():
-        echo(f"  {metric_name(name)}: {100 * value:.2f}")
+    tests = [result.test or {} for result in evaluation.selected]
+    for name in tests[0]:
+        if name != evaluation.metric:
+            mean = sum(test[name] for test in tests) / len(tests)
+            echo(f"  {metric_name(name)}: {100 * mean:.2f}")
     for pair, number in info.overlaps.items():
         earlier, later = pair.split("/")
         echo(f"  also in {earlier}: {count(number, 'example')} of {later}")
@@ -152,16 +76,6 @@ def _chosen_rates(evaluation: Evaluation) -> str:
         if edge in chosen
     ]
     return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
-
-
-def _other_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return the mean of each secondary metric over the selected runs."""
-    tests = [result.test or {} for result in evaluation.selected]
-    return {
-        name: sum(test[name] for test in tests) / len(tests)
-        for name in tests[0]
-        if name != evaluation.metric
-    }
 
 
 def _type_table(evaluation: Evaluation) -> Table | None:

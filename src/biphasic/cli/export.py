@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, echo, precision_dtype, progress_console, renamed
-
-if TYPE_CHECKING:
-    from biphasic.export.push import PushPlan
+from biphasic.cli.options import (
+    Quiet,
+    Revision,
+    echo,
+    precision_dtype,
+    progress_console,
+    renamed,
+)
 
 
 def export_command(
@@ -34,7 +38,7 @@ def export_command(
     max_shard_size: Annotated[
         str, typer.Option(help="Split larger weights into several files.")
     ] = "5GB",
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    revision: Revision = None,
     quiet: Quiet = False,
     dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
@@ -77,14 +81,6 @@ def push_command(
     from biphasic.export.push import plan_push, push
 
     plan = plan_push(folder, repository, private=private, revision=revision)
-    _print_plan(plan)
-    if not go:
-        echo("nothing uploaded; add --go to upload")
-        return
-    echo(push(plan))
-
-
-def _print_plan(plan: PushPlan) -> None:
     width = max(len(name) for name, _ in plan.files)
     for name, size in plan.files:
         echo(f"  {name:<{width}}  {size:>15,} bytes")
@@ -93,3 +89,7 @@ def _print_plan(plan: PushPlan) -> None:
     echo(f"{len(plan.files)} files, {plan.num_bytes:,} bytes, to {where}{visible}")
     for warning in plan.warnings:
         echo(f"warning: {warning}", err=True)
+    if not go:
+        echo("nothing uploaded; add --go to upload")
+        return
+    echo(push(plan))

@@ -24,10 +24,14 @@ from biphasic.cli.estimate import estimate_command
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.options import (
     HELP,
+    CheckpointEvery,
+    Compute,
+    Copies,
     Device,
     FinetuneWorkers,
     PrintConfig,
     Quiet,
+    Revision,
     Root,
     SkipSteps,
     Wandb,
@@ -102,22 +106,11 @@ def pretrain_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=micro."),
     ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
-    ] = 200,
+    checkpoint_every: CheckpointEvery = 200,
     heldout_every: Annotated[
         int, typer.Option(min=0, help="Steps between held-out evaluations; 0 for the end only.")
     ] = 100,
-    compute: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Compute settings: processes=N to split the rows over N processes, "
-            "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
-            "activation_checkpointing=true, "
-            "compile=true.",
-        ),
-    ] = None,
+    compute: Compute = None,
     device: Device = None,
     max_time: Annotated[
         str | None,
@@ -207,11 +200,8 @@ def evaluate_command(
         bool,
         typer.Option("--paper", help="Use the reference study's protocol; see docs/protocol.md."),
     ] = False,
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
-    copies: Annotated[
-        Path | None,
-        typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
-    ] = None,
+    revision: Revision = None,
+    copies: Copies = None,
     workers: FinetuneWorkers = None,
     convention: Annotated[
         str,
@@ -225,35 +215,43 @@ def evaluate_command(
 
     Scores have 95 % intervals.
     """
-    from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
+    from typing import cast
 
+    from biphasic.cli.evaluation import print_evaluation
+    from biphasic.config import parse_overrides
+    from biphasic.evaluation.evaluate import evaluate_all, known_convention
+    from biphasic.evaluation.plan import task_from_text
+    from biphasic.records import Convention
+    from biphasic.study.run.run import default_workers
+    from biphasic.study.spec.resolved import evaluation_text
+    from biphasic.study.spec.study import PAPER
+
+    settings = parse_overrides(overrides or ())
+    changes = {"copies": copies, "protocol": settings}
+    chosen = [task_from_text(task).model_copy(update=changes) for task in tasks]
     if print_config:
-        text = evaluation_config(
-            tasks,
+        text = evaluation_text(
+            chosen,
             learning_rates=rates,
             seeds=seeds,
-            overrides=overrides or (),
+            protocol=settings,
             is_paper=paper,
-            copies=copies,
-            convention=convention,
+            convention=known_convention(convention),
         )
         echo(text, nl=False)
         return
-    console = progress_console(quiet=quiet)
-    evaluations = evaluate_tasks(
+    evaluations = evaluate_all(
         model,
-        tasks,
-        root=root,
+        chosen,
         learning_rates=rates,
         seeds=seeds,
-        overrides=overrides or (),
-        is_paper=paper,
+        protocol=PAPER if paper else None,
         revision=revision,
-        copies=copies,
-        num_workers=workers,
-        convention=convention,
+        convention=cast(Convention, convention),
+        root=root,
+        num_workers=workers or default_workers(device=device),
         device=device,
-        console=console,
+        console=progress_console(quiet=quiet),
     )
     failed = False
     for evaluation in evaluations:

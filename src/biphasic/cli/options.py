@@ -64,6 +64,29 @@ Wandb = Annotated[
         "Needs the extra 'wandb'.",
     ),
 ]
+Compute = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Compute settings: processes=N to split the rows over N processes, "
+        "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
+        "activation_checkpointing=true, "
+        "compile=true.",
+    ),
+]
+CheckpointEvery = Annotated[int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+Copies = Annotated[
+    Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
+]
+StoreRoot = Annotated[Path, typer.Option(help="Folder of the store.")]
+ConventionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+        "Default: the study's, else standard."
+    ),
+]
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every command's context."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print results and errors only.")]

@@ -10,6 +10,8 @@ import typer
 from biphasic.cli.options import echo
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from biphasic.analysis.records import Problem
     from biphasic.analysis.scores.table import Scores
     from biphasic.records import Convention
@@ -63,9 +65,6 @@ def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tu
 
 def show_outcome(outcome: StudyOutcome) -> None:
     """Print a study's table and failures; exit with code 1 if a job failed."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
     from biphasic.analysis.records import load_study
     from biphasic.analysis.tables.results import format_table
     from biphasic.study.paths import STORE
@@ -73,20 +72,27 @@ def show_outcome(outcome: StudyOutcome) -> None:
     if outcome.is_stopped:
         echo(f"report: {shown(outcome.report)}")
         raise typer.Exit(INTERRUPTED)  # main() prints the message
-    console = Console()
     table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
-    if not console.is_terminal:
-        # Files and pipes have no width: avoid wrapping numbers.
-        unbounded = console.options.update(width=_WIDEST)
-        console.width = Measurement.get(console, unbounded, table).maximum
     if outcome.num_executed == 0 and not outcome.failures:
-        console.print("all finished; nothing to do", highlight=False)
-    console.print(table)
+        echo("all finished; nothing to do")
+    print_table(table)
     echo(f"report: {shown(outcome.report)}")
     if outcome.failures:
         for failure in outcome.failures:
             echo(f"failed: {failure}", err=True)
         raise typer.Exit(1)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; files and pipes have no width, so numbers in them are not wrapped."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    if not console.is_terminal:
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
+    console.print(table)
 
 
 def shown(path: Path) -> str:

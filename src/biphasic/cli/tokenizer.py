@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from biphasic.cli.options import echo
 from biphasic.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from biphasic.data.text.sources import SourceConfig
-    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 tokenizer_app = typer.Typer(help="Train tokenizers and check them.", no_args_is_help=True)
 
@@ -40,7 +36,7 @@ def train_command(
 ) -> None:
     """Train a byte-level BPE tokenizer on all text of the sources."""
     from biphasic.config import parse_config
-    from biphasic.data.text.sources import SourceConfig, source_origin
+    from biphasic.data.text.sources import SourceConfig, read_documents, source_origin
     from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
     from biphasic.files import digest, is_complete, verify_folder
 
@@ -62,16 +58,26 @@ def train_command(
             )
         echo(f"tokenizer: {out} (already made from the same sources)")
         return
-    read = _Reading(parsed, hub_copies)
-    tokenizer = train_tokenizer(read.texts(), vocab_size=vocab_size)
-    if not read.num_bytes:
+    num_documents = num_bytes = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal num_documents, num_bytes
+        for source in parsed:
+            for document in read_documents(source, copies=hub_copies):
+                if document.split != "heldout":
+                    num_documents += 1
+                    num_bytes += len(document.text.encode())
+                    yield document.text
+
+    tokenizer = train_tokenizer(texts(), vocab_size=vocab_size)
+    if not num_bytes:
         raise DataError(f"{', '.join(sources)}: no text to train on")
     write_tokenizer(tokenizer, out, made_from=made_from)
-    echo(
-        f"read {read.num_documents:,} documents, {read.num_bytes / 1e6:,.1f} MB of text\n"
-        f"vocabulary: {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"
-        f"tokenizer: {out}"
-    )
+    echo(f"read {num_documents:,} documents, {num_bytes / 1e6:,.1f} MB of text")
+    fewer = f", not {vocab_size:,}: the text has no more pairs to merge"
+    is_full = tokenizer.vocab_size == vocab_size
+    echo(f"vocabulary: {tokenizer.vocab_size:,} entries{'' if is_full else fewer}")
+    echo(f"tokenizer: {out}")
 
 
 @tokenizer_app.command("check")
@@ -99,28 +105,3 @@ def check_command(
     num_entries = max(loaded.vocab_size, choice.token_id + 1)
     echo(f"{'vocabulary':<13} {num_entries:,} ids")
     echo(f"{'bytes per id':<13} {2 if num_entries <= 1 << 16 else 4}")
-
-
-class _Reading:
-    """Read the texts of sources and count them."""
-
-    def __init__(self, sources: list[SourceConfig], copies: Path | None) -> None:
-        self._sources, self._copies = sources, copies
-        self.num_documents = self.num_bytes = 0
-
-    def texts(self) -> Iterator[str]:
-        """Yield every text that its source does not hold out."""
-        from biphasic.data.text.sources import read_documents
-
-        for source in self._sources:
-            for document in read_documents(source, copies=self._copies):
-                if document.split != "heldout":
-                    self.num_documents += 1
-                    self.num_bytes += len(document.text.encode())
-                    yield document.text
-
-
-def _shortfall(tokenizer: TextTokenizer, vocab_size: int) -> str:
-    if tokenizer.vocab_size == vocab_size:
-        return ""
-    return f", not {vocab_size:,}: the text has no more pairs to merge"

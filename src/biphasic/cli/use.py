@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from biphasic.cli.options import (
+    Copies,
     Device,
     FinetuneWorkers,
     Quiet,
+    Revision,
+    StoreRoot,
     echo,
     precision_dtype,
     progress_console,
@@ -18,7 +21,6 @@ from biphasic.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from biphasic.export.finetuned.write import FinetunedFolder
     from biphasic.tasks.embedding import Precision
 
 _FORMS = {
@@ -65,12 +67,9 @@ def finetune_command(
             "max_seqlen=256, precision=bf16, batching=padded.",
         ),
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
-    copies: Annotated[
-        Path | None,
-        typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
-    ] = None,
-    root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+    revision: Revision = None,
+    copies: Copies = None,
+    root: StoreRoot = Path("runs"),
     workers: FinetuneWorkers = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -79,6 +78,8 @@ def finetune_command(
 
     The best model is the one with the highest validation score.
     """
+    from biphasic.analysis.text import metric_name, rate
+    from biphasic.cli.evaluation import print_evaluation
     from biphasic.config import parse_overrides
     from biphasic.evaluation.plan import task_from_text
     from biphasic.export.finetuned.write import finetune
@@ -87,26 +88,18 @@ def finetune_command(
     console = progress_console(quiet=quiet)
     settings: dict[str, Any] = parse_overrides(overrides or ())
     chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
-    _print_finetuned(
-        finetune(
-            model,
-            chosen,
-            out,
-            learning_rates=rates,
-            seeds=seeds,
-            revision=revision,
-            root=root,
-            num_workers=workers or default_workers(device=device),
-            device=device,
-            console=console,
-        )
+    finetuned = finetune(
+        model,
+        chosen,
+        out,
+        learning_rates=rates,
+        seeds=seeds,
+        revision=revision,
+        root=root,
+        num_workers=workers or default_workers(device=device),
+        device=device,
+        console=console,
     )
-
-
-def _print_finetuned(finetuned: FinetunedFolder) -> None:
-    from biphasic.analysis.text import metric_name, rate
-    from biphasic.cli.evaluation import print_evaluation
-
     print_evaluation(finetuned.evaluation)
     record = finetuned.record
     by_split = {"validation": finetuned.validation, "test": finetuned.test}
@@ -201,7 +194,7 @@ def encode_command(
     precision: Annotated[
         str | None, typer.Option(help="Compute precision: fp32 or bf16. Default: fp32.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    revision: Revision = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     device: Device = None,
     quiet: Quiet = False,

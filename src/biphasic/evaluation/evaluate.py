@@ -11,8 +11,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 from rich.console import Console
 
+from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import Outcome
-from biphasic.analysis.scores.runs import Estimate, estimate, scores_on_test, select
+from biphasic.analysis.scores.runs import scores_on_test, select
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import plan_evaluation

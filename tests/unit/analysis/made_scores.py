@@ -42,6 +42,12 @@ def example_reader(matrices, *, ids=None):
     return read
 
 
+def scores_with_examples(matrices, **options):
+    """Return the scores of `{model: [num_seeds, num_examples]}`, with their examples."""
+    by_model = {name: 100 * np.asarray(rows).mean(axis=1) for name, rows in matrices.items()}
+    return made_scores(by_model, reader=example_reader(matrices), **options)
+
+
 def compare_arms(
     scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
 ) -> ModelComparison | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from biphasic.analysis.claims import Check, Claim, ClaimResult, Table, claims_report
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
@@ -91,3 +92,10 @@ def miniature() -> Scores:
         for dataset in datasets
     }
     return Scores("miniature", "paper", (*small.values(), *extra), datasets, cells)
+
+
+def ask(scores: Scores, *questions: Callable[[Table], Check]) -> ClaimResult:
+    """Return the result of a claim with these questions."""
+    claim = Claim("mine", "A sentence.", lambda table: [question(table) for question in questions])
+    (result,) = claims_report(scores, claims=[claim])
+    return result

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from docs_page import DOCS, table_rows
 
 from biphasic.analysis.claims import claims_report, paper_claims, restated
 from biphasic.analysis.claims.levels import FACTORS
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import main
 
-PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
+PAGE = DOCS / "claims.md"
 
 
 def block(name: str, language: str) -> str:
@@ -22,14 +22,6 @@ def block(name: str, language: str) -> str:
     )
     assert found is not None
     return found[1]
-
-
-def table(name: str) -> list[str]:
-    """The rows of the table after a marker."""
-    pattern = rf"<!-- {name} -->\n\n(?:[^\n]*\n){{2}}(.*?)\n<!-- end -->"
-    found = re.search(pattern, PAGE.read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    return found[1].splitlines()
 
 
 def test_the_example_prints_the_output_in_the_page(monkeypatch, capsys, tmp_path) -> None:
@@ -50,12 +42,12 @@ def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
             claims_report(paper), claims_report(restated(paper, "standard")), strict=True
         )
     ]
-    assert table("verdicts") == rows
+    assert table_rows("claims.md", "verdicts") == rows
 
 
 def test_the_page_has_the_readings_of_ambiguous_claims() -> None:
     rows = [f"| {claim.id} | {claim.reading} |" for claim in paper_claims() if claim.reading]
-    assert table("readings") == rows
+    assert table_rows("claims.md", "readings") == rows
     assert {row.split()[1] for row in rows} == {"C05", "C09", "C12", "C17"}
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_table import model, table
+from small_table import ask, model, table
 
 from biphasic.analysis.claims import (
     Check,
-    Claim,
-    ClaimResult,
     Comparison,
     Table,
     bounds,
@@ -29,12 +27,6 @@ from biphasic.errors import ConfigError
 
 MLM, CLM, MIX = {"objective": "MLM"}, {"objective": "CLM"}, {"objective": "CLM+MLM"}
 Question = Callable[[Table], Check]
-
-
-def ask(scores: Scores, *questions: Question) -> ClaimResult:
-    claim = Claim("mine", "A sentence.", lambda table: [ask(table) for ask in questions])
-    (result,) = claims_report(scores, claims=[claim])
-    return result
 
 
 def held(scores: Scores, question: Question) -> list[bool | None]:

@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from made_scores import made_scores
-from small_table import model
+from small_table import ask, model
 
-from biphasic.analysis.claims import (
-    Check,
-    Claim,
-    ClaimResult,
-    Table,
-    bounds,
-    changed_verdicts,
-    claims_report,
-)
+from biphasic.analysis.claims import Check, Table, bounds, changed_verdicts
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.compare import family_of
 
@@ -35,12 +27,6 @@ def table(cells: dict[Any, Any], *infos: Any) -> Scores:
 
 MLM, CLM = {"objective": "MLM"}, {"objective": "CLM"}
 Question = Callable[[Table], Check]
-
-
-def ask(scores: Scores, question: Question) -> ClaimResult:
-    claim = Claim("mine", "A sentence.", lambda table: [question(table)])
-    (result,) = claims_report(scores, claims=[claim])
-    return result
 
 
 def around(mean: float, *, width: float = 1.0, shift: int = 0) -> list[float]:

@@ -4,12 +4,11 @@ Five models, five seeds, ten pairs. Each family is drawn so that all models have
 score; what differs between them is luck of seeds, of test examples, or of both together.
 """
 
-import re
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from docs_page import table_rows
 from made_scores import made_scores
 from scipy.special import ndtri
 
@@ -122,9 +121,7 @@ NOT_HELD = {
 
 def on_the_page():
     """Return the shares of docs/statistics.md by name."""
-    page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text(encoding="utf-8")
-    pattern = r"<!-- families -->\n\n(?:[^\n]*\n){2}(.*?)\n<!-- end -->"
-    rows = re.search(pattern, page, re.DOTALL)[1].splitlines()
+    rows = table_rows("statistics.md", "families")
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return {name: float(share.removesuffix(" %")) / 100 for name, share, _ in cells}
 

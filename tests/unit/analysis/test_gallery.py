@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_study import FakeStudy
-from grid_scores import DATASETS, grid_models, grid_scores
+from grid_scores import grid_models, grid_scores
 from typer.testing import CliRunner
 
 from biphasic.analysis.figures.catalog import score_figures, without_records
@@ -101,30 +101,12 @@ def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
     assert run(*arguments).exit_code == 0
     assert hashes(study / "gallery") == before
     elsewhere = tmp_path / "elsewhere"
-    run(*arguments, "--out", elsewhere, "--convention", "paper", "--paper")
-    assert "1.96 standard errors" in (elsewhere / "tables.md").read_text("utf-8")
-
-
-def test_biphasic_figures_reports_that_no_dataset_matches_the_paper(tmp_path):
-    study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
-    result = run("figures", study, "--format", "csv", "--paper")
+    options = ("--format", "md", "--format", "csv", "--convention", "paper", "--paper")
+    result = run("figures", study, "--out", elsewhere, *options)
     assert "no dataset and metric of this study match the reference study" in result.output
-    rows = csv.DictReader((study / "gallery/tables.csv").read_text("utf-8").splitlines())
+    assert "1.96 standard errors" in (elsewhere / "tables.md").read_text("utf-8")
+    rows = csv.DictReader((elsewhere / "tables.csv").read_text("utf-8").splitlines())
     assert {row["reference_mean"] for row in rows} == {""}
-
-
-def test_a_wrong_convention_is_named(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"--convention best: unknown convention \(known: paper, standard\)"
-    ):
-        run("figures", tmp_path, "--convention", "best")
-
-
-def test_tables_of_a_study_have_its_datasets(tmp_path):
-    write_gallery(tmp_path, grid_scores(), [], formats=["csv"])
-    rows = [*csv.DictReader((tmp_path / "tables.csv").read_text("utf-8").splitlines())]
-    assert {row["dataset"] for row in rows} == {dataset.name for dataset in DATASETS}
-    assert len(rows) == len(grid_models()) * len(DATASETS)
 
 
 def test_the_documented_example_runs(tmp_path, monkeypatch):

@@ -1,12 +1,13 @@
 """Recipes that were pretrained several times."""
 
+import dataclasses
 import json
 import re
 
 import numpy as np
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
-from made_scores import compare_arms, example_reader, made_scores
+from made_scores import compare_arms, example_reader, made_scores, scores_with_examples
 from typer.testing import CliRunner
 
 from biphasic.analysis.estimate import Estimate
@@ -154,8 +155,7 @@ def test_recipes_have_the_test_examples_of_their_runs():
         for name, _ in names:
             flipped = draw.random((2, 60)) < 0.01
             matrices[name] = np.where(flipped, ~answers, answers).astype(float)
-    by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
-    scores = made_scores(by_model, reader=example_reader(matrices), **infos(**members))
+    scores = scores_with_examples(matrices, **infos(**members))
     found = compare_arms(over_pretraining(scores), "a0", "b0", "d")
     assert (found.num_pairs, found.examples.num_examples) == (3, 60)
     # An example's part is its mean over all fine-tunings of the recipe.
@@ -165,6 +165,6 @@ def test_recipes_have_the_test_examples_of_their_runs():
     assert found.p_adjusted == pytest.approx(found.examples.p_value)
     assert found.p_adjusted > found.p_over_seeds
     alone = dict(matrices, b2=matrices["b2"][:, :50])
-    shorter = made_scores(by_model, reader=example_reader(alone), **infos(**members))
+    shorter = dataclasses.replace(scores, examples=example_reader(alone))
     found = compare_arms(over_pretraining(shorter), "a0", "b0", "d")
     assert found.examples_missing == "d: the runs of b0 have different test examples"

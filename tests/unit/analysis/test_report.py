@@ -8,7 +8,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
@@ -18,12 +17,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from biphasic.analysis import report
-from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.render import render as render_with_links
 from biphasic.analysis.page.runs import Links
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
+from biphasic.analysis.text import plain
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +178,7 @@ def test_every_number_has_its_runs_and_every_run_its_record(good, page):
     assert cells == set(range(len(ARMS) * len(TASKS))) == set(range(len(data["cells"])))
     for number, (arm, task) in enumerate((arm, task) for arm in records.arms for task in TASKS):
         runs = data["cells"][number]["runs"]
-        outcomes = records.by_cell()[arm.name, task[0]]
+        outcomes = records.by_cell[arm.name, task[0]]
         assert {run[-1] for run in runs} == {outcome.run.id for outcome in outcomes}
         by_id = {outcome.run.id: outcome for outcome in outcomes}
         for seed, rate, status, validation, test, _, identity in runs:
@@ -277,7 +276,7 @@ def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
 
 def visible(text):
     """Return a name as a page shows it."""
-    return " ".join(shown(text).split())
+    return " ".join(plain(text).split())
 
 
 def assert_shown(html, names):
@@ -390,10 +389,3 @@ def test_analysis_imports_neither_torch_nor_pyplot():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_templates_are_part_of_the_package():
-    import biphasic.analysis
-
-    folder = Path(biphasic.analysis.__file__).parent / "templates"
-    assert {path.name for path in folder.iterdir()} >= {"report.html.j2", "report.css"}

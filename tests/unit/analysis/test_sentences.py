@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from made_scores import compare_arms, example_reader, made_scores
+from made_scores import compare_arms, made_scores, scores_with_examples
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
@@ -91,10 +91,11 @@ def test_the_detectable_difference_is_in_points():
 def test_examples_are_described_or_the_reason_for_their_absence():
     draw = np.random.default_rng(0)
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
-    by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
-    found = compare(by_model, reader=example_reader(matrices))
+    scores = scores_with_examples(matrices)
+    found = compare_arms(scores, "a", "b", "d")
     assert "Over 3 seeds and 50 test examples together, 95 % interval:" in examples_sentence(found)
-    assert examples_sentence(compare(by_model)) == (
+    bare = dataclasses.replace(scores, examples=None)
+    assert examples_sentence(compare_arms(bare, "a", "b", "d")) == (
         "Unknown over test examples: there are no scores of single examples."
     )
 
@@ -104,8 +105,7 @@ def test_doubt_over_examples_is_described():
     rows["a"][:, :11] = 1
     rows["b"][:, 20:30] = 1
     rows["a"][0, 12] = 1
-    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
-    sentence = comparison_sentence(compare(by_model, reader=example_reader(rows)))
+    sentence = comparison_sentence(compare_arms(scores_with_examples(rows), "a", "b", "d"))
     assert "clear over seeds, but other test examples could reverse it" in sentence
 
 
@@ -167,10 +167,8 @@ def test_hostile_labels_are_cut_and_stay_text():
 def test_zero_shot_is_described_over_examples():
     draw = np.random.default_rng(1)
     rows = {"a": draw.random((1, 300)) < 0.9, "b": draw.random((1, 300)) < 0.5}
-    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
-    found = compare(
-        by_model, reader=example_reader(rows), datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),)
-    )
+    zero_shot = (DatasetInfo("d", "ZS", "ndcg_at_10"),)
+    found = compare_arms(scores_with_examples(rows, datasets=zero_shot), "a", "b", "d")
     assert "the difference is clear" in comparison_sentence(found)
     assert "Over 300 test examples together" in examples_sentence(found)
 

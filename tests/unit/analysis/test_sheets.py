@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from grid_scores import DATASETS, grid_models, grid_scores, model
-from made_scores import example_reader, made_scores
+from made_scores import scores_with_examples
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.reference import ReferenceValues, alike_datasets
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.tables.marks import marks
-from biphasic.analysis.tables.sheets import make_sheets, score_text
+from biphasic.analysis.tables.sheets import make_sheets, marks, score_text
 
 ONE = DATASETS[:1]
 
@@ -189,6 +188,6 @@ def test_other_test_examples_can_take_a_mark_back():
     rows["a"][:, :11] = 1
     rows["b"][:, 20:30] = 1
     rows["a"][0, 12] = 1
-    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
-    assert marked(made_scores(by_model)) == {"a": "best"}
-    assert marked(made_scores(by_model, reader=example_reader(rows))) == {"a": "best", "b": "level"}
+    scores = scores_with_examples(rows)
+    assert marked(replace(scores, examples=None)) == {"a": "best"}
+    assert marked(scores) == {"a": "best", "b": "level"}

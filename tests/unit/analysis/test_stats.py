@@ -3,19 +3,9 @@ import math
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
-from biphasic.analysis.records import Outcome, load_study
-from biphasic.analysis.scores.runs import Estimate, cells, estimate, overlap, ranking, select
-from biphasic.records import ResultRecord, RunRecord
-
-
-def outcome(seed: int, rate: float, validation: float, test: float) -> Outcome:
-    run = RunRecord(id=f"{seed}-{rate}", arm="a", task="t", learning_rate=rate, seed=seed)
-    result = ResultRecord(
-        format="biphasic.finetune/1", id=run.id, state="s", task="t", kind="sc", metric="accuracy",
-        learning_rate=rate, seed=seed, status="finished", steps=1,
-        validation={"accuracy": validation}, test={"accuracy": test}, seconds=1.0,
-    )  # fmt: skip
-    return Outcome(run, "finished", result)
+from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.runs import cells
 
 
 def test_paper_interval_is_1_96_standard_errors():
@@ -42,21 +32,6 @@ def test_one_seed_has_no_interval_and_equal_seeds_an_interval_of_zero(convention
     assert estimate([0.7], convention=convention) == Estimate(0.7, None, 1)
     assert estimate([0.5, 0.5], convention=convention) == Estimate(0.5, 0.0, 2)
     assert estimate([], convention=convention) is None
-
-
-def test_each_seed_takes_its_best_validation_rate_whatever_its_test_score():
-    outcomes = [
-        outcome(0, 1e-4, 0.70, 0.10), outcome(0, 2e-4, 0.60, 0.90),
-        outcome(1, 1e-4, 0.50, 0.80), outcome(1, 2e-4, 0.60, 0.30),
-    ]  # fmt: skip
-    chosen = select(reversed(outcomes), metric="accuracy")
-    assert [(run.run.seed, run.run.learning_rate) for run in chosen] == [(0, 1e-4), (1, 2e-4)]
-
-
-def test_on_a_tie_in_validation_the_smaller_rate_wins_in_any_order():
-    runs = [outcome(0, rate, 0.5, rate) for rate in (5e-4, 1e-5, 2e-4)]
-    for order in (runs, runs[::-1]):
-        assert [run.run.learning_rate for run in select(order, metric="accuracy")] == [1e-5]
 
 
 def test_cells_agree_with_hand_arithmetic(tmp_path):
@@ -95,16 +70,3 @@ def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):
     assert cell.estimate is not None
     assert cell.estimate.num_seeds == 4
     assert not cell.is_complete
-
-
-def test_overlap_needs_two_intervals():
-    assert overlap(Estimate(0.5, 0.1, 5), Estimate(0.65, 0.06, 5)) is True
-    assert overlap(Estimate(0.5, 0.1, 5), Estimate(0.65, 0.04, 5)) is False
-    assert overlap(Estimate(0.5, None, 1), Estimate(0.9, 0.04, 5)) is None
-
-
-def test_ranking_is_by_mean_and_keeps_the_studys_order_on_ties(tmp_path):
-    records = load_study(*FakeStudy().write(tmp_path))
-    order = ranking(cells(records), "pydocs-ir")
-    assert order[0][0] == "clm-50-mlm-50"
-    assert [found.mean for _, found in order] == sorted((f.mean for _, f in order), reverse=True)

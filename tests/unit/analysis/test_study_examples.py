@@ -82,26 +82,24 @@ def spoil_unsealed(folder):
     spoil_bytes(folder)
 
 
-def spoil_others(folder):
-    table = pq.read_table(folder / "scores.parquet")
-    wrong = table.set_column(
-        table.column_names.index("correct"), "correct", pa.array([False] * len(table))
-    )
-    pq.write_table(wrong, folder / "scores.parquet")
-    seal_folder(folder)
+def rewritten(change):
+    """Return what changes a table of examples in a folder, and seals the folder again."""
+
+    def spoil(folder):
+        path = folder / "scores.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+        seal_folder(folder)
+
+    return spoil
 
 
-def spoil_ids(folder):
-    table = pq.read_table(folder / "scores.parquet")
-    names = pa.array([f"y{n}" for n in range(len(table))])
-    pq.write_table(table.set_column(1, "id", names), folder / "scores.parquet")
-    seal_folder(folder)
+def all_wrong(table):
+    wrong = pa.array([False] * len(table))
+    return table.set_column(table.column_names.index("correct"), "correct", wrong)
 
 
-def spoil_columns(folder):
-    table = pq.read_table(folder / "scores.parquet").drop_columns(["correct"])
-    pq.write_table(table, folder / "scores.parquet")
-    seal_folder(folder)
+def other_ids(table):
+    return table.set_column(1, "id", pa.array([f"y{n}" for n in range(len(table))]))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +108,9 @@ def spoil_columns(folder):
         (lambda folder: (folder / "scores.parquet").unlink(), "no scores.parquet"),
         (spoil_bytes, "SHA-256 differs"),
         (spoil_unsealed, "scores.parquet is damaged"),
-        (spoil_others, "its examples give 0.000000"),
-        (spoil_ids, "other test examples than its first seed"),
-        (spoil_columns, "no correct"),
+        (rewritten(all_wrong), "its examples give 0.000000"),
+        (rewritten(other_ids), "other test examples than its first seed"),
+        (rewritten(lambda table: table.drop_columns(["correct"])), "no correct"),
     ],
     ids=["missing", "changed", "damaged", "other-scores", "other-ids", "no-column"],
 )

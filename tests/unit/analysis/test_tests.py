@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from biphasic.analysis.statistics.compare import holm
 from biphasic.analysis.statistics.exact import sign_flip_test, wilcoxon_test
-from biphasic.analysis.statistics.multiple import holm
 from biphasic.analysis.statistics.power import (
     detectable_difference,
     detectable_effect,
@@ -20,8 +20,9 @@ from biphasic.analysis.statistics.power import (
 def test_holm_by_hand():
     # Sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1: 0.04, 0.06, 0.06, 0.04 -> never falling.
     assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert holm([0.7, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+    assert holm([0.7, 0.9]).tolist() == [1.0, 1.0]
+    assert holm([]).tolist() == []
+    assert holm([0.03, math.nan, 0.02]) == pytest.approx([0.04, math.nan, 0.04], nan_ok=True)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -44,11 +45,8 @@ def test_sign_flips_are_counted_by_hand():
 def test_five_pairs_cannot_give_less_than_one_in_sixteen(test):
     found = test([1.0, 2.0, 3.0, 4.0, 5.0])
     assert found.p_value == found.floor == 0.0625
-    assert not found.can_decide()
     six = test([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert six.p_value == six.floor == 0.03125
-    assert six.can_decide()
-    assert not six.can_decide(family_size=2)
 
 
 def test_wilcoxon_by_hand_and_where_it_does_not_apply():

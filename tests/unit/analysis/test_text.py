@@ -43,8 +43,8 @@ def test_a_name_without_spaces_is_cut_to_its_lines():
 
 
 def test_bidirectional_control_characters_are_shown_as_signs():
-    assert plain("a\u202eb\u2066c\u200fd") == "a\ufffdb\ufffdc\ufffdd"
-    assert plain("שלום 漢字") == "שלום 漢字"
+    assert plain("a\u202eb\u2066c\u200fd\u2069") == "a\ufffdb\ufffdc\ufffdd\ufffd"
+    assert plain("שלום 漢字 العربية") == "שלום 漢字 العربية"
 
 
 def test_no_cell_of_a_csv_is_a_formula():

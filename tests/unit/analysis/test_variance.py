@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from made_scores import DATASET, example_reader, made_scores
+from made_scores import DATASET, example_reader, made_scores, scores_with_examples
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, with_averages
 from biphasic.analysis.statistics.variance import variance_split
@@ -91,9 +91,7 @@ def test_test_examples_spread_as_the_error_of_a_share():
     # 400 answers, 300 right in every seed: sqrt(0.75 * 0.25 / 400) = 2.165 points.
     rows = np.zeros((3, 400))
     rows[:, :300] = 1
-    matrices = {"a": rows, "b": rows}
-    runs = {name: 100 * rows.mean(axis=1) for name in matrices}
-    scores = made_scores(runs, reader=example_reader(matrices))
+    scores = scores_with_examples({"a": rows, "b": rows})
     examples = variance_split(scores, "d").examples
     assert examples.deviation == pytest.approx(2.165, rel=0.05)
     assert examples.basis == "2 models"
@@ -106,9 +104,7 @@ def test_an_average_has_the_examples_of_all_its_datasets():
     datasets = (DATASET, DatasetInfo("e", "SC", "accuracy"))
     rows = np.zeros((2, 400))
     rows[:, :300] = 1
-    matrices = {("a", "d"): rows, ("a", "e"): rows}
-    runs = {key: 100 * value.mean(axis=1) for key, value in matrices.items()}
-    scores = made_scores(runs, datasets=datasets, reader=example_reader(matrices))
+    scores = scores_with_examples({("a", "d"): rows, ("a", "e"): rows}, datasets=datasets)
     examples = variance_split(with_averages(scores), "SC Average").examples
     # Two datasets that err apart: 2.165 / sqrt(2).
     assert examples.deviation == pytest.approx(1.531, rel=0.06)

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from biphasic.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
 from fake_study import FakeStudy, write_json
 
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["biphasic", "claims", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
+COMMAND = ["claims"]
 
 
 def write_study(folder: Path, **fields: Any) -> Path:
@@ -176,16 +159,6 @@ def test_custom_claims(run, tmp_path) -> None:
     code, out, _ = run("--paper", "--claims", "mine.py")
     assert code == 0
     assert out.startswith("m, true: T\n")
-
-
-def test_claims_in_the_old_form_are_refused_in_one_line(run, tmp_path) -> None:
-    (tmp_path / "mine.yaml").write_text("format: biphasic.claims/1\nclaims: []\n")
-    code, out, err = run("--paper", "--claims", "mine.yaml")
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: mine.yaml: claims are a Python file with functions under @claim(id, sentence); "
-        "see docs/claims.md\n"
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 
 import pytest
 
-from biphasic.cli import main as module
 from biphasic.cli.corpus import _config
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError
 
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["biphasic", "corpus", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            module.main()
-        shown = capsys.readouterr()
-        return ended.value.code, shown.out, shown.err
-
-    return call
+COMMAND = ["corpus"]
 
 
 @pytest.fixture
@@ -221,18 +209,3 @@ def test_shares_and_columns_need_sources():
         _config((), None, {}, column="x", shares=())
     with pytest.raises(ConfigError, match=r"corpus build: max_tokens: .* greater than 0"):
         _config(("a",), None, {"max_tokens": -1}, column=None, shares=())
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("build", ["--out", "--spec", "--tokenizer", "--vocab-size", "--share", "--workers"]),
-        ("inspect", ["--max-seqlen", "--samples"]),
-        ("verify", ["exit code is 2"]),
-        ("merge", ["--out", "the same tokenizer"]),
-    ],
-)
-def test_help_names_all_options(run, command, words):
-    code, out, _ = run(command, "--help")
-    assert code == 0
-    assert [word for word in words if word not in out] == []

@@ -23,22 +23,26 @@ from biphasic.errors import (
 )
 from biphasic.training.recipe import Recipe
 
-HEAVY = ("torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow", "pandas")
+HEAVY = (
+    "torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow", "pandas", "datasets",
+    "tokenizers",
+)  # fmt: skip
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["biphasic", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        module.main()
-    return ended.value.code
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["study", "run", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"], ["study", "run", "--help"], ["--version"], ["analyze", "--help"],
+        ["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer", "check", "--help"],
+        ["encode", "--help"],
+    ],
+)  # fmt: skip
 def test_help_imports_nothing_heavy(arguments):
     program = f"""
 import sys
 sys.argv = ["biphasic", *{arguments!r}]
 from biphasic.cli.main import main
+assert "pydantic" not in sys.modules
 try:
     main()
 finally:
@@ -52,46 +56,60 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("command", "words"),
     [
-        (["--help"], ["study", "pretrain", "evaluate", "corpus", "tokenizer"]),
-        (["study", "--help"], ["run", "report"]),
-        (["study", "run", "--help"], ["--root", "--workers", "--threads", "--set", "Study file"]),
-        (["evaluate", "--help"], ["--task", "--learning-rate", "--seed", "--set", "pydocs-sc"]),
+        ("", ["study", "pretrain", "evaluate", "corpus", "tokenizer"]),
+        ("study", ["run", "report"]),
+        ("study run", ["--root", "--workers", "--threads", "--set", "Study file"]),
+        (
+            "evaluate",
+            ["--task", "--learning-rate", "--seed", "--set", "pydocs-sc", "--quiet"],
+        ),
+        (
+            "finetune",
+            ["--task", "--out", "--learning-rate", "--seed", "--set", "sc, ml, sr, tc", "--quiet"],
+        ),
+        ("predict", ["--out", "--column", "--format", "standard input"]),
+        (
+            "encode",
+            ["--column", "--prefix", "--prompt", "--normalize", "--max-seqlen", "--batch-tokens",
+             "--precision", ".npy", ".parquet"],
+        ),
+        ("pretrain", ["--quiet"]),
+        ("adapt", ["--quiet"]),
+        ("export", ["--quiet"]),
+        (
+            "corpus build",
+            ["--out", "--spec", "--tokenizer", "--vocab-size", "--share", "--workers"],
+        ),
+        ("corpus inspect", ["--max-seqlen", "--samples"]),
+        ("corpus verify", ["exit code is 2"]),
+        ("corpus merge", ["--out", "the same tokenizer"]),
     ],
-)
-def test_help_names_all_options(monkeypatch, capsys, arguments, words):
-    assert run(monkeypatch, *arguments) == 0
-    shown = capsys.readouterr().out
+)  # fmt: skip
+def test_help_names_all_options(run, command, words):
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0
+    shown = " ".join(out.split())
     assert [word for word in words if word not in shown] == []
 
 
-@pytest.mark.parametrize("command", ["pretrain", "evaluate", "finetune", "adapt", "export"])
-def test_commands_that_take_long_can_be_quiet(monkeypatch, capsys, command):
-    assert run(monkeypatch, command, "--help") == 0
-    assert "--quiet" in capsys.readouterr().out
-
-
-def test_what_help_offers_to_set_can_be_set(monkeypatch, capsys, tmp_path):
+def test_what_help_offers_to_set_can_be_set(run, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: nano\nlearning_rate: {peak: 1.0e-3}\n")
-    assert run(monkeypatch, "pretrain", "--help") == 0
-    [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", capsys.readouterr().out)
+    [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", run("pretrain", "--help")[1])
     assert load_config(Recipe, recipe, [offered]).model == "micro"
 
 
-def test_a_study_given_to_pretrain_is_called_one(monkeypatch, capsys, tmp_path):
+def test_a_study_given_to_pretrain_is_called_one(run, tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text("{name: s, title: S, recipe: {model: pico}, arms: [{name: mlm}]}")
-    assert run(monkeypatch, "pretrain", str(study)) == 2
-    assert capsys.readouterr().err == (
-        f"error: {study}: this is a study; run it with 'biphasic study run {study}'\n"
-    )
+    told = f"error: {study}: this is a study; run it with 'biphasic study run {study}'\n"
+    assert run("pretrain", study) == (2, "", told)
 
 
-def test_version(monkeypatch, capsys):
-    assert run(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"{biphasic.__version__}\n"
+def test_version(run):
+    assert run("--version") == (0, f"{biphasic.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +126,12 @@ def test_version(monkeypatch, capsys):
         (OSError, 1),
     ],
 )
-def test_every_foreseen_error_is_one_line_and_a_code(monkeypatch, capsys, error, code):
+def test_every_foreseen_error_is_one_line_and_a_code(run, monkeypatch, error, code):
     def fail():
         raise error("what, where, what to do")
 
     monkeypatch.setattr(module, "_only", lambda *_: fail)
-    assert run(monkeypatch) == code
-    assert capsys.readouterr().err == "error: what, where, what to do\n"
+    assert run() == (code, "", "error: what, where, what to do\n")
 
 
 def test_only_the_named_command_is_built():
@@ -139,20 +156,19 @@ def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
         module.main()
 
 
-def test_an_interrupted_run_prints_how_to_resume(monkeypatch, capsys, tmp_path):
+def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch):
     from biphasic.study import api
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api, "run_study", interrupt)
-    assert run(monkeypatch, "study", "run", str(tmp_path / "any.yaml")) == 130
-    assert capsys.readouterr().err == "interrupted; run again to resume\n"
+    assert run("study", "run", "any.yaml") == (130, "", "interrupted; run again to resume\n")
 
 
-def test_an_unknown_option_is_bad_input(monkeypatch, capsys):
-    assert run(monkeypatch, "study", "run", "file.yaml", "--rot", "x") == 2
-    assert "--root" in capsys.readouterr().err
+def test_an_unknown_option_is_bad_input(run):
+    code, _, err = run("study", "run", "file.yaml", "--rot", "x")
+    assert (code, "--root" in err) == (2, True)
 
 
 def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
@@ -161,14 +177,14 @@ def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
     assert module.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
 
 
-def test_names_do_not_steer_the_terminal(monkeypatch, capsys, tmp_path):
+def test_names_do_not_steer_the_terminal(run, tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text(
         "name: s\ntitle: S\nrecipe: {model: pico, learning_rate: {peak: 1}}\n"
         'arms: [{name: a, label: x, group: "\\e[31m\\x9b2J\\u202e"}]\n'
     )
-    assert run(monkeypatch, "study", "plan", str(study), "--root", str(tmp_path / "runs")) == 0
-    shown = capsys.readouterr().out
+    code, shown, _ = run("study", "plan", study)
+    assert code == 0
     assert "\\u001b[31m\\u009b2J\\u202e" in shown
     assert shown.replace("\n", "").replace("\u202f", "").isprintable()
 

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from biphasic.cli.main import main
-
+COMMAND = ["study"]
 STUDIES = Path(__file__).parents[3] / "studies"
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["biphasic", "study", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -127,24 +125,6 @@ def test_check_prints_the_token_to_add(tokenizer, tmp_path):
 def test_check_refuses_other_folders(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json"):
         run("check", tmp_path)
-
-
-@pytest.mark.parametrize("command", [[], ["train"], ["check"]])
-def test_help_imports_nothing_heavy(command):
-    program = f"""
-import sys
-sys.argv = ["biphasic", *{command!r}, "--help"]
-from biphasic.cli.tokenizer import tokenizer_app
-try:
-    tokenizer_app()
-finally:
-    heavy = {{"torch", "transformers", "numpy", "pyarrow", "datasets", "tokenizers"}}
-    print("imported:", *sorted(heavy & set(sys.modules)))
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "imported:"
 
 
 def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):

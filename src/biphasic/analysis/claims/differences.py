@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
 
 from biphasic.analysis.claims.table import Term
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.compare import Family, family_of
+from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.crossed import CrossedErrors, joint_p_values
 from biphasic.analysis.statistics.example_compare import contrast_errors
 from biphasic.analysis.statistics.power import LEVEL, deviation
@@ -28,7 +29,7 @@ class Differences:
 
     def __init__(self, scores: Scores) -> None:
         self._scores = scores
-        self._families: dict[str, Family] = {}
+        self._family = cache(partial(family_of, scores))
 
     def relation(
         self, value: Sequence[Term], other: Sequence[Term], num_comparisons: int
@@ -39,7 +40,8 @@ class Differences:
         scores.
         """
         if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
-            comparison = self._family(value[0].dataset).compare(value[0].model, other[0].model)
+            family = self._family(value[0].dataset)
+            comparison = family.compare(value[0].model, other[0].model)
             if comparison is None or not comparison.is_clear:
                 return None
             return "higher" if comparison.verdict == "higher" else "lower"
@@ -51,11 +53,6 @@ class Differences:
         if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
             return None
         return "higher" if mean > 0 else "lower"
-
-    def _family(self, dataset: str) -> Family:
-        if dataset not in self._families:
-            self._families[dataset] = family_of(self._scores, dataset)
-        return self._families[dataset]
 
 
 def _tested(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:

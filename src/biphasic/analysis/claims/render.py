@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from biphasic.analysis.claims.check import Check, Verdict
 from biphasic.analysis.claims.report import ClaimResult
@@ -14,7 +14,6 @@ from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import count, flat, listing
 
 REPORT_FORMAT = "biphasic.claims-report/1"
-VERDICTS: tuple[Verdict, ...] = ("true", "partly", "false", "undecided")
 _INTERVALS = {
     "paper": "1.96 standard errors (convention 'paper')",
     "standard": "Student's t (convention 'standard')",
@@ -114,8 +113,15 @@ def closing_lines(
 ) -> Iterator[str]:
     """Write the tally, the effect of the other convention, and how to read both."""
     counts = [f"{number} {verdict}" for verdict, number in tally(results).items() if number]
+    texts = [
+        f"{name} is {paper} by 1.96 standard errors and {standard} by Student's t"
+        for name, (paper, standard) in changes.items()
+    ]
+    changed = "No verdict changes with the other convention."
+    if texts:
+        changed = f"Verdicts that depend on the convention: {listing(texts)}."
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
-    yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {_change_sentence(changes)}"
+    yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {changed}"
     if not scores.is_published:
         yield (
             "A star marks a clear difference: a paired test over seeds, and over test examples if "
@@ -139,16 +145,6 @@ def closing_lines(
             "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on "
             "recipes are less certain than they look."
         )
-
-
-def _change_sentence(changes: Changes) -> str:
-    if not changes:
-        return "No verdict changes with the other convention."
-    texts = [
-        f"{name} is {paper} by 1.96 standard errors and {standard} by Student's t"
-        for name, (paper, standard) in changes.items()
-    ]
-    return f"Verdicts that depend on the convention: {listing(texts)}."
 
 
 def claims_markdown(
@@ -181,7 +177,7 @@ def claims_markdown(
 def tally(results: Sequence[ClaimResult]) -> dict[str, int]:
     """Count verdicts."""
     counts = Counter(result.verdict for result in results)
-    return {verdict: counts[verdict] for verdict in VERDICTS}
+    return {verdict: counts[verdict] for verdict in get_args(Verdict)}
 
 
 def _decided_first(results: Sequence[ClaimResult]) -> list[ClaimResult]:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Literal
 
 from biphasic.analysis.figures.palette import SeriesStyle, reference_style
-from biphasic.analysis.text import amount, csv_text, flat
+from biphasic.analysis.text import amount, csv_text, exact, flat
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,7 @@ def points_csv(chart: Chart) -> str:
         for series in panel.series:
             for point in sorted(series.points, key=lambda point: (point.x, point.model)):
                 numbers = (point.x, point.mean, point.low, point.high)
-                cells = ("" if number is None else repr(number) for number in numbers)
-                rows.append((panel.title, series.label, *cells, point.model))
+                rows.append((panel.title, series.label, *map(exact, numbers), point.model))
     return csv_text(columns, rows)
 
 

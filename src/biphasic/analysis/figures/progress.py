@@ -6,7 +6,7 @@ Each function takes a table and the datasets with a panel. Figure numbers are th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
@@ -55,7 +55,11 @@ def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
             (m for m in scores.models if not m.is_final and m.objective != "none"), _path
         ).items()
     }
-    paths = {path: models for path, models in intermediate.items() if _num_steps(models) > 1}
+    paths = {
+        path: models
+        for path, models in intermediate.items()
+        if len({model.total_steps for model in models}) > 1
+    }
     if not paths:
         return Skipped(name, title, "needs a model scored at two intermediate steps or more")
     labels, styles = _path_labels([*paths]), _path_styles([*paths])
@@ -88,10 +92,6 @@ def _path(model: ModelInfo) -> Path:
 def _distinct(models: Iterable[ModelInfo]) -> list[ModelInfo]:
     """Return models without repeated states, keeping the first of each."""
     return [*{model.identity or model.name: model for model in reversed([*models])}.values()][::-1]
-
-
-def _num_steps(models: Iterable[ModelInfo]) -> int:
-    return len({model.total_steps for model in models})
 
 
 def _end_of(path: Path, models: Sequence[ModelInfo], scores: Scores) -> ModelInfo | None:
@@ -184,7 +184,8 @@ def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart 
     """Compare starting models before and after the same number of further steps (Figure 8)."""
     name, title = "continued-budget", "Continued pretraining: before and after"
     ways = _ways(scores)
-    shared = _longest_shared(ways)
+    lengths = [length for models in ways.values() for length in _lengths(models)]
+    shared = max((length for length in lengths if lengths.count(length) > 1), default=None)
     if shared is None:
         reason = "needs two starting models that were continued for the same number of steps"
         return Skipped(name, title, reason if ways else "no finished model was continued")
@@ -259,15 +260,9 @@ def _lengths(models: Sequence[ModelInfo]) -> set[int]:
     return {model.continued_steps for model in models if model.continued_steps}
 
 
-def _longest_shared(ways: Mapping[Begun, Sequence[ModelInfo]]) -> int | None:
-    lengths = [length for models in ways.values() for length in _lengths(models)]
-    shared = {length for length in lengths if lengths.count(length) > 1}
-    return max(shared, default=None)
-
-
 def _start_labels(begun: Sequence[Begun], scores: Scores) -> dict[Begun, str]:
     has_sizes = len({size for size, _ in begun}) > 1
-    names = {model.name: model.label for model in scores.models}
+    names = scores.labels
     return {
         (size, start): f"{size} {names.get(start, start)}" if has_sizes else names.get(start, start)
         for size, start in begun

@@ -83,7 +83,7 @@ def _chart(records: StudyRecords, looks: Looks, ends: Ends) -> Chart | Skipped:
     name, title = RATE_FIGURE, RATE_TITLE
     if len(set(records.study.learning_rates)) < 2:
         return Skipped(name, title, "needs fine-tuning at two learning rates or more")
-    groups, panels = records.by_cell(), []
+    groups, panels = records.by_cell, []
     for task in records.tasks:
         if task.is_zero_shot:
             continue

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
 from biphasic.analysis.figures.draw import FigureLayout, draw_chart
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles
 from biphasic.analysis.figures.render import to_png, to_svg
-from biphasic.analysis.text import csv_text
+from biphasic.analysis.text import csv_text, exact
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 
 _NAME = "tune-curve"
@@ -27,7 +27,7 @@ def curve_csv(record: TuneRecord) -> str:
             curve.name,
             curve.measure,
             repr(trial.peak),
-            "" if trial.loss is None else repr(trial.loss),
+            exact(trial.loss),
             "yes" if trial.peak == curve.choice else "",
             trial.lost,
             trial.state,
@@ -49,18 +49,14 @@ def _chart(record: TuneRecord) -> Chart:
     panels = []
     for measure in dict.fromkeys(curve.measure for curve in record.curves):
         curves = [curve for curve in record.curves if curve.measure == measure]
-        top = _top(curves)
+        losses = [t.loss for curve in curves for t in curve.trials if t.loss is not None]
+        top = min(losses, default=0.0) + _TALLEST_NATS
         series = (line for c in curves for line in _series(c, styles[c.name], top))
         panels.append(Panel(measure, f"Held-out {measure}", "nats per token", tuple(series)))
     peaks = [trial.peak for curve in record.curves for trial in curve.trials]
     axis = Axis("peak rate", "log", ticks_at(peaks, lambda peak: f"{peak:.3g}"))
     title = f"{record.study}: loss after {record.steps:,} steps, by peak rate (ring: chosen)"
     return Chart(_NAME, title, "", axis, tuple(panels))
-
-
-def _top(curves: Sequence[CurveRecord]) -> float:
-    losses = [trial.loss for curve in curves for trial in curve.trials if trial.loss is not None]
-    return min(losses, default=0.0) + _TALLEST_NATS
 
 
 def _series(curve: CurveRecord, style: SeriesStyle, top: float) -> Iterator[Series]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from biphasic.analysis.page.environment import grouped
 from biphasic.analysis.records import Problem, StudyRecords
 from biphasic.analysis.tables.summary import finetunings, segment_rows
 from biphasic.analysis.text import amount, csv_text, duration, rate
@@ -42,10 +41,10 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
     results = finetunings(records)
     seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
     numbers = [
-        (grouped(len(records.arms)), "arms"),
-        (grouped(len(records.tasks)), "tasks"),
-        (grouped(len(records.study.seeds)), "seeds"),
-        (grouped(len(results)), "fine-tunings"),
+        (f"{len(records.arms):,}", "arms"),
+        (f"{len(records.tasks):,}", "tasks"),
+        (f"{len(records.study.seeds):,}", "seeds"),
+        (f"{len(results):,}", "fine-tunings"),
     ]
     if segments:
         numbers.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
@@ -57,10 +56,9 @@ def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
     texts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for problem in problems:
         texts.setdefault(problem.kind, []).append(problem.text)
+    titles = {kind: _KINDS.get(kind, kind.capitalize()) for kind in texts}
     return [
-        ProblemGroup(
-            _KINDS.get(kind, kind.capitalize()), len(of_kind), tuple(of_kind[:_MOST_PROBLEMS])
-        )
+        ProblemGroup(titles[kind], len(of_kind), tuple(of_kind[:_MOST_PROBLEMS]))
         for kind, of_kind in texts.items()
         if of_kind
     ]

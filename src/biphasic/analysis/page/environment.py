@@ -13,13 +13,20 @@ from markupsafe import Markup
 
 from biphasic.analysis.text import amount, duration, metric_name, plain, rate, scientific
 
-_SCRIPT = "report.js"
-
 
 def render_page(template: str, **context: Any) -> str:
-    """Fill a page template, with the package's script and a content policy that allows it."""
-    script = _script()
-    policy = content_policy(script)
+    """Fill a page template, with the package's script and a content policy.
+
+    The policy allows the page its own style and this script, by hash: no request, form, frame or
+    other code.
+    """
+    folder = resources.files("biphasic.analysis") / "templates"
+    script = (folder / "report.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     return fill(template, script=Markup(script), policy=policy, **context)  # noqa: S704 - our own
 
 
@@ -31,47 +38,21 @@ def fill(template: str, **context: Any) -> str:
     return _environment().get_template(template).render(**context)
 
 
-def content_policy(script: str) -> str:
-    """Allow a page its own style and one script, by hash: no request, form, frame or other code."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def shown(value: str) -> str:
-    """Return a text with characters that a page cannot show replaced."""
-    return plain(value)
-
-
-def grouped(number: int) -> str:
-    """Format an integer with thousands separators."""
-    return f"{number:,}"
-
-
-@cache
-def _script() -> str:
-    folder = resources.files("biphasic.analysis") / "templates"
-    return (folder / _SCRIPT).read_text("utf-8")
-
-
 @cache
 def _environment() -> jinja2.Environment:
+    def finalize(value: Any) -> Any:
+        return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("biphasic.analysis"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
+        finalize=finalize,
     )
     environment.filters.update(
         amount=amount, duration=duration, scientific=scientific, rate=rate, metric=metric_name,
-        grouped=grouped,
+        grouped="{:,}".format,
     )  # fmt: skip
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value

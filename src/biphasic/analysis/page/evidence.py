@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.page.cards import best_of, ranked, score_text
+from biphasic.analysis.page.cards import best_of
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
-from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of
+from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of, ranked
 from biphasic.analysis.statistics.variance import VarianceSplit, variance_split
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -21,9 +21,8 @@ from biphasic.analysis.tables.sentences import (
     floor_sentence,
     pretraining_sentence,
     selection_sentence,
-    source_sentence,
 )
-from biphasic.analysis.text import count, listing, short
+from biphasic.analysis.text import count, listing, points_cell, short
 from biphasic.errors import DataError
 
 _MOST_TITLES = 4
@@ -75,12 +74,8 @@ def gather_evidence(scores: Scores) -> dict[str, Evidence]:
     Single examples are within the page's limit (`within_budget`).
     """
     return {
-        dataset.name: Evidence(
-            dataset,
-            family_of(scores, dataset.name),
-            variance_split(scores, dataset.name),
-        )
-        for dataset in scores.datasets
+        d.name: Evidence(d, family_of(scores, d.name), variance_split(scores, d.name))
+        for d in scores.datasets
     }
 
 
@@ -108,30 +103,18 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
 
 def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     """Describe which arm is best on a dataset, by how much, and how certainly."""
-    order = ranked(scores, evidence.dataset.name)
+    dataset, labels = evidence.dataset.name, scores.labels
+    order = ranked(scores, dataset)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
-    labels = arm_labels(scores)
-    best = best_of(scores, evidence.dataset.name)
-    names = [short(labels[name]) for name, _ in order if name in best]
-    if not names:
-        return Verdict(
-            winner=f"All {len(order)} arms are level",
-            score=score_text(order[0][1]),
-            sentence="They have the same mean.",
-            sentences=tuple(_details(scores, evidence)),
-        )
-    return Verdict(
-        winner=listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level",
-        score=score_text(order[0][1]),
-        sentence=_lead(evidence, labels),
-        sentences=tuple(_details(scores, evidence)),
-    )
-
-
-def arm_labels(scores: Scores) -> dict[str, str]:
-    """Return the display name of each arm."""
-    return {model.name: model.label for model in scores.models}
+    best = best_of(scores, dataset)
+    names = [short(labels[name]) for name in order if name in best]
+    winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
+    if names:
+        winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
+        sentence = _lead(evidence, labels)
+    score = points_cell(scores.cells[order[0], dataset].estimate)
+    return Verdict(winner, score, sentence, _details(scores, evidence))
 
 
 def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
@@ -144,40 +127,34 @@ def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
     level = [labels[other.second] for other in others if other.verdict == "undecided"]
     if not level:
         return lead
-    names = [short(label) for label in level[:_MOST_TITLES]]
-    if len(level) > _MOST_TITLES:
-        names.append(count(len(level) - _MOST_TITLES, "other"))
     also = "also " if closest.verdict == "undecided" else ""
-    return f"{lead} There is {also}no clear difference from {listing(names)}."
+    names = listing([short(label) for label in level], most=_MOST_TITLES)
+    return f"{lead} There is {also}no clear difference from {names}."
 
 
-def _details(scores: Scores, evidence: Evidence) -> list[str]:
-    sentences = _against_floor(scores, evidence)
+def _details(scores: Scores, evidence: Evidence) -> tuple[str, ...]:
+    sentences = [_against_floor(scores, evidence)]
     if evidence.comparisons:
         closest = evidence.comparisons[0]
         sentences += [detectable_sentence(closest), floor_sentence(closest)]
         sentences.append(examples_sentence(closest))
     sentences.append(selection_sentence(scores, evidence.dataset.name))
-    return [sentence for sentence in sentences if sentence]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
-def _against_floor(scores: Scores, evidence: Evidence) -> list[str]:
+def _against_floor(scores: Scores, evidence: Evidence) -> str:
     """Count the trained arms that are clearly above the untrained encoder."""
-    scored = {name for name, _ in ranked(scores, evidence.dataset.name)}
+    scored = scores.means(evidence.dataset.name)
     floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in scored]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
-    if not floors:
-        return []
-    tests = [evidence.family.compare(name, floors[0]) for name in trained]
+    tests = [evidence.family.compare(name, floors[0]) for name in trained] if floors else []
     known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
     if not known:
-        return []
+        return ""
     clear = known.count("higher")
     verb = "is" if clear == 1 else "are"
-    return [
-        f"{clear} of {count(len(trained), 'trained arm')} {verb} clearly above the untrained "
-        "encoder."
-    ]
+    arms = count(len(trained), "trained arm")
+    return f"{clear} of {arms} {verb} clearly above the untrained encoder."
 
 
 def headline(
@@ -187,7 +164,7 @@ def headline(
 
     Each difference is listed only if there are few tasks and arms.
     """
-    datasets = [d.name for d in scores.datasets if not d.is_average and ranked(scores, d.name)]
+    datasets = [d.name for d in scores.datasets if not d.is_average and scores.means(d.name)]
     most_tasks, most_arms = _MOST_SPELLED_OUT
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
     sentences = []
@@ -203,10 +180,13 @@ def headline(
         else:
             tied.append(titles[dataset])
     winners = sorted(wins, key=lambda name: -len(wins[name]))
-    sentences += [
-        _win(scores.model(name).label, wins[name], evidence, titles, num_tasks=len(datasets))
-        for name in winners[:_MOST_WINNERS]
-    ]
+    for name in winners[:_MOST_WINNERS]:
+        clear = [titles[dataset] for dataset in wins[name] if evidence[dataset].is_clear]
+        where = _all_or([titles[dataset] for dataset in wins[name]], len(datasets))
+        surely = ", clearly ahead" if clear else ", but not clearly ahead"
+        of_some = f" on {_all_or(clear, 0)}" if 0 < len(clear) < len(wins[name]) else ""
+        label = short(scores.model(name).label)
+        sentences.append(f"{label} scores highest on {where}{surely} of every other arm{of_some}.")
     if left := [dataset for name in winners[_MOST_WINNERS:] for dataset in wins[name]]:
         others = count(len(winners) - _MOST_WINNERS, "other arm")
         sentences.append(f"{others} on {_all_or([titles[dataset] for dataset in left], 0)}.")
@@ -217,7 +197,7 @@ def headline(
 
 def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
     """Describe which arms are clearly above which on a dataset; empty if there are none."""
-    order = [name for name, _ in ranked(scores, evidence.dataset.name)]
+    order = ranked(scores, evidence.dataset.name)
     below: dict[tuple[str, ...], list[str]] = defaultdict(list)
     num_pairs = num_clear = 0
     for place, arm in enumerate(order):
@@ -226,10 +206,9 @@ def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
         num_pairs, num_clear = num_pairs + len(tests), num_clear + len(worse)
         if worse:
             below[worse].append(arm)
-    labels = arm_labels(scores)
 
     def named(arms: Sequence[str]) -> str:
-        return listing([short(labels[arm]) for arm in arms])
+        return listing([short(scores.labels[arm]) for arm in arms])
 
     parts = [
         f"{named(arms)} {'is' if len(arms) == 1 else 'are'} above {named(worse)}"
@@ -240,27 +219,6 @@ def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
     verb = "is" if num_clear == 1 else "are"
     counted = f"{num_clear} of {count(num_pairs, 'difference')} {verb} clear"
     return f"On “{short(title)}” {counted}: {'; '.join(parts)}."
-
-
-def _win(
-    label: str,
-    wins: Sequence[str],
-    evidence: Mapping[str, Evidence],
-    titles: Mapping[str, str],
-    *,
-    num_tasks: int,
-) -> str:
-    clear = [titles[dataset] for dataset in wins if evidence[dataset].is_clear]
-    where = _all_or([titles[dataset] for dataset in wins], num_tasks)
-    return f"{short(label)} scores highest on {where}{_surely(clear, wins)}."
-
-
-def _surely(clear: Sequence[str], wins: Sequence[str]) -> str:
-    if not clear:
-        return ", but not clearly ahead of every other arm"
-    if len(clear) == len(wins):
-        return ", clearly ahead of every other arm"
-    return f", clearly ahead of every other arm on {_all_or(clear, 0)}"
 
 
 def _all_or(titles: Sequence[str], num_tasks: int) -> str:
@@ -289,8 +247,3 @@ def caveats(scores: Scores) -> list[str]:
             "seeds and test examples. Arms without a clear difference are not proven equal."
         )
     return sentences
-
-
-def spread_sentences(evidence: Evidence) -> list[str]:
-    """Describe how much each source of spread contributes on a dataset."""
-    return [source_sentence(source) for source in evidence.split.sources]

@@ -17,10 +17,11 @@ from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles, ranked
+from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes, write_text
 
 _FADED = SeriesStyle(MUTED, "o", "-")
@@ -45,7 +46,7 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
         return records
     totals = dict.fromkeys((model.name for model in scores.models), 0.0)
     for dataset in scores.datasets:
-        places = {name: place for place, (name, _) in enumerate(ranked(scores, dataset.name))}
+        places = {name: place for place, name in enumerate(ranked(scores, dataset.name))}
         for name in totals:
             totals[name] += places.get(name, len(totals))
     chosen = set(sorted(totals, key=lambda name: totals[name])[:SHOWN_OF_MANY])
@@ -70,14 +71,9 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
 
 
-def loss_figures(few: StudyRecords) -> list[InlineFigure]:
-    """Draw held-out and training losses, a figure per kind and objective."""
-    return _single(study_losses(few))
-
-
-def rate_figures(few: StudyRecords) -> list[InlineFigure]:
-    """Draw test scores by learning rate, a figure per task."""
-    return _single(rates_of_arms(few))
+def arm_figures(chart: Chart | Skipped) -> list[InlineFigure]:
+    """Draw each panel of a chart of arms as a figure of its own."""
+    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
 
 
 def factor_figures(
@@ -98,15 +94,16 @@ def factor_figures(
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
-    styles = arm_styles(few.arms)
-    drawn = tuple(model for model in scores.models if model.name in styles)
-    scores = dataclasses.replace(scores, models=drawn)
-    has_scores = bool(drawn and scores.datasets)
-    figures = {
-        "loss": _pairs(study_losses(few)),
-        "scores": draw_strips(scores, styles, dataset_titles(few, scores)) if has_scores else None,
-        "learning-rates": _pairs(rates_of_arms(few)),
+    charts = {"loss": study_losses(few), "learning-rates": rates_of_arms(few)}
+    figures: dict[str, Figure | None] = {
+        name: draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
+        for name, chart in charts.items()
     }
+    styles, figures["scores"] = arm_styles(few.arms), None
+    drawn = tuple(model for model in scores.models if model.name in styles)
+    if drawn and scores.datasets:
+        scores = dataclasses.replace(scores, models=drawn)
+        figures["scores"] = draw_strips(scores, styles, dataset_titles(few, scores))
     for name, figure in figures.items():
         if figure is None:
             (folder / f"{name}.svg").unlink(missing_ok=True)
@@ -114,14 +111,6 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
         else:
             write_text(folder / f"{name}.svg", to_svg(figure, name=name))
             write_bytes(folder / f"{name}.png", to_png(figure))
-
-
-def _pairs(chart: Chart | Skipped) -> Figure | None:
-    return draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
-
-
-def _single(chart: Chart | Skipped) -> list[InlineFigure]:
-    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
 
 
 def _inline(chart: Chart, layout: FigureLayout) -> InlineFigure:

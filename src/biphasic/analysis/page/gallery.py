@@ -66,7 +66,8 @@ def write_gallery(
         for chart in drawn:
             paths += _write_figure(folder / "figures", chart, endings)
         for missing in skipped:
-            _remove_figure(folder / "figures", missing.name)
+            for ending in (*FIGURE_FORMATS, "csv"):
+                (folder / "figures" / f"{missing.name}.{ending}").unlink(missing_ok=True)
         paths.append(folder / _INDEX)
         write_text(paths[-1], _index(drawn, skipped, endings))
     return Gallery(tuple(paths), drawn, skipped)
@@ -89,11 +90,6 @@ def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> list[
     paths.append(folder / f"{chart.name}.csv")
     write_text(paths[-1], points_csv(chart))
     return paths
-
-
-def _remove_figure(folder: Path, name: str) -> None:
-    for ending in (*FIGURE_FORMATS, "csv"):
-        (folder / f"{name}.{ending}").unlink(missing_ok=True)
 
 
 def _index(drawn: Iterable[Chart], skipped: Iterable[Skipped], endings: Collection[str]) -> str:

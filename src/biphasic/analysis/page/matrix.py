@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.figures.palette import SeriesStyle
-from biphasic.analysis.page.cards import best_of, paper_text, score_text
-from biphasic.analysis.page.evidence import Evidence, spread_sentences
+from biphasic.analysis.page.cards import Card, CardRow
+from biphasic.analysis.page.evidence import Evidence
 from biphasic.analysis.records import StudyRecords, TrainedSegment
-from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import Cell
-from biphasic.analysis.scores.table import Score, Scores
 from biphasic.analysis.statistics.compare import ModelComparison
 from biphasic.analysis.statistics.crossed import ExampleInterval
-from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.statistics.power import EffectSize
 from biphasic.analysis.tables.results import lowest_loss
-from biphasic.analysis.tables.sentences import number, probability
+from biphasic.analysis.tables.sentences import number, probability, source_sentence
 from biphasic.analysis.tables.summary import CostRow, cost_rows, segment_rows
 from biphasic.analysis.text import count, listing, rate
 
 _MOST_USERS = 6
 _MOST_COMPARISONS = 24
 """Maximum comparisons of one dataset, the closest first; the others are counted."""
-
-
-@dataclass(frozen=True)
-class ScoreCell:
-    """One arm on one dataset."""
-
-    text: str
-    mean: float | None
-    cell: int
-    """Index of its cell in the page's data."""
-    is_best: bool
-    is_clear: bool
-    """Whether it is best and clearly above every other arm."""
-    paper: str
-    gaps: str
-    """What is missing, or empty."""
-    doubt: str
-    """Why it is not a valid result, or empty."""
 
 
 @dataclass(frozen=True)
@@ -52,33 +32,15 @@ class ScoreRow:
     variable: str
     losses: tuple[tuple[str, float | None, bool], ...]
     """Text, value, and whether it is the lowest."""
-    scores: tuple[ScoreCell, ...]
-
-
-@dataclass(frozen=True)
-class RateRow:
-    """For each task, how often each learning rate was chosen: `2e-4 ×3`."""
-
-    label: str
-    variable: str
-    rates: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class SegmentLine:
-    """A training segment and the arms that use it."""
-
-    segment: TrainedSegment
-    users: str
-    tokens_per_second: float
+    scores: tuple[tuple[CardRow, bool, str], ...]
+    """A cell for each column, whether it is best and clearly so, and what it lacks."""
 
 
 def score_rows(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
-    scores: Scores,
+    cards: Sequence[Card],
     styles: Mapping[str, SeriesStyle],
-    paper: ReferenceValues,
     *,
     objectives: Sequence[str],
     clear: Collection[str] = (),
@@ -88,25 +50,12 @@ def score_rows(
     `clear` names the datasets on which the best arm is clearly ahead of every other.
     """
     lowest = {name: lowest_loss(records, name) for name in objectives}
-    best = {dataset.name: best_of(scores, dataset.name) for dataset in scores.datasets}
-    for index, arm in enumerate(records.arms):
+    for arm in records.arms:
         cells = []
-        for place, dataset in enumerate(scores.datasets):
-            key = arm.name, dataset.name
-            score = scores.get(*key)
-            estimate = score.estimate if score else None
-            cells.append(
-                ScoreCell(
-                    text=score_text(estimate),
-                    mean=estimate.mean if estimate else None,
-                    cell=index * len(scores.datasets) + place,
-                    is_best=arm.name in best[dataset.name],
-                    is_clear=arm.name in best[dataset.name] and dataset.name in clear,
-                    doubt=cell_doubt(scores, arm.name, dataset),
-                    paper=paper_text(paper.get(*key)),
-                    gaps=_gaps(table.get(key), score),
-                )
-            )
+        for card in cards:
+            cell, dataset = card.by_arm[arm.name], card.dataset.name
+            gaps = "" if cell.is_complete else _gaps(table.get((arm.name, dataset)))
+            cells.append((cell, cell.is_best and dataset in clear, gaps))
         losses = [(arm.final_heldout.get(name), lowest[name]) for name in objectives]
         yield ScoreRow(
             label=arm.label,
@@ -119,9 +68,7 @@ def score_rows(
         )
 
 
-def _gaps(cell: Cell | None, score: Score | None) -> str:
-    if score is None or score.is_complete:
-        return ""
+def _gaps(cell: Cell | None) -> str:
     if cell is None:
         return "runs missing"
     return f"{len(cell.selected)} of {count(cell.num_expected, 'seed')}, runs missing"
@@ -131,17 +78,14 @@ def rate_rows(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
     styles: Mapping[str, SeriesStyle],
-) -> Iterator[RateRow]:
-    """Yield a row per arm, with the learning rates chosen on each task that has any."""
+) -> Iterator[tuple[str, str, list[list[str]]]]:
+    """Yield label, color and, for each tuned task, the chosen rates of each arm: `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
-        chosen = tuple(_chosen_rates(table[arm.name, task]) for task in tuned)
-        yield RateRow(arm.label, styles[arm.name].variable, chosen)
-
-
-def _chosen_rates(cell: Cell) -> tuple[str, ...]:
-    chosen = [outcome.run.learning_rate for outcome in cell.selected]
-    return tuple(f"{rate(value)} ×{chosen.count(value)}" for value in sorted(set(chosen)))
+        selected = (table[arm.name, task].selected for task in tuned)
+        counts = [Counter(outcome.run.learning_rate for outcome in runs) for runs in selected]
+        texts = [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
+        yield arm.label, styles[arm.name].variable, texts
 
 
 def cost_lines(
@@ -152,15 +96,11 @@ def cost_lines(
     return [(labels[row.arm], styles[row.arm].variable, row) for row in cost_rows(records)]
 
 
-def segment_lines(records: StudyRecords) -> Iterator[SegmentLine]:
-    """Yield each training segment once, with the first few of the arms that use it."""
+def segment_lines(records: StudyRecords) -> Iterator[tuple[TrainedSegment, str, float]]:
+    """Yield each training segment with the first few of its arms, and its tokens per second."""
     for row in segment_rows(records):
-        users = list(row.arms[:_MOST_USERS])
-        if len(row.arms) > _MOST_USERS:
-            users.append(count(len(row.arms) - _MOST_USERS, "other"))
-        seconds = row.segment.seconds
-        speed = row.segment.tokens / seconds if seconds > 0 else 0.0
-        yield SegmentLine(row.segment, listing(users), speed)
+        users, seconds = listing(row.arms, most=_MOST_USERS), row.segment.seconds
+        yield row.segment, users, row.segment.tokens / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -205,24 +145,18 @@ def comparison_tables(
 ) -> Iterator[ComparisonTable]:
     """Yield a table for each dataset with something to compare."""
     for of_dataset in evidence:
-        if of_dataset.comparisons:
+        comparisons = of_dataset.comparisons
+        if comparisons:
+            shown, rest = comparisons[:_MOST_COMPARISONS], comparisons[_MOST_COMPARISONS:]
+            clear = sum(one.is_clear for one in rest)
+            behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
             yield ComparisonTable(
                 title=titles[of_dataset.dataset.name],
-                best=labels[of_dataset.comparisons[0].first],
-                rows=tuple(
-                    _comparison_row(one, labels)
-                    for one in of_dataset.comparisons[:_MOST_COMPARISONS]
-                ),
-                rest=_rest(of_dataset.comparisons[_MOST_COMPARISONS:]),
-                notes=tuple(spread_sentences(of_dataset)),
+                best=labels[comparisons[0].first],
+                rows=tuple(_comparison_row(one, labels) for one in shown),
+                rest=behind if rest else "",
+                notes=tuple(source_sentence(source) for source in of_dataset.split.sources),
             )
-
-
-def _rest(comparisons: Sequence[ModelComparison]) -> str:
-    if not comparisons:
-        return ""
-    clear = sum(one.is_clear for one in comparisons)
-    return f"Of {count(len(comparisons), 'further arm')}, {clear:,} are clearly behind."
 
 
 def _comparison_row(comparison: ModelComparison, labels: Mapping[str, str]) -> ComparisonRow:
@@ -230,11 +164,12 @@ def _comparison_row(comparison: ModelComparison, labels: Mapping[str, str]) -> C
     interval = "" if difference.half_width is None else (
         f" ({number(difference.low)} to {number(difference.high)})"
     )  # fmt: skip
+    p_value = "–" if comparison.p_adjusted is None else probability(comparison.p_adjusted)
     return ComparisonRow(
         other=labels[comparison.second],
         difference=f"{number(difference.mean)}{interval}",
         mean=difference.mean,
-        p_value="–" if comparison.p_adjusted is None else _bare(comparison.p_adjusted),
+        p_value=p_value.removeprefix("p ").removeprefix("= "),
         adjusted=comparison.p_adjusted,
         effect="–" if effect is None else f"{number(effect.value)} ({_range(effect)})",
         size=None if effect is None else effect.value,
@@ -243,10 +178,6 @@ def _comparison_row(comparison: ModelComparison, labels: Mapping[str, str]) -> C
         least=comparison.detectable,
         verdict=_VERDICTS[comparison.verdict],
     )
-
-
-def _bare(p_value: float) -> str:
-    return probability(p_value).removeprefix("p ").removeprefix("= ")
 
 
 def _range(interval: EffectSize | ExampleInterval) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from biphasic.analysis.claims import ClaimResult, claims_report
+from biphasic.analysis.claims.render import tally
+from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import VARIABLES
+from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
-from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
-    arm_labels,
     caveats,
     gather_evidence,
     headline,
@@ -18,12 +20,11 @@ from biphasic.analysis.page.evidence import (
     within_budget,
 )
 from biphasic.analysis.page.figures import (
+    arm_figures,
     choice_sentence,
     factor_figures,
     few_arms,
-    loss_figures,
     page_styles,
-    rate_figures,
 )
 from biphasic.analysis.page.matrix import (
     comparison_tables,
@@ -46,6 +47,25 @@ from biphasic.analysis.tables.summary import (
     rows_statement,
 )
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
+
+MOST_COMPARISONS = 40
+"""Maximum comparisons of one check on the page; `biphasic claims` prints all."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims with comparisons, and those without."""
+
+    spoken: tuple[ClaimResult, ...]
+    silent: tuple[ClaimResult, ...]
+
+    @property
+    def hint(self) -> str:
+        """Count the verdicts."""
+        if not self.spoken:
+            return "none of the reference study's claims can be checked on this study"
+        parts = [f"{number} {verdict}" for verdict, number in tally(self.spoken).items() if number]
+        return f"{count(len(self.spoken), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +92,8 @@ def render(records: StudyRecords, *, links: Links) -> str:
     sources = [scores] if recipes is scores else [scores, recipes]
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
-    evidence, claims = gather_evidence(recipes), study_claims(recipes)
+    of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
+    evidence, claims = gather_evidence(recipes), _study_claims(recipes)
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
@@ -99,24 +120,21 @@ def render(records: StudyRecords, *, links: Links) -> str:
             score_rows(
                 records,
                 table,
-                scores,
+                of_arms,
                 styles,
-                paper,
                 objectives=objectives,
-                clear={
-                    name
-                    for name, of_dataset in evidence.items()
-                    if of_dataset.is_clear and recipes is scores
-                },
+                clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear}
+                if recipes is scores
+                else (),
             )
         ),
-        comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(recipes))),
+        comparisons=list(comparison_tables(evidence.values(), titles, recipes.labels)),
         claims=claims,
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
         skipped=skipped,
-        loss_figures=loss_figures(few),
-        rate_figures=rate_figures(few),
+        loss_figures=arm_figures(study_losses(few)),
+        rate_figures=arm_figures(rates_of_arms(few)),
         of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
         rate_rows=list(rate_rows(records, table, styles)),
@@ -148,3 +166,16 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
         Part("problems", "Problems", problems),
         Part("provenance", "Provenance", "versions, hashes, seeds, hardware"),
     ]
+
+
+def _study_claims(scores: Scores) -> Claims:
+    results = claims_report(scores)
+    return Claims(
+        spoken=tuple(result for result in results if _has_answer(result)),
+        silent=tuple(result for result in results if not _has_answer(result)),
+    )
+
+
+def _has_answer(result: ClaimResult) -> bool:
+    checks = (*result.checks, *result.weaker)
+    return any(one.holds is not None for check in checks for one in check.comparisons)

@@ -14,12 +14,11 @@ from typing import Any, get_args
 from urllib.parse import quote
 
 from biphasic.analysis.page.cards import dataset_titles, paper_text
-from biphasic.analysis.page.environment import shown
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import Cell
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.text import metric_name, rate
+from biphasic.analysis.text import metric_name, plain, rate
 
 _STATUS: tuple[str, ...] = get_args(Status)
 
@@ -55,7 +54,7 @@ def run_data(
     models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
-    groups = records.by_cell()
+    groups = records.by_cell
     cells = []
     for source, model in models:
         for dataset in source.datasets:
@@ -63,19 +62,19 @@ def run_data(
             entry: dict[str, Any] = {}
             if key in table and source is scores:
                 chosen = {outcome.run.id for outcome in table[key].selected}
-                entry["runs"] = [
-                    _run(outcome, dataset.metric, rates, chosen)
-                    for outcome in sorted(groups.get(key, ()), key=_order)
+                runs = [
+                    _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
                 ]
+                entry["runs"] = sorted(runs, key=lambda run: run[:2])  # by seed, then by rate
             elif (score := source.get(*key)) is not None and score.by_seed:
                 entry["seeds"] = [[seed, round(value, 2)] for seed, value in score.by_seed.items()]
             if reference := paper_text(paper.get(*key)):
                 entry["paper"] = reference
             cells.append(entry)
     return {
-        "arms": [shown(model.label) for _, model in models],
+        "arms": [plain(model.label) for _, model in models],
         "datasets": [
-            [shown(titles[dataset.name]), metric_name(dataset.metric)]
+            [plain(titles[dataset.name]), metric_name(dataset.metric)]
             for dataset in scores.datasets
         ],
         "rates": [rate(value) if value else "none" for value in rates],
@@ -87,20 +86,12 @@ def run_data(
 
 def _run(outcome: Outcome, metric: str, rates: Sequence[float], chosen: set[str]) -> list[Any]:
     run = outcome.run
+    scores = (outcome.score("validation", metric), outcome.score("test", metric))
     return [
         run.seed,
         rates.index(run.learning_rate),
         _STATUS.index(outcome.status),
-        _points(outcome.score("validation", metric)),
-        _points(outcome.score("test", metric)),
+        *(None if score is None else round(PERCENT * score, 2) for score in scores),
         int(run.id in chosen),
         run.id,
     ]
-
-
-def _points(score: float | None) -> float | None:
-    return None if score is None else round(PERCENT * score, 2)
-
-
-def _order(outcome: Outcome) -> tuple[int, float]:
-    return outcome.run.seed, outcome.run.learning_rate

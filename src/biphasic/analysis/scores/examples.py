@@ -84,7 +84,8 @@ ExampleReader = Callable[[str, str], ExampleScores]
 
 def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
     """Return examples of a metric that is the mean of their scores."""
-    return _weighted_mean(np.asarray(scores, dtype=np.float64))
+    terms = np.stack([np.asarray(scores, dtype=np.float64), np.ones(len(scores))])
+    return RunExamples(terms, lambda sums: _ratio(sums[0], sums[1]))
 
 
 def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExamples:
@@ -132,11 +133,6 @@ def needed_columns(metric: str) -> tuple[str, ...]:
 
 def _numbers(column: Sequence[Any]) -> Array:
     return np.asarray(column, dtype=np.float64)
-
-
-def _weighted_mean(scores: Array) -> RunExamples:
-    terms = np.stack([scores, np.ones(len(scores))])
-    return RunExamples(terms, lambda sums: _ratio(sums[0], sums[1]))
 
 
 def _micro_f1(

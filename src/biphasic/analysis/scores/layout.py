@@ -13,15 +13,21 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from biphasic.analysis.records import Problem
-from biphasic.analysis.scores.layout_examples import example_reader
+from biphasic.analysis.scores.examples import (
+    ExampleReader,
+    ExampleScores,
+    RunExamples,
+    check_value,
+    mean_examples,
+)
 from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
 from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
@@ -50,32 +56,25 @@ class Layout:
     runs: Mapping[Cell, tuple[GridScore[Path], ...]]
     problems: tuple[Problem, ...]
 
-    @cached_property
-    def incomplete(self) -> frozenset[Cell]:
-        """Models and datasets with missing or omitted runs."""
-        grids = _expected(self.runs)
-        return frozenset(
-            cell
-            for cell, runs in self.runs.items()
-            if {(run.rate, run.seed) for run in runs} != grids[cell[1]]
-        )
-
     def scores(self, convention: Convention = "standard") -> Scores:
         """Return the scores, with the average over each task with several datasets."""
         chosen = {cell: best_per_seed(runs) for cell, runs in self.runs.items()}
         models = dict.fromkeys(model for model, _ in self.runs)
+        grids = _expected(self.runs)
         scores = Scores(
             source=self.folder.name,
             convention=convention,
             models=tuple(model_from_name(name) for name in models),
             datasets=tuple(self.datasets.values()),
             cells={
-                cell: score_of_grid(
-                    runs, convention=convention, is_complete=cell not in self.incomplete
+                (model, dataset): score_of_grid(
+                    runs,
+                    convention=convention,
+                    is_complete={(run.rate, run.seed) for run in runs} == grids[dataset],
                 )
-                for cell, runs in self.runs.items()
+                for (model, dataset), runs in self.runs.items()
             },
-            examples=example_reader(chosen),
+            examples=_example_reader(chosen),
         )
         return with_averages(scores)
 
@@ -131,8 +130,12 @@ class _Place:
 
 
 def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
-    """Yield the folders of runs, in order of their names."""
-    for folder in sorted(_run_folders(root)):
+    """Yield folders with results, and folders with the name of a run, in order of their names."""
+    with_results = {path.parent for path in root.rglob(RESULTS)}
+    above = {parent for path in with_results for parent in path.parents}
+    named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
+    without = {path for path in named - above if path.is_dir()}
+    for folder in sorted(with_results | without):
         parts = folder.relative_to(root).parts
         where = folder.relative_to(root).as_posix()
         match = _RUN.fullmatch(folder.name)
@@ -143,14 +146,6 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
         *model, task, dataset, _ = parts
         trained_on, seed = match["trained_on"] or "", int(match["seed"])
         yield _Place(folder, "/".join(model), task, dataset, trained_on, rate, seed)
-
-
-def _run_folders(root: Path) -> set[Path]:
-    """Return folders with results, and folders with the name of a run."""
-    with_results = {path.parent for path in root.rglob(RESULTS)}
-    above = {parent for path in with_results for parent in path.parents}
-    named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
-    return with_results | {path for path in named - above if path.is_dir()}
 
 
 def _rate(text: str) -> float | None:
@@ -237,15 +232,11 @@ def _unique(
             continue
         where = f"{cell[0]} on {cell[1]}, learning rate {rate:g}, seed {seed}"
         folders = ", ".join(run.run.parent.name for run in runs)
-        if len({(run.validation, run.test) for run in runs}) == 1:
-            problems.append(
-                Problem("damaged", f"{where}: duplicate runs ({folders}), equal; one is used")
-            )
+        are_equal = len({(run.validation, run.test) for run in runs}) == 1
+        outcome = "equal; one is used" if are_equal else "different; all skipped"
+        problems.append(Problem("damaged", f"{where}: duplicate runs ({folders}), {outcome}"))
+        if are_equal:
             yield runs[0]
-            continue
-        problems.append(
-            Problem("damaged", f"{where}: duplicate runs ({folders}), different; all skipped")
-        )
 
 
 def _expected(runs: Mapping[Cell, Iterable[GridScore[Path]]]) -> dict[str, set[tuple[float, int]]]:
@@ -275,3 +266,43 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
                     f"{model} on {dataset}: {len(lacks)} of {len(grid)} runs without a score: "
                     f"learning rate {points}",
                 )
+
+
+def _example_reader(
+    chosen: Mapping[Cell, tuple[GridScore[Path], ...]],
+) -> ExampleReader:
+    """Return a reader of the examples of the selected runs.
+
+    Examples have no names in these files, so their order identifies them.
+    """
+
+    def read(model: str, dataset: str) -> ExampleScores:
+        runs = chosen.get((model, dataset), ())
+        if not runs:
+            raise DataError(f"{model} on {dataset}: no run has finished")
+        by_seed = {run.seed: _read_examples(run) for run in runs}
+        sizes = {examples.terms.shape[1] for examples in by_seed.values()}
+        if len(sizes) > 1:
+            raise DataError(f"{model} on {dataset}: seeds have different numbers of test examples")
+        return ExampleScores(tuple(map(str, range(sizes.pop()))), by_seed)
+
+    return read
+
+
+def _read_examples(run: GridScore[Path]) -> RunExamples:
+    where = "/".join(run.run.parts[-5:-1])
+    with reading(where, DataError):
+        try:
+            scores = json.loads(run.run.read_text("utf-8"))["test"]["scores_i"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"{where}: no scores of single examples") from None
+    if not isinstance(scores, list) or not scores or not all(map(_is_number, scores)):
+        raise DataError(f"{where}: 'test.scores_i' is not a list of numbers")
+    examples = mean_examples([float(score) for score in scores])
+    check_value(examples, run.test, where=where)
+    return examples
+
+
+def _is_number(value: object) -> bool:
+    # JSON integers can be larger than any float.
+    return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max

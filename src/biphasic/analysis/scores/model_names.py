@@ -43,7 +43,7 @@ def model_from_name(name: str) -> ModelInfo:
         name=name,
         label=name,
         size=size.upper(),
-        parameters=_parameters(size),
+        parameters=round(float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]]),
         objective=_family(begun),
         mask_rate=next((p.rate for p in reversed(begun) if p.objective == "mlm"), None),
         clm_steps=sum(n for p, n in zip(phases, steps, strict=True) if p.objective == "clm"),
@@ -61,7 +61,7 @@ def _phases(text: str) -> tuple[list[_Phase], int | None]:
     while match := _PHASE.match(text):
         rate = float(match["rate"]) / 100 if match["rate"] else None
         is_whole = (match["objective"] == "mlm") == (rate is not None)
-        end = _number(match["end"])
+        end = int(match["end"].removesuffix("k")) * (1000 if match["end"].endswith("k") else 1)
         if not is_whole or (phases and end <= phases[-1].end):
             return [], None
         phases.append(_Phase(match["objective"], rate, end, bool(match["dec"])))
@@ -70,10 +70,6 @@ def _phases(text: str) -> tuple[list[_Phase], int | None]:
         return phases, None
     is_step = phases and _STEP.fullmatch(text) and 0 < int(text) <= phases[-1].end
     return (phases, int(text)) if is_step else ([], None)
-
-
-def _number(text: str) -> int:
-    return int(text.removesuffix("k")) * (1000 if text.endswith("k") else 1)
 
 
 def _steps(phases: list[_Phase], total: int) -> list[int]:
@@ -93,7 +89,3 @@ def _continuation(phases: list[_Phase], total: int) -> tuple[str | None, int]:
         if phases[index].decays and total > phases[index].end:
             return _family(phases[: index + 1]), total - phases[index].end
     return None, 0
-
-
-def _parameters(size: str) -> int:
-    return round(float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]])

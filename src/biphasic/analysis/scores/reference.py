@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate
@@ -31,23 +30,15 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
         for dataset in scores.datasets
         if not dataset.is_average and _identity(dataset) in theirs
     }
+    by_task = {average.task: average for average in reference.averages}
     for average in scores.averages:
-        other = next(
-            (candidate for candidate in reference.averages if candidate.task == average.task), None
-        )
-        if other is not None and _members(scores, average, pairs) == _members(reference, other):
-            pairs[average.name] = other
+        other = by_task.get(average.task)
+        names = [member.name for member in scores.members(average)]
+        if other is not None and all(name in pairs for name in names):
+            members = {member.name for member in reference.members(other)}
+            if {pairs[name].name for name in names} == members:
+                pairs[average.name] = other
     return pairs
-
-
-def alike_model(model: ModelInfo, reference: Scores) -> ModelInfo | None:
-    """Return the model of `reference` with the same training; None if there is none.
-
-    Sizes, objectives, masking rates, steps and the start of continued training must be equal.
-    """
-    return next(
-        (candidate for candidate in reference.models if _recipe(candidate) == _recipe(model)), None
-    )
 
 
 class ReferenceValues:
@@ -56,14 +47,15 @@ class ReferenceValues:
     def __init__(self, scores: Scores, reference: Scores) -> None:
         self._reference = reference
         self._datasets = alike_datasets(scores, reference)
-        self._models = {model.name: alike_model(model, reference) for model in scores.models}
+        theirs = {_recipe(model): model.name for model in reversed(reference.models)}
+        self._models = {model.name: theirs.get(_recipe(model)) for model in scores.models}
 
     def get(self, model: str, dataset: str) -> Estimate | None:
         """Return the other table's value of a cell; None if it has none."""
         other_model, other_dataset = self._models.get(model), self._datasets.get(dataset)
         if other_model is None or other_dataset is None:
             return None
-        score = self._reference.get(other_model.name, other_dataset.name)
+        score = self._reference.get(other_model, other_dataset.name)
         return None if score is None else score.estimate
 
     @property
@@ -78,17 +70,8 @@ def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
     return dataset.task, _SAME_DATASET.get(name, name), metric, dataset.is_average
 
 
-def _members(
-    scores: Scores, average: DatasetInfo, pairs: Mapping[str, DatasetInfo] | None = None
-) -> set[str]:
-    """Return the datasets of an average; with `pairs`, by the names in the other table."""
-    names = {member.name for member in scores.members(average)}
-    if pairs is None:
-        return names
-    return {pairs[name].name if name in pairs else f"not in both: {name}" for name in names}
-
-
 def _recipe(model: ModelInfo) -> tuple[Any, ...]:
+    """Return the factors that models of two tables must share to be alike."""
     start = model.start if model.continued_steps else None
     return (
         model.size.casefold(), model.objective, model.mask_rate, model.clm_steps, model.mlm_steps,

@@ -7,18 +7,13 @@ conventions differ in the half-width of the 95 % interval (`estimate.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, overlap
+from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import Outcome, StudyRecords
 from biphasic.analysis.scores.selection import GridScore, best_per_seed, grid_score
 from biphasic.records import ZERO_SHOT_SEED, Convention
-
-__all__ = [
-    "NORMAL_QUANTILE", "Cell", "Estimate", "cells", "estimate", "grid", "overlap", "ranking",
-    "scores_on_test", "select",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,44 +67,22 @@ def cells(
 
 
 def _cells(records: StudyRecords, convention: Convention) -> dict[tuple[str, str], Cell]:
-    groups = records.by_cell()
     table = {}
     for arm in records.arms:
         for task in records.tasks:
-            outcomes = groups.get((arm.name, task.name), ())
+            outcomes = records.by_cell.get((arm.name, task.name), ())
+            selected = select(outcomes, metric=task.metric)
+            tests = scores_on_test(selected, metric=task.metric)
             seeds = (ZERO_SHOT_SEED,) if task.is_zero_shot else records.study.seeds
-            table[arm.name, task.name] = _cell(
-                (arm.name, task.name, task.metric), outcomes, seeds, convention
+            # A diverged rate was tried and lost; a missing one might have been the best.
+            is_tried = all(outcome.status in {"finished", "diverged"} for outcome in outcomes)
+            table[arm.name, task.name] = Cell(
+                arm=arm.name,
+                task=task.name,
+                metric=task.metric,
+                estimate=estimate(tests, convention=convention),
+                selected=selected,
+                is_complete=is_tried and {outcome.run.seed for outcome in selected} == set(seeds),
+                num_expected=len(seeds),
             )
     return table
-
-
-def _cell(
-    key: tuple[str, str, str],
-    outcomes: Sequence[Outcome],
-    seeds: Sequence[int],
-    convention: Convention,
-) -> Cell:
-    arm, task, metric = key
-    selected = select(outcomes, metric=metric)
-    # A diverged rate was tried and lost; a missing one might have been the best.
-    is_tried = all(outcome.status in {"finished", "diverged"} for outcome in outcomes)
-    return Cell(
-        arm=arm,
-        task=task,
-        metric=metric,
-        estimate=estimate(scores_on_test(selected, metric=metric), convention=convention),
-        selected=selected,
-        is_complete=is_tried and {outcome.run.seed for outcome in selected} == set(seeds),
-        num_expected=len(seeds),
-    )
-
-
-def ranking(table: Mapping[tuple[str, str], Cell], task: str) -> list[tuple[str, Estimate]]:
-    """Order the arms that have a score on one task, best first; ties keep the study's order."""
-    scored = [
-        (cell.arm, cell.estimate)
-        for cell in table.values()
-        if cell.task == task and cell.estimate is not None
-    ]
-    return sorted(scored, key=lambda entry: -entry[1].mean)

@@ -81,16 +81,9 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     for entry in grid:
         by_rate[entry.rate].append(entry)
     seeds = {entry.seed for entries in by_rate.values() for entry in entries}
-    whole = {
-        rate: scores_at_rate
-        for rate, scores_at_rate in by_rate.items()
-        if len(scores_at_rate) == len(seeds)
-    }
+    whole = {rate: entries for rate, entries in by_rate.items() if len(entries) == len(seeds)}
     if not whole:
         return ()
-    best = min(whole, key=lambda rate: (-_mean_validation(whole[rate]), rate))
+    totals = {rate: math.fsum(e.validation for e in entries) for rate, entries in whole.items()}
+    best = min(whole, key=lambda rate: (-totals[rate] / len(seeds), rate))
     return tuple(sorted(whole[best], key=lambda entry: entry.seed))
-
-
-def _mean_validation(entries: list[GridScore[RunT]]) -> float:
-    return math.fsum(entry.validation for entry in entries) / len(entries)

@@ -1,20 +1,31 @@
 """Scores from a study's records, or from the reference study's published table.
 
-`layout.py` reads results of other tools.
+Test examples of a study are read from `scores.parquet` on demand. `layout.py` reads results of
+other tools.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 
+from biphasic.analysis.checked import check_file
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.records import ArmData, StudyRecords
-from biphasic.analysis.scores.runs import cells, grid
-from biphasic.analysis.scores.study_examples import example_reader
+from biphasic.analysis.records import ArmData, Outcome, StudyRecords, describe_run
+from biphasic.analysis.scores.examples import (
+    ExampleReader,
+    ExampleScores,
+    RunExamples,
+    check_value,
+    metric_examples,
+    needed_columns,
+)
+from biphasic.analysis.scores.runs import Cell, cells, grid
 from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
@@ -25,13 +36,13 @@ from biphasic.analysis.scores.table import (
     score_of_grid,
     with_averages,
 )
+from biphasic.errors import DataError
 from biphasic.files import digest
 from biphasic.records import ArmRecord, Convention, PhaseRecord
 
-__all__ = ["DatasetInfo", "ModelInfo", "Score", "Scores", "paper_scores", "study_scores"]
-
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
+_EXAMPLES = "scores.parquet"
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
 
 
@@ -96,13 +107,13 @@ def _paper_model(row: Mapping[str, str]) -> ModelInfo:
 def _paper_label(row: Mapping[str, str], *, total: int, continued: int) -> str:
     objective, rate = row["objective"], row["mask_rate"]
     masked = f" {round(PERCENT * float(rate))} %" if rate else ""
-    label = f"{row['model_size']} {objective}{masked}"
     if continued:
-        return f"{label}, {continued:,} more steps after {row['cpt_init']}"
-    if objective == "CLM+MLM":
-        return f"{label}, {int(row['clm_steps']):,} + {int(row['mlm_steps']):,} steps"
-    at = "step" if row["table"] == "data_efficiency" else "steps"
-    return f"{label}, step {total:,}" if at == "step" else f"{label}, {total:,} steps"
+        steps = f"{continued:,} more steps after {row['cpt_init']}"
+    elif objective == "CLM+MLM":
+        steps = f"{int(row['clm_steps']):,} + {int(row['mlm_steps']):,} steps"
+    else:
+        steps = f"step {total:,}" if row["table"] == "data_efficiency" else f"{total:,} steps"
+    return f"{row['model_size']} {objective}{masked}, {steps}"
 
 
 def _thousands(steps: int) -> str:
@@ -119,7 +130,7 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
 
 
 def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
-    table, groups = cells(records, convention=convention), records.by_cell()
+    table, groups = cells(records, convention=convention), records.by_cell
     scores = Scores(
         source=records.study.title,
         convention=convention,
@@ -133,23 +144,29 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             )
             for key, cell in table.items()
         },
-        examples=None if records.store is None else example_reader(table, records.store),
+        examples=None if records.store is None else _example_reader(table, records.store),
     )
     return with_averages(scores)
 
 
 def _study_model(arm: ArmData) -> ModelInfo:
-    record, phases = arm.record, _phases(arm)
-    steps = _steps_by_objective(phases)
+    record, phases = arm.record, arm.record.phases
+    if phases is None:  # an older file: from the ledger of its state
+        phases = tuple(PhaseRecord(objective=e.objective, steps=e.steps) for e in arm.ledger)
+    steps: Counter[str] = Counter()
+    size = record.model or ""
+    for phase in phases:
+        steps.update(phase.steps_by_objective or {phase.objective: phase.steps})
     return ModelInfo(
         name=arm.name,
         label=arm.label,
-        size=_size(record.model),
+        # Presets are written as in the paper, `210M`.
+        size=size.upper() if size in {"210m", "610m", "1b"} else size,
         parameters=record.parameters,
         objective=record.family,
         mask_rate=next((p.mask_rate for p in reversed(phases) if p.mask_rate is not None), None),
-        clm_steps=steps.get("clm", 0),
-        mlm_steps=steps.get("mlm", 0),
+        clm_steps=steps["clm"],
+        mlm_steps=steps["mlm"],
         total_steps=record.steps,
         start=record.continues,
         continued_steps=record.continued_steps,
@@ -171,23 +188,50 @@ def _replicate_of(record: ArmRecord) -> str:
     return digest([record.model, phases, record.continues, record.is_final, recipe])
 
 
-def _phases(arm: ArmData) -> tuple[PhaseRecord, ...]:
-    """Return an arm's training phases; for older files, from the ledger of its state."""
-    if arm.record.phases is not None:
-        return arm.record.phases
-    return tuple(PhaseRecord(objective=e.objective, steps=e.steps) for e in arm.ledger)
+def _example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
+    """Return a reader of the test examples of the selected runs."""
+
+    def read(model: str, dataset: str) -> ExampleScores:
+        cell = table.get((model, dataset))
+        if cell is None or not cell.selected:
+            raise DataError(f"{model} on {dataset}: no run has finished")
+        ids: tuple[str, ...] | None = None
+        by_seed: dict[int, RunExamples] = {}
+        for outcome in cell.selected:
+            path = store / "finetunes" / outcome.run.id / _EXAMPLES
+            run_ids, by_seed[outcome.run.seed] = _read_run(path, cell.metric, outcome)
+            if ids is not None and run_ids != ids:
+                where = describe_run(outcome.run)
+                raise DataError(f"{where}: other test examples than its first seed")
+            ids = run_ids
+        return ExampleScores(ids or (), by_seed)
+
+    return read
 
 
-def _steps_by_objective(phases: Iterable[PhaseRecord]) -> dict[str, int]:
-    steps: dict[str, int] = {}
-    for phase in phases:
-        for objective, number in (
-            phase.steps_by_objective or {phase.objective: phase.steps}
-        ).items():
-            steps[objective] = steps.get(objective, 0) + number
-    return steps
+def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...], RunExamples]:
+    where = describe_run(outcome.run)
+    if not path.is_file():
+        raise DataError(f"{where}: no {_EXAMPLES}")
+    if damage := check_file(path):
+        raise DataError(f"{where}: {damage}")
+    import pyarrow as pa  # noqa: PLC0415 - slow to load, and most commands read no examples
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
-
-def _size(model: str | None) -> str:
-    """Format presets as in the paper, `210M`; other names are unchanged."""
-    return model.upper() if model in {"210m", "610m", "1b"} else model or ""
+    try:
+        # Loads less of Arrow than `read_table`, and is faster on thousands of small files.
+        with pq.ParquetFile(path) as file:
+            names = set(file.schema_arrow.names)
+            needed = [name for name in needed_columns(metric) if name in names]
+            table = file.read(columns=["split", "id", *needed])
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DataError(f"{where}: {_EXAMPLES} is damaged ({error})") from None
+    columns = table.to_pydict()
+    rows = [index for index, split in enumerate(columns["split"]) if split == "test"]
+    picked = {name: [column[row] for row in rows] for name, column in columns.items()}
+    run = metric_examples(metric, {name: picked[name] for name in needed})
+    expected = outcome.score("test", metric)
+    if expected is None:
+        raise DataError(f"{where}: no score to compare its examples with")
+    check_value(run, expected, where=where)
+    return tuple(picked["id"]), run

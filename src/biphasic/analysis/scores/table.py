@@ -145,6 +145,11 @@ class Scores:
         return all(score.by_seed is None for score in self.cells.values())
 
     @cached_property
+    def labels(self) -> dict[str, str]:
+        """Display names of the models, by name."""
+        return {model.name: model.label for model in self.models}
+
+    @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:
         return {model.name: model for model in self.models}
 
@@ -174,12 +179,24 @@ class Scores:
         return tuple(
             model
             for model in self.models
-            if all(_fits(getattr(model, name), value) for name, value in factors.items())
+            if all(
+                getattr(model, name) in (value if isinstance(value, set | frozenset) else (value,))
+                for name, value in factors.items()
+            )
         )
 
     def get(self, model: str, dataset: str) -> Score | None:
         """Return one score; None if it is unknown."""
         return self.cells.get((model, dataset))
+
+    def means(self, dataset: str) -> dict[str, float]:
+        """Return the means of the models that have a score on a dataset, in percentage points."""
+        scored = ((model.name, self.get(model.name, dataset)) for model in self.models)
+        return {
+            name: score.estimate.mean
+            for name, score in scored
+            if score is not None and score.estimate is not None
+        }
 
     @cached_property
     def distinct(self) -> tuple[ModelInfo, ...]:
@@ -230,22 +247,15 @@ def score_of_grid(
     The runs' scores are shares.
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
+    mean = estimate([run.test for run in chosen], convention=convention)
     return Score(
-        estimate=in_percent(estimate([run.test for run in chosen], convention=convention)),
+        estimate=mean and mean.in_points,
         by_seed={run.seed: PERCENT * run.test for run in chosen},
         is_complete=is_complete,
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
         num_rates=len({run.rate for run in runs}) or None,
     )
-
-
-def in_percent(estimate: Estimate | None) -> Estimate | None:
-    """Convert an estimate of shares to percentage points."""
-    if estimate is None:
-        return None
-    half_width = None if estimate.half_width is None else PERCENT * estimate.half_width
-    return Estimate(PERCENT * estimate.mean, half_width, estimate.num_seeds)
 
 
 def with_averages(scores: Scores) -> Scores:
@@ -319,7 +329,3 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
         at_one_rate=average_by_seed(one_rate) if len(one_rate) == len(parts) else None,
         num_rates=max((part.num_rates or 0 for part in parts if part), default=0) or None,
     )
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    return value in expected if isinstance(expected, set | frozenset) else value == expected

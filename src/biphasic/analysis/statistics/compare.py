@@ -23,8 +23,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
 from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
-from biphasic.analysis.statistics.multiple import holm
-from biphasic.analysis.statistics.pairs import Pair, all_pairs, pair_of
+from biphasic.analysis.statistics.pairs import all_pairs, pair_of
 from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
 
@@ -105,9 +104,7 @@ class ModelComparison:
     @property
     def is_floored(self) -> bool:
         """Return whether no outcome of the exact tests could have been significant."""
-        return self.sign_flip is not None and not self.sign_flip.can_decide(
-            level=LEVEL, family_size=self.family_size
-        )
+        return self.sign_flip is not None and self.sign_flip.floor * self.family_size > LEVEL
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,29 @@ class Family:
         low, high = sorted((self._places[first], self._places[second]))
         # Index of the pair in `itertools.combinations`.
         place = low * len(self.order) - low * (low + 1) // 2 + high - low - 1
-        return _comparison(self, pair, place)
+        about, values = self.dataset, tuple(pair.by_seed.values())
+        interval, missing = None, "scores of single examples were not requested"
+        if self.with_examples:
+            try:
+                interval = compare_examples(self.scores, first, second, about, pair.by_seed)
+                missing = ""
+            except DataError as error:
+                missing = str(error)
+        over_examples = interval.p_value if interval and about.is_zero_shot else None
+        return ModelComparison(
+            first=first,
+            second=second,
+            dataset=about.name,
+            kind="paired" if values else "unpaired",
+            difference=pair.difference,
+            differences=values,
+            p_value=pair.p_value if over_examples is None else over_examples,
+            p_adjusted=_known(self.p_adjusted[place]),
+            p_over_seeds=_known(self.p_over_seeds[place]),
+            family_size=self.size,
+            examples=interval,
+            examples_missing=missing,
+        )
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -176,7 +195,7 @@ def family_of(
         if not about.is_zero_shot:
             larger[np.isnan(tests.p_values)] = np.nan
     size = len(larger) if about.is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
-    correct = _bonferroni if about.is_zero_shot else _holm
+    correct = _bonferroni if about.is_zero_shot else holm
     return Family(
         scores=scores,
         dataset=about,
@@ -188,10 +207,19 @@ def family_of(
     )
 
 
-def _holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    is_known = ~np.isnan(p_values)
-    adjusted = p_values.copy()
-    adjusted[is_known] = holm(p_values[is_known])
+def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct the p values of a family of comparisons, in the order given; NaN is left out.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
+    one before it, or exceed 1.
+
+    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
+    """
+    adjusted = np.array(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(adjusted))
+    order = known[np.argsort(adjusted[known], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(adjusted[order] * factors), 1.0)
     return adjusted
 
 
@@ -201,14 +229,9 @@ def _bonferroni(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
     """Return the names of the models that have a score, best first; ties keep their order."""
-    means: dict[str, float] = {}
-    asked = None if models is None else set(models)
-    for model in scores.models:
-        score = scores.get(model.name, dataset)
-        is_asked = asked is None or model.name in asked
-        if is_asked and score is not None and score.estimate is not None:
-            means[model.name] = score.estimate.mean
-    return sorted(means, key=lambda name: -means[name])
+    means = scores.means(dataset)
+    asked = means if models is None else set(models)
+    return sorted((name for name in means if name in asked), key=lambda name: -means[name])
 
 
 def indistinguishable(
@@ -225,46 +248,15 @@ def indistinguishable(
     if scores.convention != "paper":
         comparisons = family_of(scores, dataset, models=models).with_best
         return {comparison.second for comparison in comparisons if not comparison.is_clear}
-    best = _estimate(scores, order[0], dataset)
-    others = ((name, _estimate(scores, name, dataset)) for name in order[1:])
-    return {name for name, other in others if not _is_apart(best, other)}
-
-
-def _estimate(scores: Scores, model: str, dataset: str) -> Estimate | None:
-    score = scores.get(model, dataset)
-    return None if score is None else score.estimate
+    found = {name: scores.cells[name, dataset].estimate for name in order}
+    best = found.pop(order[0])
+    return {name for name, other in found.items() if not _is_apart(best, other)}
 
 
 def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     if best is None or other is None or None in {best.half_width, other.half_width}:
         return False
     return best.low > other.high
-
-
-def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
-    about, values = family.dataset, tuple(pair.by_seed.values())
-    interval, missing = None, "scores of single examples were not requested"
-    if family.with_examples:
-        try:
-            interval = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)
-            missing = ""
-        except DataError as error:
-            missing = str(error)
-    over_examples = interval.p_value if interval and about.is_zero_shot else None
-    return ModelComparison(
-        first=pair.first,
-        second=pair.second,
-        dataset=about.name,
-        kind="paired" if values else "unpaired",
-        difference=pair.difference,
-        differences=values,
-        p_value=pair.p_value if over_examples is None else over_examples,
-        p_adjusted=_known(family.p_adjusted[place]),
-        p_over_seeds=_known(family.p_over_seeds[place]),
-        family_size=family.size,
-        examples=interval,
-        examples_missing=missing,
-    )
 
 
 def _known(p_value: float) -> float | None:

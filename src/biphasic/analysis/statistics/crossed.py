@@ -48,11 +48,6 @@ class ExampleInterval:
     seed_error: float
     example_error: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Return whether zero is outside the interval."""
-        return self.low > 0 or self.high < 0
-
 
 @dataclass(frozen=True)
 class CrossedErrors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.power import NO_SPREAD
-from biphasic.analysis.text import count, flat, listing
+from biphasic.analysis.text import flat, listing
 from biphasic.errors import DataError
 
 _SIGNED = {"matthews", "pearson", "spearman"}
@@ -59,11 +59,7 @@ def doubt_notes(
         for model in scores.models if models is None else models:
             if text := cell_doubt(scores, model.name, dataset):
                 places.setdefault(text, []).append(f"{flat(model.label)} on {flat(dataset.name)}")
-    return [f"No result, as {text}: {_listed(names)}." for text, names in places.items()]
-
-
-def _listed(places: list[str]) -> str:
-    shown = places[:_MOST_PLACES]
-    if len(places) > len(shown):
-        shown.append(count(len(places) - len(shown), "other"))
-    return listing(shown)
+    return [
+        f"No result, as {text}: {listing(names, most=_MOST_PLACES)}."
+        for text, names in places.items()
+    ]

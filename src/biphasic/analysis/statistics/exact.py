@@ -38,10 +38,6 @@ class ExactTest:
     p_value: float
     floor: float
 
-    def can_decide(self, *, level: float = 0.05, family_size: int = 1) -> bool:
-        """Return whether any outcome could be significant after correction for a family."""
-        return self.floor * family_size <= level
-
 
 def sign_flip_test(differences: Sequence[float]) -> ExactTest | None:
     """Test whether paired differences are centred on zero, by flipping their signs.

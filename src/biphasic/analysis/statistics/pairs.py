@@ -31,8 +31,6 @@ class Pair:
         p_value: By Student's paired t test, or Welch's.
     """
 
-    first: str
-    second: str
     by_seed: Mapping[int, float]
     difference: Estimate
     p_value: float | None
@@ -67,7 +65,7 @@ def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | Non
     else:
         difference, p_value = _welch(one.estimate, other.estimate, convention=scores.convention)
     assert difference is not None  # noqa: S101 - there is a common seed
-    return Pair(first, second, by_seed, difference, p_value)
+    return Pair(by_seed, difference, p_value)
 
 
 def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:

@@ -56,7 +56,12 @@ def over_pretraining(scores: Scores) -> Scores:
             cells[group[0].name, dataset.name] = _pooled(scores, group, dataset.name, numbers)
     return dataclasses.replace(
         scores,
-        models=tuple(_recipe(group) for group in groups),
+        models=tuple(
+            dataclasses.replace(
+                group[0], label=_label(group), replicate_of="", pretraining_seeds=()
+            )
+            for group in groups
+        ),
         cells=cells,
         num_pretraining_runs=min(map(len, groups)),
         examples=_reader(scores, groups, numbers),
@@ -92,11 +97,10 @@ def _reader(
     return read
 
 
-def _recipe(group: tuple[ModelInfo, ...]) -> ModelInfo:
+def _label(group: tuple[ModelInfo, ...]) -> str:
     labels = {_SEED.sub("", model.label) for model in group}
     label = labels.pop() if len(labels) == 1 else group[0].label
-    label = f"{label} ({len(group)} pretraining runs)"
-    return dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
+    return f"{label} ({len(group)} pretraining runs)"
 
 
 def _pooled(

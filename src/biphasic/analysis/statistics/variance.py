@@ -45,7 +45,6 @@ class SpreadSource:
 class VarianceSplit:
     """The sources of spread on one dataset."""
 
-    dataset: str
     pretraining: SpreadSource
     finetuning: SpreadSource
     rate_choice: SpreadSource
@@ -67,7 +66,6 @@ def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) 
     names = (model.name for model in scores.distinct)
     by_model = {name: score for name in names if (score := scores.get(name, dataset))}
     return VarianceSplit(
-        dataset=dataset,
         pretraining=_pretraining(scores, by_model),
         finetuning=_finetuning(by_model, about),
         rate_choice=_rate_choice(by_model, about),

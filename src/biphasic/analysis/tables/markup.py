@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.sheets import Sheet, SheetCell, columns_of, score_text
-from biphasic.analysis.text import csv_text, flat
+from biphasic.analysis.text import csv_text, exact, flat
 
 _LEVEL = "≈"
 _PROVISIONAL = "†"
@@ -73,7 +73,7 @@ def to_latex(sheets: Iterable[Sheet]) -> str:
 
 def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
     """Write tables as one self-contained page."""
-    body = "\n".join(html_table(sheet) for sheet in sheets)
+    body = "\n".join(_html_sheet(sheet) for sheet in sheets)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -82,8 +82,7 @@ def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
     )
 
 
-def html_table(sheet: Sheet) -> str:
-    """Write one table as a `figure`, for use in another page."""
+def _html_sheet(sheet: Sheet) -> str:
     num_heads = len(sheet.head_columns)
     head = "".join(
         _html_name(column, "col") if index < num_heads else f'<th scope="col">{_html(column)}</th>'
@@ -94,8 +93,8 @@ def html_table(sheet: Sheet) -> str:
         rows = []
         for row in block:
             names = "".join(_html_name(text, "row") for text in row.heads)
-            cells = "".join(f"<td>{_html_cell(cell)}</td>" for cell in row.cells)
-            rows.append(f"<tr>{names}{cells}</tr>")
+            cells = [_cell(cell, _html, "<strong>{}</strong>") for cell in row.cells]
+            rows.append(f"<tr>{names}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
         bodies.append("<tbody>\n" + "\n".join(rows) + "\n</tbody>")
     notes = " ".join(_html(note) for note in sheet.notes)
     return (
@@ -117,7 +116,7 @@ def to_csv(scores: Scores, sheets: Iterable[Sheet]) -> str:
                         (
                             model.group, dataset.task, dataset.name, _flag(dataset.is_average),
                             dataset.metric, model.name, model.label, model.size, model.objective,
-                            _number(model.mask_rate), model.clm_steps, model.mlm_steps,
+                            exact(model.mask_rate), model.clm_steps, model.mlm_steps,
                             model.total_steps, model.start or "", model.continued_steps,
                             _flag(model.is_final), *_numbers(cell.estimate),
                             cell.estimate.num_seeds if cell.estimate else "", scores.convention,
@@ -136,7 +135,7 @@ def _markdown_sheet(sheet: Sheet) -> str:
             lines.append(_pipes([""] * len(columns)))
         for row in block:
             names = [markdown_text(text) for text in row.heads]
-            lines.append(_pipes([*names, *(_markdown_cell(cell) for cell in row.cells)]))
+            lines.append(_pipes([*names, *(_cell(cell, str, "**{}**") for cell in row.cells)]))
     return "\n".join([*lines, "", " ".join(markdown_text(note) for note in sheet.notes), ""])
 
 
@@ -149,11 +148,6 @@ def markdown_text(text: str) -> str:
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\1", flat(text))
     # Prevent addresses, or their beginnings, from becoming links.
     return re.sub(r"(?i)(www)\.", r"\1\\.", escaped.replace("://", "\\://"))
-
-
-def _markdown_cell(cell: SheetCell) -> str:
-    text = score_text(cell.estimate)
-    return _with_signs(f"**{text}**" if cell.mark == "best" else text, cell, str)
 
 
 def _latex_sheet(sheet: Sheet) -> str:
@@ -172,7 +166,8 @@ def _latex_sheet(sheet: Sheet) -> str:
         lines.append("\\midrule")
         for row in block:
             names = [_latex(text) for text in row.heads]
-            lines.append(_ampersands([*names, *(_latex_cell(cell) for cell in row.cells)]))
+            cells = (_cell(cell, _latex, "\\textbf{{{}}}") for cell in row.cells)
+            lines.append(_ampersands([*names, *cells]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
 
 
@@ -185,11 +180,6 @@ def _latex(text: str) -> str:
     return re.sub("-(?=-)", "-{}", written)  # two in a row would become a dash
 
 
-def _latex_cell(cell: SheetCell) -> str:
-    text = _latex(score_text(cell.estimate))
-    return _with_signs(f"\\textbf{{{text}}}" if cell.mark == "best" else text, cell, _latex)
-
-
 def _html(text: str) -> str:
     return html.escape(flat(text), quote=True)
 
@@ -199,27 +189,19 @@ def _html_name(text: str, scope: str) -> str:
     return f'<th scope="{scope}" class="name{" long" if is_long else ""}">{_html(text)}</th>'
 
 
-def _html_cell(cell: SheetCell) -> str:
-    text = _html(score_text(cell.estimate))
-    return _with_signs(f"<strong>{text}</strong>" if cell.mark == "best" else text, cell, _html)
-
-
-def _with_signs(text: str, cell: SheetCell, write: Callable[[str], str]) -> str:
-    """Append the signs after a score: level with the best, provisional, the paper's value."""
+def _cell(cell: SheetCell, write: Callable[[str], str], bold: str) -> str:
+    """Write a score with its signs: level with the best, provisional, the paper's value."""
+    text = write(score_text(cell.estimate))
     signs = [
         *([_LEVEL] if cell.mark == "level" else []),
         *([_PROVISIONAL] if not cell.is_complete else []),
         *([f"[paper: {score_text(cell.reference)}]"] if cell.reference else []),
     ]
-    return " ".join([text, *map(write, signs)])
-
-
-def _number(number: float | None) -> str:
-    return "" if number is None else repr(number)
+    return " ".join([bold.format(text) if cell.mark == "best" else text, *map(write, signs)])
 
 
 def _numbers(estimate: Estimate | None) -> tuple[str, str]:
-    return ("", "") if estimate is None else (_number(estimate.mean), _number(estimate.half_width))
+    return ("", "") if estimate is None else (exact(estimate.mean), exact(estimate.half_width))
 
 
 def _flag(is_set: bool) -> str:

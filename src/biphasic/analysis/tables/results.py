@@ -8,15 +8,16 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.records import Outcome, StudyRecords
-from biphasic.analysis.scores.runs import cells, estimate, ranking, scores_on_test
+from biphasic.analysis.estimate import estimate, expected_coverage
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.scores.runs import cells, scores_on_test
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import (
     OBJECTIVES,
     count,
     csv_text,
+    exact,
     metric_name,
     objective_name,
     plain,
@@ -25,6 +26,7 @@ from biphasic.analysis.text import (
 from biphasic.records import PRETRAINING, Convention
 
 _ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
+_PAPER_INTERVALS = "1.96 standard errors, as in arXiv:2507.00994"
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
 )  # fmt: skip
@@ -40,7 +42,7 @@ def results_csv(records: StudyRecords) -> str:
     losses are in the column `test`, as no choice was based on them. There are no times, paths or
     hosts: equal records give equal bytes.
     """
-    groups = records.by_cell()
+    groups = records.by_cell
     rows: list[Sequence[Any]] = []
     for arm in records.arms:
         for objective, loss in sorted(arm.final_heldout.items()):
@@ -50,9 +52,15 @@ def results_csv(records: StudyRecords) -> str:
     for arm in records.arms:
         for task in records.tasks:
             chosen = {outcome.run.id for outcome in table[arm.name, task.name].selected}
-            outcomes = sorted(groups.get((arm.name, task.name), ()), key=_order)
-            rows += [_result_row(outcome, task.metric, outcome.run.id in chosen)
-                     for outcome in outcomes]  # fmt: skip
+            outcomes = groups.get((arm.name, task.name), ())
+            rows += [
+                (
+                    arm.name, task.name, task.metric, repr(one.run.learning_rate), one.run.seed,
+                    one.status, str(one.run.id in chosen).lower(),
+                    *(exact(one.score(split, task.metric)) for split in ("validation", "test")),
+                )
+                for one in sorted(outcomes, key=lambda o: (o.run.learning_rate, o.run.seed))
+            ]  # fmt: skip
     return csv_text(_RESULT_COLUMNS, rows)
 
 
@@ -72,7 +80,7 @@ def table_csv(records: StudyRecords) -> str:
         for metric in (cell.metric, *sorted(others - {cell.metric})):
             score = estimate(scores_on_test(cell.selected, metric=metric), convention=convention)
             mean = repr(score.mean) if score else ""
-            half_width = _exact(score.half_width) if score else ""
+            half_width = exact(score.half_width) if score else ""
             num_seeds = score.num_seeds if score else 0
             complete = str(cell.is_complete).lower()
             rows.append(
@@ -86,7 +94,9 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     convention = convention or records.study.convention
     table = cells(records, convention=convention)
     title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
-    rich_table = Table(title=Text(title), caption=Text(_caption(records, convention)))
+    doubts = doubt_notes(study_scores(records, convention))
+    caption = " ".join([seeds_note(records, convention=convention), *doubts])
+    rich_table = Table(title=Text(title), caption=Text(caption))
     rich_table.add_column("Arm", overflow="fold")
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     for objective in objectives:
@@ -96,7 +106,11 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
     lowest = {name: lowest_loss(records, name) for name in objectives}
-    best = {task.name: best_arms(ranking(table, task.name)) for task in records.tasks}
+    means = {
+        task.name: [cell.estimate.mean for cell in table.values()
+                    if cell.task == task.name and cell.estimate]
+        for task in records.tasks
+    }  # fmt: skip
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective in objectives:
@@ -106,22 +120,10 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         for task in records.tasks:
             cell = table[arm.name, task.name]
             text = score_cell(cell.estimate) + ("" if cell.is_complete else " †")
-            row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
+            is_best = cell.estimate and cell.estimate.mean == max(means[task.name])
+            row.append(Text(text, style="bold" if is_best else ""))
         rich_table.add_row(*row)
     return rich_table
-
-
-def _caption(records: StudyRecords, convention: Convention) -> str:
-    doubts = doubt_notes(study_scores(records, convention))
-    return " ".join([seeds_note(records, convention=convention), *doubts])
-
-
-def _paper_intervals(num_seeds: int) -> str:
-    text = "1.96 standard errors, as in arXiv:2507.00994"
-    if num_seeds < 2:
-        return text
-    covered = expected_coverage(num_seeds, convention="paper")
-    return f"{text}; with {num_seeds} seeds it covers about {100 * covered:.0f} %"
 
 
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
@@ -135,7 +137,10 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     seeds = count(numbers[0], "seed")
     if len(numbers) > 1:
         seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
-    how = "Student's t" if convention == "standard" else _paper_intervals(numbers[0])
+    how = "Student's t" if convention == "standard" else _PAPER_INTERVALS
+    if convention == "paper" and numbers[0] > 1:
+        covered = expected_coverage(numbers[0], convention="paper")
+        how += f"; with {numbers[0]} seeds it covers about {100 * covered:.0f} %"
     note = f"{seeds} per cell; convention '{convention}' ({how})."
     if numbers[0] < 2:
         note += " One seed gives no interval."
@@ -148,25 +153,3 @@ def lowest_loss(records: StudyRecords, objective: str) -> float | None:
     """Return the lowest final held-out loss of any arm."""
     losses = [arm.final_heldout.get(objective) for arm in records.arms]
     return min((loss for loss in losses if loss is not None), default=None)
-
-
-def best_arms(order: Sequence[tuple[str, Any]]) -> set[str]:
-    """Return the names of the arms with the highest mean, including ties."""
-    return {name for name, estimate in order if estimate.mean == order[0][1].mean}
-
-
-def _result_row(outcome: Outcome, metric: str, is_selected: bool) -> Sequence[Any]:
-    run = outcome.run
-    return (
-        run.arm, run.task, metric, repr(run.learning_rate), run.seed, outcome.status,
-        str(is_selected).lower(), _exact(outcome.score("validation", metric)),
-        _exact(outcome.score("test", metric)),
-    )  # fmt: skip
-
-
-def _order(outcome: Outcome) -> tuple[float, int]:
-    return outcome.run.learning_rate, outcome.run.seed
-
-
-def _exact(number: float | None) -> str:
-    return "" if number is None else repr(number)

@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.compare import ModelComparison
-from biphasic.analysis.statistics.exact import ExactTest
 from biphasic.analysis.statistics.power import LEVEL
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import count, listing, short
 from biphasic.records import Convention
 
-Labels = Mapping[str, str]
 _DIGITS = 2
 
 
-def comparison_sentence(comparison: ModelComparison, labels: Labels | None = None) -> str:
+def comparison_sentence(
+    comparison: ModelComparison, labels: Mapping[str, str] | None = None
+) -> str:
     """Describe by how much one model is above another, and how certainly."""
-    first, second = (_label(name, labels) for name in (comparison.first, comparison.second))
+    names = (comparison.first, comparison.second)
+    first, second = (short((labels or {}).get(name, name)) for name in names)
     mean = comparison.difference.mean
     if mean == 0:
         size = f"{first} and {second} have the same mean"
@@ -46,11 +47,9 @@ def _interval(comparison: ModelComparison) -> str:
 def _p_value(comparison: ModelComparison) -> str:
     if comparison.p_adjusted is None:
         return ""
-    if comparison.family_size == 1:
-        return probability(comparison.p_adjusted)
-    return (
-        f"{probability(comparison.p_adjusted)} corrected for {comparison.family_size:,} comparisons"
-    )
+    of_family = f" corrected for {comparison.family_size:,} comparisons"
+    p_value = probability(comparison.p_adjusted)
+    return p_value if comparison.family_size == 1 else f"{p_value}{of_family}"
 
 
 def _verdict(comparison: ModelComparison) -> str:
@@ -94,14 +93,10 @@ def floor_sentence(comparison: ModelComparison) -> str:
             f"No exact test over {pairs} can give p below {test.floor:.3g}"
             f"{times if comparison.family_size > 1 else ''}, so they cannot decide anything here."
         )
-    parts = [f"flipping signs gives {_exact(test)}"]
+    parts = [f"flipping signs gives {probability(test.p_value)}"]
     if comparison.wilcoxon is not None:
-        parts.append(f"Wilcoxon's signed ranks {_exact(comparison.wilcoxon)}")
+        parts.append(f"Wilcoxon's signed ranks {probability(comparison.wilcoxon.p_value)}")
     return f"Exact tests over {pairs}, uncorrected: {listing(parts)}."
-
-
-def _exact(test: ExactTest) -> str:
-    return probability(test.p_value)
 
 
 def detectable_sentence(comparison: ModelComparison) -> str:
@@ -201,7 +196,3 @@ def number(points: float) -> str:
 def probability(p_value: float) -> str:
     """Format a p value."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
-
-
-def _label(name: str, labels: Labels | None) -> str:
-    return short((labels or {}).get(name, name))

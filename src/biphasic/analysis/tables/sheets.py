@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Literal
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.choose import interval_note, percent, sizes
+from biphasic.analysis.figures.choose import grouped, interval_note, percent, sizes
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.tables.marks import Mark, marks, marks_note
 from biphasic.analysis.text import TASKS, flat, metric_name
 
+Mark = Literal["best", "level"]
 _PAPER_GROUPS = {
     "base": "Base models",
     "data_efficiency": "On the way to 40,000 steps, before decay",
@@ -76,7 +80,12 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
     groups = [*dict.fromkeys(model.group for model in scores.models)]
     tasks = [*dict.fromkeys(dataset.task for dataset in scores.datasets)]
     sheets = [_sheet(scores, (group, task), values) for group in groups for task in tasks]
-    return _uniquely_named(sheets)
+    seen: Counter[str] = Counter()
+    for index, sheet in enumerate(sheets):
+        seen[sheet.name] += 1
+        if seen[sheet.name] > 1:
+            sheets[index] = replace(sheet, name=f"{sheet.name}-{seen[sheet.name]}")
+    return sheets
 
 
 def score_text(estimate: Estimate | None) -> str:
@@ -85,6 +94,23 @@ def score_text(estimate: Estimate | None) -> str:
         return "–"
     mean = f"{estimate.mean:z.2f}"
     return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
+
+
+def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> dict[str, Mark]:
+    """Mark the best of some models on a dataset, and those not clearly below it.
+
+    Models that share the highest mean are all best. Nothing is marked if fewer than two have a
+    score, or all are equal.
+    """
+    names = {model.name for model in models}
+    means = {name: mean for name, mean in scores.means(dataset.name).items() if name in names}
+    if len(set(means.values())) < 2:
+        return {}
+    level = indistinguishable(scores, dataset.name, models=[*means])
+    by_model: dict[str, Mark] = dict.fromkeys(level, "level")
+    highest = max(means.values())
+    by_model.update({name: "best" for name, mean in means.items() if mean == highest})
+    return by_model
 
 
 def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None) -> Sheet:
@@ -145,22 +171,12 @@ def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
     come first and are compared only with each other.
     """
     trained = [model for model in models if model.total_steps]
-    for key in (_size_and_steps, _size):
-        blocks: dict[tuple[object, ...], list[ModelInfo]] = {}
-        for model in trained:
-            blocks.setdefault(key(model), []).append(model)
+    for factors in (("size", "total_steps"), ("size",)):
+        blocks = grouped(trained, attrgetter(*factors))
         if len(blocks) > 1 and all(len(block) > 1 for block in blocks.values()):
             untrained = tuple(model for model in models if not model.total_steps)
             return [*([untrained] if untrained else []), *map(tuple, blocks.values())]
     return [tuple(models)]
-
-
-def _size_and_steps(model: ModelInfo) -> tuple[object, ...]:
-    return model.size, model.total_steps
-
-
-def _size(model: ModelInfo) -> tuple[object, ...]:
-    return (model.size,)
 
 
 def _factors(model: ModelInfo) -> dict[str, str]:
@@ -223,7 +239,12 @@ def _notes(
     yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
     if len(blocks) > 1:
         yield "Models are compared within a block, a column at a time."
-    yield marks_note(scores)
+    how = {
+        "paper": "their intervals overlap",
+        "standard": "a paired t test over seeds, and over test examples where these are known, "
+        "Holm-corrected for all pairs, does not separate them",
+    }[scores.convention]
+    yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
     cells = [cell for block in blocks for row in block for cell in row.cells]
     if any(not cell.is_complete for cell in cells):
         yield "†: runs are missing, the number is provisional."
@@ -245,17 +266,6 @@ def columns_of(sheet: Sheet) -> tuple[str, ...]:
             for name, dataset in zip(names, sheet.datasets, strict=True)
         ),
     )
-
-
-def _uniquely_named(sheets: Sequence[Sheet]) -> list[Sheet]:
-    seen: dict[str, int] = {}
-    named = []
-    for sheet in sheets:
-        number = seen[sheet.name] = seen.get(sheet.name, 0) + 1
-        name = sheet.name if number == 1 else f"{sheet.name}-{number}"
-        named.append(Sheet(name, sheet.title, sheet.notes, sheet.head_columns, sheet.datasets,
-                           sheet.blocks))  # fmt: skip
-    return named
 
 
 def _slug(text: str) -> str:

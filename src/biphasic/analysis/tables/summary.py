@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
-from biphasic.analysis.tables.results import lowest_loss
+from biphasic.analysis.records import StudyRecords, TrainedSegment
 from biphasic.analysis.text import (
     OBJECTIVES,
     amount,
@@ -46,8 +45,22 @@ class SegmentRow:
 
 def loss_sentences(records: StudyRecords) -> list[str]:
     """Describe which arm ends with the lowest held-out loss, for each objective."""
-    sentences = [_lowest_sentence(records, objective) for objective in OBJECTIVES]
-    return [sentence for sentence in sentences if sentence]
+    sentences = []
+    for objective in OBJECTIVES:
+        losses = sorted(
+            (arm.final_heldout[objective], index, short(arm.label))
+            for index, arm in enumerate(records.arms)
+            if objective in arm.final_heldout
+        )
+        if len(losses) < 2:
+            continue
+        (best, _, label), (second, _, next_label) = losses[:2]
+        gap = f"{second - best:.3f} below" if second > best else "level with"
+        sentences.append(
+            f"{label} ends with the lowest held-out {objective_name(objective)} loss: {best:.3f} "
+            f"nats per token, {gap} {next_label}."
+        )
+    return sentences
 
 
 def heldout_note(records: StudyRecords) -> str:
@@ -58,23 +71,6 @@ def heldout_note(records: StudyRecords) -> str:
     if not isinstance(number, int) or number >= FEW_HELDOUT:
         return ""
     return f"Held-out losses are of {count(number, 'document')} only, and say little of other text."
-
-
-def _lowest_sentence(records: StudyRecords, objective: str) -> str:
-    lowest = lowest_loss(records, objective)
-    losses = sorted(
-        (arm.final_heldout[objective], index, short(arm.label))
-        for index, arm in enumerate(records.arms)
-        if objective in arm.final_heldout
-    )
-    if lowest is None or len(losses) < 2:
-        return ""
-    (best, _, label), (second, _, next_label) = losses[:2]
-    gap = f"{second - best:.3f} below" if second > best else "level with"
-    return (
-        f"{label} ends with the lowest held-out {objective_name(objective)} loss: {best:.3f} "
-        f"nats per token, {gap} {next_label}."
-    )
 
 
 def cost_sentence(records: StudyRecords) -> str:
@@ -118,36 +114,22 @@ def cost_rows(records: StudyRecords) -> list[CostRow]:
     """List each trained arm's phases, then its total if it has several."""
     rows = []
     for arm in records.arms:
-        phases = [_cost_row(arm, index) for index in range(len(arm.ledger))]
-        rows += phases
-        if len(phases) > 1:
-            rows.append(
-                CostRow(
-                    arm=arm.name,
-                    phase=None,
-                    objective="all",
-                    steps=sum(row.steps for row in phases),
-                    documents=sum(row.documents for row in phases),
-                    tokens=sum(row.tokens for row in phases),
-                    supervised_tokens=sum(row.supervised_tokens for row in phases),
-                    flops=sum(row.flops for row in phases),
-                )
+        phases = [(entry.phase, objective_name(entry.objective), [entry]) for entry in arm.ledger]
+        total = [(None, "all", [*arm.ledger])] if len(phases) > 1 else []
+        rows += [
+            CostRow(
+                arm=arm.name,
+                phase=phase,
+                objective=objective,
+                steps=sum(entry.steps for entry in entries),
+                documents=sum(entry.documents for entry in entries),
+                tokens=sum(entry.tokens for entry in entries),
+                supervised_tokens=sum(entry.supervised_tokens for entry in entries),
+                flops=sum(entry.flops for entry in entries),
             )
+            for phase, objective, entries in (*phases, *total)
+        ]
     return rows
-
-
-def _cost_row(arm: ArmData, index: int) -> CostRow:
-    entry = arm.ledger[index]
-    return CostRow(
-        arm=arm.name,
-        phase=entry.phase,
-        objective=objective_name(entry.objective),
-        steps=entry.steps,
-        documents=entry.documents,
-        tokens=entry.tokens,
-        supervised_tokens=entry.supervised_tokens,
-        flops=entry.flops,
-    )
 
 
 def segment_rows(records: StudyRecords) -> list[SegmentRow]:

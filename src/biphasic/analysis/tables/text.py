@@ -10,7 +10,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import ModelComparison, family_of, ranked
+from biphasic.analysis.statistics.compare import family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import (
@@ -26,8 +26,6 @@ from biphasic.analysis.tables.sentences import (
 from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.text import flat, listing, plain
 
-_PROVISIONAL = " †"
-
 
 def score_tables(scores: Scores) -> Iterator[Table]:
     """Yield a table per task: models by datasets, `mean (half-width)` in percentage points."""
@@ -42,17 +40,14 @@ def score_tables(scores: Scores) -> Iterator[Table]:
             table.add_column(Text(header), justify="right", min_width=13, overflow="fold")
         best = {dataset.name: ranked(scores, dataset.name)[:1] for dataset in datasets}
         for model in scores.models:
-            row = [_cell(scores, model.name, dataset, best[dataset.name]) for dataset in datasets]
-            table.add_row(Text(plain(model.label)), *row)
+            row = [Text(plain(model.label))]
+            for dataset in datasets:
+                score = scores.get(model.name, dataset.name) or Score(None)
+                is_provisional = score.estimate is not None and not score.is_complete
+                text = score_text(score.estimate) + (" †" if is_provisional else "")
+                row.append(Text(text, style="bold" if model.name in best[dataset.name] else ""))
+            table.add_row(*row)
         yield table
-
-
-def _cell(scores: Scores, model: str, dataset: DatasetInfo, best: list[str]) -> Text:
-    score = scores.get(model, dataset.name)
-    text = score_text(score.estimate if score is not None else None)
-    if score is not None and score.estimate is not None and not score.is_complete:
-        text += _PROVISIONAL
-    return Text(text, style="bold" if model in best else "")
 
 
 def notes(scores: Scores) -> list[str]:
@@ -65,7 +60,11 @@ def notes(scores: Scores) -> list[str]:
         sentences.append(coverage_sentence(scores.convention, min(seeds)))
     if len(seeds) < len(estimates):
         sentences.append("A mean without an interval rests on one seed.")
-    sentences += training_sentences(scores)
+    by_set: dict[str, list[str]] = {}
+    for dataset in scores.datasets:
+        if dataset.trained_on:
+            by_set.setdefault(dataset.trained_on, []).append(flat(dataset.name))
+    sentences += [f"Fine-tuned on {flat(name)}: {listing(sets)}." for name, sets in by_set.items()]
     sentences.append(pretraining_sentence(scores))
     sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
@@ -73,42 +72,27 @@ def notes(scores: Scores) -> list[str]:
     return sentences
 
 
-def training_sentences(scores: Scores) -> Iterator[str]:
-    """Yield sentences on datasets that were tested after fine-tuning on another one."""
-    by_set: dict[str, list[str]] = {}
-    for dataset in scores.datasets:
-        if dataset.trained_on:
-            by_set.setdefault(dataset.trained_on, []).append(dataset.name)
-    for trained_on, names in by_set.items():
-        yield f"Fine-tuned on {flat(trained_on)}: {listing([flat(name) for name in names])}."
-
-
 def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
     """Yield the difference between each dataset's best and next model, with its certainty."""
-    labels = {model.name: model.label for model in scores.models}
     for dataset in scores.datasets:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
         comparisons = family_of(scores, dataset.name, with_examples=with_examples).with_best
         yield f"{plain(dataset.name)}:"
-        yield from (f"  {line}" for line in _about(comparisons[0], labels))
+        best, closest = plain(scores.labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
-        best = plain(labels[order[0]])
-        yield f"  {best} is clearly above {clear} of {len(comparisons)} other models."
-        selection = selection_sentence(scores, dataset.name)
-        if selection:
-            yield f"  {selection}"
         split = variance_split(scores, dataset.name, with_examples=with_examples)
-        yield from (f"  {source_sentence(source)}" for source in split.sources)
-
-
-def _about(comparison: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
-    yield comparison_sentence(comparison, labels)
-    yield examples_sentence(comparison)
-    yield floor_sentence(comparison)
-    if detectable := detectable_sentence(comparison):
-        yield detectable
+        sentences = (
+            comparison_sentence(closest, scores.labels),
+            examples_sentence(closest),
+            floor_sentence(closest),
+            detectable_sentence(closest),
+            f"{best} is clearly above {clear} of {len(comparisons)} other models.",
+            selection_sentence(scores, dataset.name),
+            *(source_sentence(source) for source in split.sources),
+        )
+        yield from (f"  {sentence}" for sentence in sentences if sentence)
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,10 +112,7 @@ def study_retry(
 
 
 def study_verify(
-    study: Annotated[
-        str | None,
-        typer.Argument(help="Study file, folder or name; default: the only study of the root."),
-    ] = None,
+    study: StudyName = None,
     root: Root = Path("runs"),
 ) -> None:
     """Verify the hashes of all files that a study uses.
@@ -125,7 +123,7 @@ def study_verify(
     from biphasic.study.gc.verify import verify_study
 
     folder, _ = find_study(study, root)
-    result = verify_study(folder, say=lambda text: echo(text, err=True))
+    result = verify_study(folder, say=partial(echo, err=True))
     counts = ", ".join(f"{count:,} {kind}" for kind, count in result.checked.items())
     echo(f"{folder.name}: verified {counts}, report")
     for kind, count in result.missing.items():
@@ -155,9 +153,7 @@ def study_clean(
     from biphasic.study.gc.clean import clean
     from biphasic.study.gc.text import cleaning_lines
 
-    def say(sentence: str) -> None:
-        echo(sentence, err=True)
-
+    say = partial(echo, err=True)
     cleaning = clean(root, delete=delete, also_pretrained=also_pretrained, say=say)
     echo("\n".join(cleaning_lines(cleaning, deleted=delete)))
 

@@ -35,7 +35,7 @@ def continued(records, *names, steps=30):
 def test_each_rate_has_the_mean_of_all_its_seeds(records):
     chart = scores_by_learning_rate(records)
     task = records.tasks[0]
-    outcomes = records.by_cell()["mlm", task.name]
+    outcomes = records.by_cell["mlm", task.name]
     for point in next(s for s in chart.panels[0].series if s.label == "MLM").points:
         scores = [
             100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x
@@ -65,7 +65,7 @@ def test_every_arm_has_its_range_over_seeds_in_the_report(records):
     task = records.tasks[0]
     assert panel.title == task.title
     assert [series.label for series in panel.series] == [label for _, label, *_ in ARMS]
-    outcomes = records.by_cell()["untrained", task.name]
+    outcomes = records.by_cell["untrained", task.name]
     point = panel.series[0].points[0]
     scores = [100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x]
     assert (point.low, point.high) == (min(scores), max(scores))
