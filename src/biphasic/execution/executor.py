@@ -103,7 +103,7 @@ class LocalExecutor:
     def __enter__(self) -> LocalExecutor:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Stop the workers; running training jobs save their progress first."""
         with self._lock:
             waiting, self._queue = self._queue, deque()

@@ -49,13 +49,13 @@ class Differences:
         for sign, terms in ((1, value), (-1, other)):
             for term in terms:
                 weights[term.model, term.dataset] += sign * term.weight
-        mean, p_value = _tested(self._scores, weights)
+        mean, p_value = contrast(self._scores, weights)
         if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
             return None
         return "higher" if mean > 0 else "lower"
 
 
-def _tested(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:
+def contrast(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:
     """Return a weighted sum of scores and its p value against zero; None without a spread."""
     cells = [(weight, scores.get(*key)) for key, weight in weights.items()]
     parts = [(weight, cell.by_seed or {}) for weight, cell in cells if cell is not None]
