@@ -1,0 +1,271 @@
+"""Answers the questions of plan.md from the study's records, as Markdown tables.
+
+Usage: .venv/bin/python docs/replication/answers.py runs/replication
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from biphasic.analysis.claims.differences import contrast
+from biphasic.analysis.estimate import estimate
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.analysis.statistics.compare import holm
+from biphasic.analysis.statistics.power import LEVEL, detectable_difference
+from biphasic.analysis.statistics.replicates import over_pretraining
+
+TASKS = ("sst2", "trec", "uner_en", "scifact")
+STEPS = 2400
+"""Of all models that were pretrained from scratch to the end."""
+Weights = Mapping[str, float]
+"""Of models' scores in a sum; a difference has the weights 1 and -1."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum of scores on one task, against zero.
+
+    Attributes:
+        by_run: The sum of each pretraining run, in percentage points.
+        p_value: Over runs and test examples, corrected by Holm for the comparisons of its question.
+    """
+
+    label: str
+    task: str
+    by_run: list[float]
+    p_value: float
+
+    @property
+    def clear(self) -> int:
+        """1 if clearly above zero, -1 if clearly below, else 0."""
+        return 0 if self.p_value > LEVEL else int(math.copysign(1, sum(self.by_run)))
+
+    @property
+    def row(self) -> str:
+        """A row of a table: mean, interval, p value and the difference that could be found."""
+        shown = estimate(self.by_run, convention="standard")
+        detectable = detectable_difference(self.by_run)
+        cells = [self.label, self.task, "–", f"{self.p_value:.3f}", "clear" if self.clear else ""]
+        if shown is not None and shown.half_width is not None:
+            cells[2] = f"{shown.mean:+.2f} ({shown.low:+.2f} to {shown.high:+.2f})"
+        cells.append("–" if detectable is None else f"{detectable:.1f}")
+        return f"| {' | '.join(cells)} |"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of the plan.
+
+    Attributes:
+        sums: What is compared: label, and weights of models or None if one was not trained.
+        answer: Returns 1 if the comparisons support the paper, -1 if they count against it, else 0.
+    """
+
+    id: str
+    text: str
+    sums: Callable[[Models], Iterable[tuple[str, Weights | None]]]
+    answer: Callable[[Sequence[Comparison]], int]
+
+
+class Models:
+    """Recipes of a study, by what the plan calls them."""
+
+    def __init__(self, scores: Scores) -> None:
+        self._models = scores.models
+
+    def clm(self, size: str = "nano", steps: int = STEPS) -> str | None:
+        """Return the name of the recipe of CLM alone."""
+        return self._one(lambda m: (m.size, m.clm_steps, m.mlm_steps) == (size, steps, 0))
+
+    def mlm(self, size: str = "nano", steps: int = STEPS, rate: float = 0.4) -> str | None:
+        """Return the name of the recipe of MLM alone."""
+        wanted = (size, 0, steps, rate, 0)
+        return self._one(
+            lambda m: (m.size, m.clm_steps, m.mlm_steps, m.mask_rate, m.continued_steps) == wanted
+        )
+
+    def both(self, share: float) -> str | None:
+        """Return the name of the recipe of CLM for a share of the steps, then MLM."""
+        steps = (round(share * STEPS), round((1 - share) * STEPS), 0)
+        return self._one(lambda m: (m.clm_steps, m.mlm_steps, m.continued_steps) == steps)
+
+    def continued(self, start: str) -> str | None:
+        """Return the name of the recipe of MLM on top of a finished CLM or MLM model."""
+        return self._one(lambda m: bool(m.continued_steps) and m.start == start)
+
+    def _one(self, fits: Callable[[ModelInfo], bool]) -> str | None:
+        names = [model.name for model in self._models if fits(model)]
+        if len(names) > 1:
+            raise SystemExit(f"several recipes instead of one: {', '.join(names)}")
+        return names[0] if names else None
+
+
+def difference(first: str | None, second: str | None) -> Weights | None:
+    """Return the weights of a difference."""
+    return None if first is None or second is None else {first: 1.0, second: -1.0}
+
+
+def minus(first: Weights | None, second: Weights | None) -> Weights | None:
+    """Return the weights of a difference of differences."""
+    if first is None or second is None:
+        return None
+    return {**first, **{name: -weight for name, weight in second.items()}}
+
+
+def compare(scores: Scores, question: Question) -> list[Comparison]:
+    """Return the comparisons of a question; none if a model or score is missing."""
+    parts = [(*each, task) for each in question.sums(Models(scores)) for task in TASKS]
+    values = [by_run(scores, weights or {}, task) for _, weights, task in parts]
+    if not all(values):
+        return []
+    p_values = [
+        contrast(scores, {(name, task): weight for name, weight in (weights or {}).items()})[1]
+        for _, weights, task in parts
+    ]
+    corrected = holm([1.0 if p_value is None else p_value for p_value in p_values])
+    return [
+        Comparison(label, task, runs, float(p_value))
+        for (label, _, task), runs, p_value in zip(parts, values, corrected, strict=True)
+    ]
+
+
+def by_run(scores: Scores, weights: Weights, task: str) -> list[float]:
+    """Return the sum of each pretraining run that all models have; none if a score is missing."""
+    cells = [scores.get(name, task) for name in weights]
+    runs = [cell.by_seed for cell in cells if cell is not None and cell.by_seed]
+    if not runs or len(runs) < len(cells):
+        return []
+    return [
+        math.fsum(weight * of[run] for weight, of in zip(weights.values(), runs, strict=True))
+        for run in sorted(set.intersection(*map(set, runs)))
+    ]
+
+
+def clear_tasks(comparisons: Iterable[Comparison], sign: int, but: Sequence[str] = ()) -> int:
+    """Count the tasks with a difference that is clear in one direction."""
+    return len({one.task for one in comparisons if one.clear == sign and one.task not in but})
+
+
+def two_clear_none_against(comparisons: Sequence[Comparison], but: Sequence[str] = ()) -> int:
+    """Return 1 if it is clear on 2 tasks and nowhere clearly against, -1 if against on 2."""
+    ahead, behind = (clear_tasks(comparisons, sign) for sign in (1, -1))
+    if ahead >= 2 and clear_tasks(comparisons, -1, but) == 0:
+        return 1
+    return -1 if behind >= 2 else 0
+
+
+def ahead_early(comparisons: Sequence[Comparison]) -> int:
+    """Return 1 if CLM is ahead on 2 tasks on which the gap shrinks, -1 if MLM is ahead on 2."""
+    early = [one for one in comparisons if one.label.startswith("CLM")]
+    shrinks = {one.task for one in comparisons if one not in early and one.clear == 1}
+    ahead = {one.task for one in early if one.clear == 1}
+    if len(ahead) >= 2 and ahead <= shrinks:
+        return 1
+    return -1 if clear_tasks(early, -1) >= 2 else 0
+
+
+def rates_disagree(comparisons: Sequence[Comparison]) -> int:
+    """Return 1 if two rates are clearly apart in opposite ways, -1 if one is best on 2 tasks."""
+    ways = {(one.label, one.clear) for one in comparisons if one.clear}
+    if any((label, -way) in ways for label, way in ways):
+        return 1
+    best = [rate for rate in RATES for task in TASKS if _is_best(comparisons, rate, task)]
+    return -1 if any(best.count(rate) >= 2 for rate in best) else 0
+
+
+def _is_best(comparisons: Sequence[Comparison], rate: float, task: str) -> bool:
+    signs = {f"{100 * rate:.0f} % -": 1, f"- {100 * rate:.0f} %": -1}
+    pairs = [
+        one.clear * sign
+        for one in comparisons
+        for text, sign in signs.items()
+        if one.task == task and text in one.label
+    ]
+    return bool(pairs) and all(clear == 1 for clear in pairs)
+
+
+def size_matters(comparisons: Sequence[Comparison]) -> int:
+    """Return whether the gap grows with size on SC or shrinks on IR, as in the paper."""
+    ways = {one.clear * (-1 if one.task == "scifact" else 1) for one in comparisons
+            if one.task != "uner_en"} - {0}  # fmt: skip
+    return ways.pop() if len(ways) == 1 else 0
+
+
+RATES = (0.2, 0.3, 0.4, 0.5)
+QUESTIONS = (
+    Question(
+        "Q1", "Does CLM then MLM beat MLM alone at equal tokens?",
+        lambda m: [(f"{s:.0%} CLM - MLM", difference(m.both(s), m.mlm())) for s in (0.25, 0.5)],
+        two_clear_none_against,
+    ),
+    Question(
+        "Q2", "Does MLM alone beat CLM alone?",
+        lambda m: [("MLM - CLM", difference(m.mlm(), m.clm()))],
+        lambda comparisons: two_clear_none_against(comparisons, but=["uner_en"]),
+    ),
+    Question(
+        "Q3", "Is CLM ahead early?",
+        lambda m: [
+            ("CLM - MLM, step 300", difference(m.clm(steps=300), m.mlm(steps=300))),
+            ("gap at 300 - gap at 2,400", minus(
+                difference(m.clm(steps=300), m.mlm(steps=300)), difference(m.clm(), m.mlm())
+            )),
+        ],
+        ahead_early,
+    ),
+    Question(
+        "Q4", "Does MLM on top of a finished CLM model beat MLM on top of a finished MLM model?",
+        lambda m: [("from CLM - from MLM", difference(m.continued("CLM"), m.continued("MLM")))],
+        two_clear_none_against,
+    ),
+    Question(
+        "Q5", "Is there one best masking rate?",
+        lambda m: [
+            (f"{100 * first:.0f} % - {100 * second:.0f} %",
+             difference(m.mlm(rate=first), m.mlm(rate=second)))
+            for first, second in combinations(RATES, 2)
+        ],
+        rates_disagree,
+    ),
+    Question(
+        "Q7", "Does size change the answer to Q2?",
+        lambda m: [("nano's gap - pico's gap", minus(
+            difference(m.mlm(), m.clm()), difference(m.mlm("pico"), m.clm("pico"))
+        ))],
+        size_matters,
+    ),
+)  # fmt: skip
+ANSWERS = {1: "supports the paper", 0: "undecided", -1: "counts against the paper"}
+
+
+def tables(scores: Scores) -> Iterable[str]:
+    """Yield the lines of a section for each question."""
+    for question in QUESTIONS:
+        comparisons = compare(scores, question)
+        answer = ANSWERS[question.answer(comparisons)] if comparisons else "not computed yet"
+        yield from (f"**{question.id}. {question.text}** {answer.capitalize()}.", "")
+        if not comparisons:
+            continue
+        yield "| Difference | Task | Points (95 % interval) | p, corrected | | Detectable |"
+        yield "|---|---|---|---|---|---|"
+        yield from (one.row for one in comparisons)
+        yield ""
+
+
+def main(folder: Path) -> None:
+    """Print the answers of a study."""
+    scores = over_pretraining(study_scores(load_study(folder, folder.parent / "store")))
+    print("\n".join(tables(scores)))  # noqa: T201 - a script
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]).resolve())
