@@ -55,7 +55,9 @@ class Differences:
         return "higher" if mean > 0 else "lower"
 
 
-def contrast(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:
+def contrast(
+    scores: Scores, weights: Mapping[tuple[str, str], float]
+) -> tuple[float, float | None]:
     """Return a weighted sum of scores and its p value against zero; None without a spread."""
     cells = [(weight, scores.get(*key)) for key, weight in weights.items()]
     parts = [(weight, cell.by_seed or {}) for weight, cell in cells if cell is not None]
