@@ -126,8 +126,7 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
     if (path / DESCRIPTION).is_file():
         if kind == "zs" and read_description(path).kind == "ir":
             return _zero_shot(path)
-        read_description(path, kind=kind)
-        return _copy(path, read_description(path), source="task folder")
+        return _copy(path, read_description(path, kind=kind), source="task folder")
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:

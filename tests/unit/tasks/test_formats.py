@@ -128,6 +128,9 @@ def test_labels_may_be_numbered(tmp_path):
 
 def test_kind_comes_from_the_caller_where_the_folder_does_not_say(tmp_path):
     folder = classification(tmp_path / "bare")
+    (folder / "task.json").write_text('{"title": "Bare"}')
+    refused(folder, "task.json: no 'kind'; set the kind")
+    assert load_task(folder, kind="sc").info.title == "Bare"
     (folder / "task.json").unlink()
     refused(folder, "no task.json; set the kind")
     assert load_task(folder, kind="sc", name="other").info.name == "other"

@@ -114,7 +114,8 @@ def read_description(
         raise DataError(f"{path}: expected a JSON object")
     named_kind = raw.get("kind", kind)
     if named_kind is None:
-        raise DataError(f"{folder}: no {DESCRIPTION}; set the kind of the task: {', '.join(KINDS)}")
+        lack = f"{path}: no 'kind'" if path.is_file() else f"{folder}: no {DESCRIPTION}"
+        raise DataError(f"{lack}; set the kind of the task: {', '.join(KINDS)}")
     if kind is not None and kind != named_kind:
         raise DataError(f"{path}: the task is of kind '{named_kind}', not '{kind}'")
     chosen = name or raw.get("name", folder.resolve().name)
