@@ -26,6 +26,7 @@ from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import Kind
 from biphasic.tasks.source import split_source
 from biphasic.training.memory import tune_allocator
 
@@ -154,16 +155,17 @@ def task_from_text(text: str) -> TaskConfig:
     kind, path = split_source(text)
     place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
-    settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
+    settings = {"name": text} if is_name else {"name": _name_of(place, kind), "source": text}
     if kind == ZERO_SHOT:
         # Distinguishes it from the same data with fine-tuning.
         settings["name"] += f"-{ZERO_SHOT}"
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
 
 
-def _name_of(place: Path) -> str:
+def _name_of(place: Path, kind: Kind | None) -> str:
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():
-        return read_description(place).name
+        # Zero-shot retrieval also reads tasks of the kind `ir`.
+        return read_description(place, kind=None if kind == ZERO_SHOT else kind).name
     return place.resolve().name

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from biphasic.config import load_config
+from biphasic.errors import DataError
 from biphasic.evaluation.plan import task_from_text
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.resolved import evaluation_text, study_text
@@ -127,3 +128,10 @@ def test_adapt_prints_the_recipe_of_its_model(cli, tmp_path, monkeypatch):
     assert f"#   tokenizer: {model}\n" in out
     assert not Path("out").exists()
     assert not Path("runs").exists()
+
+
+def test_a_task_folder_without_a_kind_takes_the_one_before_the_colon(tmp_path):
+    (tmp_path / "task.json").write_text('{"name": "reviews"}')
+    assert task_from_text(f"sc:{tmp_path}").name == "reviews"
+    with pytest.raises(DataError, match=r"task.json: no 'kind'; set the kind of the task: sc,"):
+        task_from_text(str(tmp_path))
