@@ -1,11 +1,12 @@
 """Answers the questions of plan.md from the study's records, as Markdown tables.
 
-Usage: .venv/bin/python docs/replication/answers.py runs/replication
+Usage: .venv/bin/python docs/replication/answers.py runs/replication [runs/replication-rates]
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from pathlib import Path
 
 from biphasic.analysis.claims.differences import contrast
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import StudyRecords, load_study
+from biphasic.analysis.scores.runs import grid
+from biphasic.analysis.scores.selection import best_rate
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.statistics.compare import holm
@@ -259,13 +262,75 @@ def tables(scores: Scores) -> Iterable[str]:
         yield ""
 
 
-def main(folder: Path) -> None:
-    """Print the answers of a study."""
-    scores = over_pretraining(study_scores(load_study(folder, folder.parent / "store")))
-    print("\n".join(tables(scores)))  # noqa: T201 - a script
+@dataclass(frozen=True)
+class Stability:
+    """How much fine-tuning on a task depends on the learning rate and the seed.
+
+    Attributes:
+        rate_range: Range of the mean test score over learning rates, in percentage points, averaged
+            over pretraining runs; CLM, then MLM.
+        seed_spread: Standard deviation over seeds at the learning rate with the best validation
+            score, likewise.
+    """
+
+    task: str
+    rate_range: tuple[float, float]
+    seed_spread: tuple[float, float]
+
+    @property
+    def smaller(self) -> int:
+        """1 if both are smaller after CLM, -1 if both are larger, else 0."""
+        signs = {(clm < mlm) - (clm > mlm) for clm, mlm in (self.rate_range, self.seed_spread)}
+        return signs.pop() if len(signs) == 1 else 0
+
+
+def stabilities(records: StudyRecords) -> list[Stability]:
+    """Compare CLM with MLM on each task of a study with several learning rates and seeds."""
+    if any(outcome.status == "missing" for outcome in records.outcomes):
+        raise SystemExit(f"{records.study.name}: some fine-tunings are missing")
+    found = []
+    for task in records.tasks:
+        spreads: dict[str, list[tuple[float, float]]] = {"CLM": [], "MLM": []}
+        for arm in records.arms:
+            runs = grid(records.by_cell[arm.name, task.name], metric=task.metric)
+            means = [
+                100 * statistics.fmean(run.test for run in runs if run.rate == rate)
+                for rate in {run.rate for run in runs}
+            ]
+            seeds = [100 * run.test for run in best_rate(runs)]
+            spread = max(means) - min(means), statistics.stdev(seeds)
+            spreads[arm.record.family].append(spread)
+        clm, mlm = (
+            [statistics.fmean(values) for values in zip(*spreads[family], strict=True)]
+            for family in ("CLM", "MLM")
+        )
+        found.append(Stability(task.name, (clm[0], mlm[0]), (clm[1], mlm[1])))
+    return found
+
+
+def stability_table(found: Sequence[Stability]) -> Iterable[str]:
+    """Yield the lines of the section for Q6."""
+    ways = [one.smaller for one in found]
+    answer = ANSWERS[next((way for way in (1, -1) if ways.count(way) >= 2), 0)]
+    question = "Does fine-tuning after CLM depend less on the learning rate and the seed?"
+    yield from (f"**Q6. {question}** {answer.capitalize()}.", "")
+    yield "| Task | Range over rates: CLM | MLM | Deviation over seeds: CLM | MLM |"
+    yield "|---|---|---|---|---|"
+    for one in found:
+        values = " | ".join(f"{value:.2f}" for value in (*one.rate_range, *one.seed_spread))
+        yield f"| {one.task} | {values} |"
+
+
+def main(study: Path, rates: Path | None = None) -> None:
+    """Print the answers of a study, and of its study of fine-tuning rates."""
+    scores = over_pretraining(study_scores(load_study(study, study.parent / "store")))
+    lines = list(tables(scores))
+    if rates is not None:
+        lines += stability_table(stabilities(load_study(rates, rates.parent / "store")))
+    print("\n".join(lines))  # noqa: T201 - a script
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in {2, 3}:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]).resolve())
+    main(*(Path(folder).resolve() for folder in sys.argv[1:]))

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_study import FakeStudy
 from made_scores import made_scores
 
+from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo
 
 SCRIPT = Path(__file__).parents[3] / "docs/replication/answers.py"
@@ -126,3 +128,64 @@ def test_answers_follow_from_what_is_clear(answers, number, clear, expected):
         for task, mark in zip(TASKS, marks, strict=True)
     ]
     assert question(answers, number).answer(compared) == expected
+
+
+RATE_ARMS = tuple(
+    (f"{objective}{run}", objective.upper(), objective.upper(), ((objective, share),), 0.0)
+    for objective in ("clm", "mlm")
+    for run, share in ((1, 1.0), (2, 0.9))  # shares, so that each run has a state of its own
+)
+
+
+def rate_study(folder, tests, **changes):
+    """Return two runs of CLM and of MLM on one task: `tests[arm]` at 1e-3 and 2e-3, seeds 0 and 1.
+
+    The second rate has the better validation scores.
+    """
+    scores = {
+        (arm, "trec", rate, seed): (rate, values[index][seed])
+        for arm, values in tests.items()
+        for index, rate in enumerate((1e-3, 2e-3))
+        for seed in (0, 1)
+    }
+    study = FakeStudy(
+        arms=RATE_ARMS, tasks=(("trec", "sc", "Questions", "accuracy", 0.5),),
+        learning_rates=(1e-3, 2e-3), seeds=(0, 1), scores=scores, **changes,
+    )  # fmt: skip
+    return load_study(*study.write(folder))
+
+
+TESTS = {
+    "clm1": ((0.50, 0.52), (0.60, 0.62)),
+    "clm2": ((0.50, 0.50), (0.52, 0.56)),
+    "mlm1": ((0.30, 0.30), (0.50, 0.60)),
+    "mlm2": ((0.30, 0.30), (0.45, 0.55)),
+}
+
+
+def test_stability_is_the_range_over_rates_and_the_deviation_over_seeds(answers, tmp_path):
+    [found] = answers.stabilities(rate_study(tmp_path, TESTS))
+    # CLM: means 51 and 61, 50 and 54; MLM: 30 and 55, 30 and 50. Deviations at the second rate.
+    assert found.rate_range == pytest.approx((7.0, 22.5))
+    assert found.seed_spread == pytest.approx((3 / 2**0.5, 10 / 2**0.5))
+    assert found.smaller == 1
+
+
+def test_stability_of_an_unfinished_study_is_refused(answers, tmp_path):
+    records = rate_study(tmp_path, TESTS, missing={("clm1", "trec", 1e-3, 0)})
+    with pytest.raises(SystemExit, match="some fine-tunings are missing"):
+        answers.stabilities(records)
+
+
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        ("++0", "Supports the paper."), ("+++", "Supports the paper."), ("+0-", "Undecided."),
+        ("--+", "Counts against the paper."),
+    ],
+)  # fmt: skip
+def test_stability_is_answered_by_two_tasks_of_three(answers, ways, expected):
+    shown = {"+": ((1.0, 2.0), (1.0, 2.0)), "-": ((2.0, 1.0), (2.0, 1.0)),
+             "0": ((1.0, 2.0), (2.0, 1.0))}  # fmt: skip
+    found = [answers.Stability(task, *shown[way]) for task, way in zip(TASKS, ways, strict=False)]
+    assert next(iter(answers.stability_table(found))).endswith(expected)
