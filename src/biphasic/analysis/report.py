@@ -113,18 +113,28 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
     sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
     return digest(
         {
-            "records": [_dates(folder) for folder in folders],
+            "records": [_stamps(folder) for folder in folders],
             "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
             "libraries": {name: version(name) for name in _LIBRARIES},
         }
     )
 
 
-def _dates(folder: Path) -> dict[str, tuple[int, int]] | None:
-    """Return size and date of each file; to read them all would take as long as a report."""
+def _stamps(folder: Path) -> dict[str, tuple[int, int] | None] | None:
+    """Return size and date of each file; to read them all would take as long as a report.
+
+    What is missing or cannot be read is None; the report lists it.
+    """
     try:
         with os.scandir(folder) as files:
-            found = {file.name: file.stat() for file in files}
+            return {file.name: _stamp(file) for file in files}
     except OSError:
-        return None  # missing or unreadable, which the report lists
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+        return None
+
+
+def _stamp(file: os.DirEntry[str]) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns

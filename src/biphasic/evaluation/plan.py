@@ -166,6 +166,5 @@ def _name_of(place: Path, kind: Kind | None) -> str:
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():
-        # Zero-shot retrieval also reads tasks of the kind `ir`.
-        return read_description(place, kind=None if kind == ZERO_SHOT else kind).name
+        return read_description(place, kind=kind).name
     return place.resolve().name

@@ -124,9 +124,10 @@ def _own(source: str) -> _Making:
 
 def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
     if (path / DESCRIPTION).is_file():
-        if kind == "zs" and read_description(path).kind == "ir":
+        description = read_description(path, kind=kind)
+        if description.kind != kind:
             return _zero_shot(path)
-        return _copy(path, read_description(path, kind=kind), source="task folder")
+        return _copy(path, description, source="task folder")
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:

@@ -49,6 +49,25 @@ def test_a_recipe_s_interval_is_over_its_runs_by_hand():
     assert "pretrained 2 times or more" in pretraining_sentence(scores)
 
 
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        (("mlm-seed1", "mlm-seed2"), "mlm"),
+        (("mlm-mask40-seed1", "mlm-mask40-seed2"), "mlm-mask40"),
+        (("clm-init1-data7", "clm-init2-data7"), "clm-data7"),
+        (("clm", "clm-seed2"), "clm"),
+        (("first-seed1", "second-seed2"), "first-seed1"),
+    ],
+)
+def test_a_recipe_s_label_lacks_the_seeds_that_its_runs_differ_in(labels, shown):
+    models = {
+        label: dataclasses.replace(model, label=label)
+        for label, model in infos(a=[(label, seed) for seed, label in enumerate(labels)]).items()
+    }
+    [recipe] = over_pretraining(made_scores({key: [1.0, 2.0] for key in labels}, **models)).models
+    assert recipe.label == f"{shown} (2 pretraining runs)"
+
+
 def test_recipes_are_paired_by_their_pretraining_seeds():
     # Seeds 0 and 1 are common: 61 - 51 and 65 - 52; the third run of b has no partner.
     found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b2", "d")

@@ -519,6 +519,12 @@ def test_the_origin_names_no_folder(files, configure):
     assert origin != json.dumps(corpus_origin(configure(files / "big.jsonl", max_tokens=8)))
 
 
+def test_sources_are_checked_before_the_tokenizer(files, configure):
+    config = configure(files / "absent.jsonl", tokenizer="no/such-tokenizer", vocab_size=None)
+    with pytest.raises(DataError, match=r"absent\.jsonl: no such file"):
+        corpus_origin(config)
+
+
 def test_a_small_sample_is_everything_in_order():
     texts = [text for _, text in synthetic_documents(30, seed=1)]
     chosen = TextSample(10**6)

@@ -96,6 +96,8 @@ def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
     assert not (folder / "qrels" / "train.tsv").exists()
     described = json.loads((folder / "task.json").read_text())
     assert described["protocol"] == {"retrieval_corpus": "judged"}
+    (custom / "task.json").write_text(json.dumps({"name": "n"}))
+    assert store.task(f"zs:{custom}").info.kind == "zs"
 
 
 def write_rows(name, folder, label=0):

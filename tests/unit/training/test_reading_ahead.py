@@ -29,6 +29,14 @@ def test_states_are_the_same(tmp_path, training_data, make_recipe, monkeypatch):
     assert_same(train(recipe, training_data, tmp_path / "without"), with_thread)
 
 
+def test_no_thread_outlives_an_interrupted_run(tmp_path, training_data, make_recipe):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_recipe(CLM), training_data, tmp_path, options={"report": interrupt})
+
+
 def test_rows_are_read_by_another_thread(tmp_path, training_data, make_recipe, monkeypatch):
     readers: list[str] = []
     original = loop.StepInputs.of

@@ -6,21 +6,21 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
-from biphasic.analysis.scores.table import UNTRAINED, ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.errors import DataError
 
-_SEED = re.compile(r"-(seed|init|data|mask)\d+")
+_SEED = re.compile(r"(-(?:seed|init|data|mask)\d+)")
 """What a study adds to the names of arms that differ in their seeds."""
 
 
 def by_recipe(scores: Scores) -> Scores:
-    """Return scores over pretraining runs if every trained model has replicates, else unchanged."""
+    """Return scores over pretraining runs if every model has replicates, else unchanged."""
     replicated = {model.identity for group in scores.replicates for model in group}
-    trained = [model for model in scores.distinct if model.objective != UNTRAINED]
-    if trained and all(model.identity in replicated for model in trained):
+    if all(model.identity in replicated for model in scores.distinct):
         return over_pretraining(scores)
     return scores
 
@@ -98,8 +98,12 @@ def _reader(
 
 
 def _label(group: tuple[ModelInfo, ...]) -> str:
-    labels = {_SEED.sub("", model.label) for model in group}
-    label = labels.pop() if len(labels) == 1 else group[0].label
+    """Return the members' common label, without the seeds in which they differ."""
+    names = [_SEED.split(model.label) for model in group]
+    parts = [set(part) for part in zip_longest(*names)]
+    label = group[0].label
+    if all(len(part) == 1 for part in parts[::2]):  # the text between seeds
+        label = "".join(part.pop() for part in parts if len(part) == 1)
     return f"{label} ({len(group)} pretraining runs)"
 
 

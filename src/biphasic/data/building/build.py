@@ -151,19 +151,20 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
     Raises:
         DataError: A source or tokenizer does not exist.
     """
+    sources = [
+        {
+            **source_origin(source, libraries=config.libraries, copies=config.hub_copies),
+            "share": source.share,
+        }
+        for source in config.sources
+    ]
     if config.tokenizer:
         tokenizer = {"sha256": _given_tokenizer(config.tokenizer)[0].sha256}
     else:
         vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
         tokenizer = {"kind": "byte-level BPE", "vocab_size": vocab_size}
     return {
-        "sources": [
-            {
-                **source_origin(source, libraries=config.libraries, copies=config.hub_copies),
-                "share": source.share,
-            }
-            for source in config.sources
-        ],
+        "sources": sources,
         "settings": config.model_dump(
             include={
                 "max_tokens",

@@ -100,7 +100,8 @@ def read_description(
 ) -> TaskDescription:
     """Read the description of a task folder.
 
-    `kind` is required if there is no `task.json`, and must agree with it otherwise. `name`
+    `kind` is required if no `task.json` names one, and must agree with it otherwise, except that a
+    folder of kind `ir` may be read as `zs` (zero-shot retrieval) and keeps its kind. `name`
     overrides that in `task.json`, which overrides the folder's.
 
     Raises:
@@ -116,7 +117,7 @@ def read_description(
     if named_kind is None:
         lack = f"{path}: no 'kind'" if path.is_file() else f"{folder}: no {DESCRIPTION}"
         raise DataError(f"{lack}; set the kind of the task: {', '.join(KINDS)}")
-    if kind is not None and kind != named_kind:
+    if kind not in {None, named_kind} and (kind, named_kind) != ("zs", "ir"):
         raise DataError(f"{path}: the task is of kind '{named_kind}', not '{kind}'")
     chosen = name or raw.get("name", folder.resolve().name)
     try:
