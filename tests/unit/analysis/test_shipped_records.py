@@ -3,6 +3,8 @@
 import gzip
 import importlib.util
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -50,3 +52,30 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
     assert quoted.groups() == tuple(f"{100 * mean:.1f}" for mean in means)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(["torch", "transformers", "datasets"]))
+from biphasic.cli.main import app
+app(sys.argv[1:])
+"""
+
+
+def run_python(*arguments):
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_replication_is_rebuilt_from_its_records_without_torch(unpacked):
+    page = CHECKOUT / "docs/replication/README.md"
+    folder = unpacked[page.with_name("records.tar.gz")]
+    run_python("-c", WITHOUT_TORCH, "study", "report", folder.name, "--root", folder.parent)
+    options = ("--by-pretraining", "--every-dataset", "--format", "png")
+    run_python("-c", WITHOUT_TORCH, "figures", folder, *options)
+    answers = run_python(page.with_name("answers.py"), folder)
+    assert "3 pretraining runs" in (folder / "report/report.html").read_text(encoding="utf-8")
+    for figure in re.findall(r"\]\((figures/.+?)\)", page.read_text(encoding="utf-8")):
+        rebuilt, shown = folder / "gallery" / figure, page.parent / figure
+        assert rebuilt.read_bytes() == shown.read_bytes()
+    assert f"<!-- answers.py -->\n\n{answers}<!-- end -->" in page.read_text(encoding="utf-8")
