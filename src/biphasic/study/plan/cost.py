@@ -26,7 +26,7 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
 
 if TYPE_CHECKING:
-    from biphasic.study.plan.training import Segment
+    from biphasic.study.plan.plan import Segment
 
 _BYTES_PER_WEIGHT = 4 * 3
 """The weight and AdamW's two moments, in fp32."""

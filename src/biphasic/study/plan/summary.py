@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.study.plan.cost import Cost, segment_cost, shape_of, state_bytes, training_cost
+from biphasic.study.plan.finetuning import FinetuneGroup
 from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.plan import FinetuneGroup, Plan
+from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import Preview
 
 FORMAT = "biphasic.plan/1"

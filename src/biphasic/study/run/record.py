@@ -12,8 +12,7 @@ from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking.masking import MaskingConfig
 from biphasic.records import ArmRecord, PhaseRecord, RunRecord, StudyRecord, TaskRecord
 from biphasic.study.plan.cost import body_parameters
-from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.training import PlannedPoint, Segment
+from biphasic.study.plan.plan import Plan, PlannedPoint, Segment
 from biphasic.study.spec.arms import family_of
 from biphasic.study.spec.naming import model_name
 from biphasic.study.spec.study import StudyConfig
