@@ -188,8 +188,7 @@ def reference_work(
             them, in jobs of 30 as `study run` has them.
     """
     store, config = root / "store", load_study(PAPER, overrides)
-    preview = preview_study(config, store)
-    plan = preview.plan
+    plan = preview_study(config, store).plan
     if num_finetunings:
         single = [
             replace(group, id=digest([group.id, *point]), grid=(point,))
@@ -205,7 +204,6 @@ def reference_work(
         store,
         Finished.of(store),
         folder=root / config.name,
-        vocab_size=preview.fingerprint.vocab_size,
     )
     return ReferenceWork(config, plan, items)
 

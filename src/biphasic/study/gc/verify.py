@@ -124,7 +124,7 @@ def _check_corpora(
         text = record.provenance.get("data", {}).get("training corpus", {})
         hashes.add(str(text.get("content hash")))
     if preview is not None:
-        hashes.add(preview.fingerprint.corpus_hash)
+        hashes.add(preview.plan.fingerprint.corpus_hash)
     phases = (phase for arm in config.arms for phase in config.recipe_of(arm).placed_phases)
     named = {phase.corpus for phase in phases} | {config.corpus.folder}
     folders = {*filter(None, named)}

@@ -26,8 +26,10 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
 
 if TYPE_CHECKING:
-    from biphasic.study.plan.plan import Segment
+    from biphasic.study.plan.plan import Plan, Segment
 
+EXAMPLE_TOKENS = 256
+"""Assumed length of a fine-tuning example, in tokens."""
 _BYTES_PER_WEIGHT = 4 * 3
 """The weight and AdamW's two moments, in fp32."""
 
@@ -74,6 +76,26 @@ def segment_cost(segment: Segment, vocab_size: int) -> Cost:
     return training_cost(
         segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
     )
+
+
+def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
+    """Count six FLOPs per weight and token for each group; attention and scoring are not counted.
+
+    None for a pretrained model that is not on this machine.
+    """
+    recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
+    shapes = {
+        point.state: shape_of(recipes[point.arm.name], vocab_size=plan.fingerprint.vocab_size)
+        for point in plan.points
+    }
+    flops: dict[str, int | None] = {}
+    for group in plan.groups:
+        training, shape = group.training, shapes[group.state]
+        examples = len(group.grid) * group.num_steps * training.protocol.batch_size
+        texts = 2 if training.info.kind == "ir" else 1
+        length = min(example_tokens, training.protocol.max_seqlen)
+        flops[group.id] = None if shape is None else 6 * shape.body * examples * texts * length
+    return flops
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:

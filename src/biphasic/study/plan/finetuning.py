@@ -68,6 +68,19 @@ class FinetuneGroup:
         """The number of runs, without computing their identities."""
         return len(self.grid) * len(self.evaluations)
 
+    @property
+    def is_zero_shot(self) -> bool:
+        """Whether encoders are scored without training."""
+        return self.training.info.kind == ZERO_SHOT
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
+        if self.is_zero_shot:
+            return 0
+        protocol, epoch = self.training.protocol, self.training.epoch
+        return protocol.max_steps if epoch is None else protocol.num_steps(epoch)
+
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
     """Group tasks by the task that encoders are fine-tuned on; a group shares one training."""

@@ -95,6 +95,11 @@ class Plan:
     groups: tuple[FinetuneGroup, ...] = ()
     tasks: tuple[PlannedTask, ...] = ()
 
+    @property
+    def fingerprint(self) -> DataFingerprint:
+        """What identifies the data, with placeholders for missing ones."""
+        return self.arms[0].lineage.fingerprint
+
     def path(self, state: str) -> list[str]:
         """Return the segments that lead to a state, last first."""
         segments: list[str] = []

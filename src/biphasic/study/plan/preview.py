@@ -38,14 +38,12 @@ class Preview:
     """A plan and the assumptions that it makes.
 
     Attributes:
-        fingerprint: Data fingerprint, with placeholders for missing data.
         assumed: A sentence for each placeholder.
         notes: A sentence for each unused setting, and for each arm that another version of
             biphasic trained.
     """
 
     plan: Plan
-    fingerprint: DataFingerprint
     assumed: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -70,9 +68,7 @@ def preview_study(config: StudyConfig, store: Path) -> Preview:
     if problems:
         raise DataError("; ".join(problems))
     plan = plan_study(config, fingerprint, tasks, known=complete_names(store / "states"))
-    return Preview(
-        plan, fingerprint, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
-    )
+    return Preview(plan, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store)))
 
 
 def task_resolver(

@@ -21,12 +21,11 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
-from biphasic.study.plan.cost import segment_cost, state_bytes
+from biphasic.study.plan.cost import finetuning_flops, segment_cost, state_bytes
 from biphasic.study.plan.finetuning import check_tasks, finetune_job
 from biphasic.study.plan.finished import Finished, missing_runs, outdated_arms
 from biphasic.study.plan.plan import Plan, Segment, plan_study
 from biphasic.study.plan.preview import task_resolver
-from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints, verify_state
@@ -49,21 +48,15 @@ class PreparedStudy:
         Raises:
             StudyError: The disk has too little space for their states.
         """
-        finished, vocab_size = Finished.of(self.store), self.data.tokenizer.vocab_size
+        finished = Finished.of(self.store)
         check_disk(
             finished.missing_segments(self.plan),
             self.store,
-            vocab_size=vocab_size,
+            vocab_size=self.plan.fingerprint.vocab_size,
             num_checkpoints=KEPT_CHECKPOINTS if self.config.checkpoint_every else 0,
         )
         return missing_work(
-            self.plan,
-            self.config,
-            self.paths,
-            self.store,
-            finished,
-            folder=self.folder,
-            vocab_size=vocab_size,
+            self.plan, self.config, self.paths, self.store, finished, folder=self.folder
         )
 
 
@@ -173,7 +166,6 @@ def missing_work(
     finished: Finished,
     *,
     folder: Path,
-    vocab_size: int,
 ) -> list[WorkItem]:
     """Return the jobs without results in the store, training first, in the study's order."""
     # An arm repeats if it needs a job repeatedly.
@@ -187,7 +179,7 @@ def missing_work(
             label=segment.label,
             kind="train",
             needs=segment.parent,
-            cost=float(segment_cost(segment, vocab_size).flops or 0),
+            cost=float(segment_cost(segment, plan.fingerprint.vocab_size).flops or 0),
             num_slots=config.compute.processes,
             arms=tuple(users[segment.id]),
             make=partial(_train_job, segment, config, paths, store, folder),
@@ -195,14 +187,14 @@ def missing_work(
         )
         for segment in finished.missing_segments(plan)
     ]
-    bodies = body_weights(plan, vocab_size)
+    flops = finetuning_flops(plan)
     items += [
         WorkItem(
             id=group.id,
             label=group.label,
             kind="finetune",
             needs=group.state,
-            cost=float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or 0),
+            cost=float(flops[group.id] or 0),
             num_slots=1,
             arms=tuple(users[group.id]),
             make=partial(
