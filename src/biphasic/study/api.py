@@ -286,10 +286,7 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
 
 
 def _pinned_job(lineage: Lineage, paths: DataPaths, store: Path, **settings: Any) -> TrainJob:
-    """Return the job that trains a lineage from its newest state, which `clean` now keeps.
-
-    `settings` are further fields of the job.
-    """
+    """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))

@@ -305,10 +305,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> TaskConfig:
-    """Return the task that `task` is trained on: one of the study, or a published one.
-
-    A published one gets the copies and protocol of `task`.
-    """
+    """Return the study's task with a name, or a published one with the settings of `task`."""
     trainer = next((other for other in others if other.name == name), None)
     if trainer is None and name not in PUBLISHED:
         raise ConfigError(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from biphasic.data.packing import PackedBatch
-from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking.masking import MaskingConfig
@@ -54,6 +53,20 @@ class Cost:
             self.tokens + other.tokens,
             (self.flops or 0) + (other.flops or 0) if both else None,
         )
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a new model; the head's matrix is not tied to the embeddings."""
+
+    body: int
+    embeddings: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.body + self.embeddings + self.head
 
 
 def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> Cost:
@@ -106,32 +119,24 @@ def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
     return None if architecture is None else architecture_shape(architecture, vocab_size=vocab_size)
 
 
-def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
+def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
+    """Count the parameters of a model; None for a pretrained model that is not on this machine.
+
+    Norms of a pretrained model are not counted.
+    """
     shape, architecture = shape_of(recipe, vocab_size=vocab_size), recipe.architecture
     if shape is None:
         return None
+    # Two per layer, and the final one.
+    norms = architecture.hidden_size * (2 * architecture.num_layers + 1) if architecture else 0
     # Input embeddings are as large as the head.
-    weights = shape.body + 2 * shape.head + (_vectors(architecture) if architecture else 0)
-    return _BYTES_PER_WEIGHT * weights
+    return Parameters(body=shape.body + norms, embeddings=shape.head, head=shape.head)
 
 
-def body_parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Count the parameters of a new model without its language-model head.
-
-    None if the recipe begins with a pretrained model.
-    """
-    architecture = recipe.architecture
-    if architecture is None:
-        return None
-    shape = architecture_shape(architecture, vocab_size=vocab_size)
-    # Input embeddings are as large as the head.
-    return shape.body + shape.head + _vectors(architecture)
-
-
-def _vectors(architecture: Architecture) -> int:
-    """Count the weights of norms: two per layer, and the final one."""
-    return architecture.hidden_size * (2 * architecture.num_layers + 1)
+def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
+    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    return None if parameters is None else _BYTES_PER_WEIGHT * parameters.total
 
 
 @lru_cache(maxsize=16)

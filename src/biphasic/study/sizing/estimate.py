@@ -18,13 +18,14 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
     Cost,
-    body_parameters,
+    Parameters,
     objective_flops,
+    parameters_of,
     shape_of,
     training_cost,
 )
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
-from biphasic.study.sizing.memory import Memory, Parameters, Pass, Training
+from biphasic.study.sizing.memory import Memory, Pass, Training
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -209,7 +210,8 @@ def estimate(
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
     shape = shape_of(recipe, vocab_size=vocab_size)
-    if recipe.architecture is None or shape is None:
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    if recipe.architecture is None or shape is None or parameters is None:
         raise ConfigError(
             "model: a pretrained model has no estimate; give the dimensions of the model, as in "
             "docs/recipes.md"
@@ -218,7 +220,6 @@ def estimate(
         raise ConfigError("phases: the recipe trains nothing")
     recipe.check()
     ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
-    parameters = parameters_of(recipe, vocab_size=vocab_size)
     ways = {
         way: Training(
             architecture=recipe.architecture,
@@ -253,15 +254,6 @@ def estimate(
             for each in (chosen, *others)
         ),
     )
-
-
-def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters:
-    """Count the parameters of a recipe's new model."""
-    shape = shape_of(recipe, vocab_size=vocab_size)
-    encoder = body_parameters(recipe, vocab_size=vocab_size)
-    if shape is None or encoder is None:
-        raise ConfigError("model: the parameters of a pretrained model are not known here")
-    return Parameters(body=encoder - shape.head, embeddings=shape.head, head=shape.head)
 
 
 def supervised_share(objective: ObjectiveConfig) -> float:
