@@ -242,22 +242,14 @@ def test_pins_are_merged(store):
         read_pins(store)
 
 
-def test_a_running_study_is_named(root):
+@pytest.mark.parametrize("name", ["one", "new"])  # another one has not saved its settings yet
+def test_a_running_study_is_named(root, name):
     with (
-        locked_folder(root / "one", remedy="wait"),
-        pytest.raises(LockedError, match="this study is running") as caught,
+        locked_folder(root / name, remedy="wait"),
+        pytest.raises(LockedError, match=f"{root / name}: this study is running") as caught,
     ):
         clean(root)
-    assert "study cancel one" in str(caught.value)
-    assert str(root / "one") in str(caught.value)
-
-
-def test_a_study_that_has_saved_no_settings_yet_is_seen_too(root):
-    with (
-        locked_folder(root / "new", remedy="wait"),
-        pytest.raises(LockedError, match="new: this study is running"),
-    ):
-        clean(root)
+    assert f"study cancel {name}" in str(caught.value)
 
 
 def test_nothing_is_deleted_while_anybody_works(root, store):
