@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,17 +32,17 @@ class Verification:
         damage: One line per problem, with its remedy.
     """
 
-    checked: dict[str, int] = field(default_factory=dict[str, int])
-    missing: dict[str, int] = field(default_factory=dict[str, int])
+    checked: Counter[str] = field(default_factory=Counter[str])
+    missing: Counter[str] = field(default_factory=Counter[str])
     damage: list[str] = field(default_factory=list[str])
 
     def check(self, kind: str, folders: Iterable[Path]) -> None:
         """Verify complete folders; count missing ones."""
         for folder in folders:
             if not folder.exists():
-                self.missing[kind] = self.missing.get(kind, 0) + 1
+                self.missing[kind] += 1
                 continue
-            self.checked[kind] = self.checked.get(kind, 0) + 1
+            self.checked[kind] += 1
             remedy = f"delete the folder {folder} and run the study again"
             self.note(verify_folder, folder, remedy=remedy)
 
@@ -135,5 +136,5 @@ def _check_corpora(
         except BiphasicError as error:
             verification.damage.append(str(error))
     for path in sorted(folders):
-        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
+        verification.checked["corpora"] += 1
         verification.note(verify_build, path)

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.config import load_config, parse_config
 from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking.masking import MaskingConfig
@@ -26,6 +24,7 @@ from biphasic.study.plan.cost import (
 )
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
 from biphasic.study.sizing.memory import Memory, Pass, Training
+from biphasic.study.spec.arms import read_recipe
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -202,7 +201,7 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
-    recipe = _recipe(recipe, overrides)
+    recipe = read_recipe(recipe, overrides)
     for name, value in (("devices", devices), ("vocab_size", vocab_size)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; give 1 or more")
@@ -263,14 +262,6 @@ def supervised_share(objective: ObjectiveConfig) -> float:
     if isinstance(objective, MaskingConfig):
         return max(objective.mlm_probability, objective.final_mlm_probability or 0.0)
     return 1.0
-
-
-def _recipe(recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]) -> Recipe:
-    if isinstance(recipe, (str, Path)):
-        return load_config(Recipe, expanded(recipe), overrides)
-    if any(True for _ in overrides):
-        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
-    return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
 
 
 def _phase(
