@@ -61,8 +61,8 @@ def _arm_lines(name: str, one: Lineage, other: Lineage) -> Iterator[str]:
     else:
         reasons = _differences(_update(one, shared), _update(other, shared))
     yield f"{name}: differs {branch}: {'; '.join(reasons)}"
-    recipes = (lineage.recipe.model_dump(mode="json") for lineage in (one, other))
-    if settings := [*_differences(*recipes)]:
+    recipe, other_recipe = (each.recipe.model_dump(mode="json") for each in (one, other))
+    if settings := [*_differences(recipe, other_recipe)]:
         yield f"  settings: {'; '.join(settings)}"
 
 

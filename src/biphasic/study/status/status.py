@@ -39,7 +39,7 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
             f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "
             f"{silence / 60:.0f} minutes"
         )
-    # These import torch; watching a running study needs no plan.
+    # Slow imports; watching a running study needs no plan.
     from biphasic.study.spec.load import load_resolved  # noqa: PLC0415
     from biphasic.study.status.at_rest import status_at_rest  # noqa: PLC0415
 
