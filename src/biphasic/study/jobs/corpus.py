@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from biphasic.config import Config
 from biphasic.data.building.blend import BuildProgress
@@ -17,8 +17,6 @@ from biphasic.study.inputs.corpus import build_missing_corpus, is_built
 class CorpusJob(Config):
     """Tokenise a corpus of a study."""
 
-    num_slots: ClassVar[int] = 1
-    """One, although it uses all cores."""
     kind: Literal["tokenise"] = "tokenise"
     id: str
     """`data-` and the name of the folder."""
@@ -37,6 +35,11 @@ class CorpusJob(Config):
         return cls(
             id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
         )
+
+    @property
+    def num_slots(self) -> int:
+        """One, although it uses all cores."""
+        return 1
 
     def outputs(self) -> list[Path]:
         """Return the folder that it writes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -57,7 +57,6 @@ class ScoredTask(TaskInput):
 class FinetuneJob(Config):
     """Fine-tune one state on one task, once per learning rate and seed, and score tasks."""
 
-    num_slots: ClassVar[int] = 1
     kind: Literal["finetune"] = "finetune"
     id: str
     """Identity of the group."""
@@ -77,6 +76,11 @@ class FinetuneJob(Config):
     """Tasks to score: usually the same task, or others without a training split."""
     keep: Path | None = None
     """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
+
+    @property
+    def num_slots(self) -> int:
+        """One: fine-tuning uses one process."""
+        return 1
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -61,7 +61,6 @@ def _written(folder: Path) -> Any:
 class ReportJob(Config):
     """Write a report."""
 
-    num_slots: ClassVar[int] = 1
     kind: Literal["report"] = "report"
     id: str
     """Depends on the study's name only: a report may be written again."""
@@ -82,6 +81,11 @@ class ReportJob(Config):
             store=study.store,
             study=name,
         )
+
+    @property
+    def num_slots(self) -> int:
+        """One."""
+        return 1
 
     def outputs(self) -> list[Path]:
         """Return its output folder."""
