@@ -26,7 +26,8 @@ from setup_pretraining import (
     train_until,
 )
 
-from biphasic.study.sizing.estimate import parameters_of, supervised_share
+from biphasic.study.plan.cost import parameters_of
+from biphasic.study.sizing.estimate import supervised_share
 from biphasic.study.sizing.memory import Pass, Training
 from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig

@@ -38,8 +38,8 @@ from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.study.run.missing import missing_work
 from biphasic.study.run.monitor import Monitor
+from biphasic.study.run.prepare import missing_work
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -188,8 +188,7 @@ def reference_work(
             them, in jobs of 30 as `study run` has them.
     """
     store, config = root / "store", load_study(PAPER, overrides)
-    preview = preview_study(config, store)
-    plan = preview.plan
+    plan = preview_study(config, store).plan
     if num_finetunings:
         single = [
             replace(group, id=digest([group.id, *point]), grid=(point,))
@@ -205,7 +204,6 @@ def reference_work(
         store,
         Finished.of(store),
         folder=root / config.name,
-        vocab_size=preview.fingerprint.vocab_size,
     )
     return ReferenceWork(config, plan, items)
 

@@ -228,11 +228,6 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
     assert {group.state for group in plan.groups} == {point.state for point in plan.points}
 
 
-def test_studies_are_shipped():
-    names = {"smoke", "quickstart", "paper", "paper-micro", "detour", "alternation"}
-    assert names <= {path.stem for path in shipped()}
-
-
 def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
     root = finished / "root"
     model = root / "store/states" / arms(root)["mlm"]["state"]

@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from biphasic.errors import StudyError
-from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
-from biphasic.study.tune import search as tune_module
 from biphasic.study.tune.search import TuneOutcome, tune_study
 from warm import forking
 
@@ -155,28 +152,6 @@ def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
         assert is_inside or len(rates) == 5
 
 
-def test_if_all_trials_diverge_the_file_is_unchanged(copied):
-    before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm diverged"):
-        tune(copied.file, copied.root, HOPELESS, extend=False)
-    assert copied.file.read_bytes() == before
-
-
-def test_other_failures_are_not_divergence(copied, monkeypatch):
-    class Outcome:
-        num_executed = 0
-        is_stopped = False
-        failed = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
-
-    monkeypatch.setattr(tune_module, "run_study", lambda *_, **__: Outcome)
-    before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match=r"no rate was chosen; .* retry: .* no space left"):
-        tune(copied.file, copied.root, 2e-3)
-    assert copied.file.read_bytes() == before
-    lost = json.loads((copied.root / "mini-tune/lost.json").read_text())
-    assert len(lost) == 2
-
-
 def test_a_dry_run_prints_the_plan_and_trains_nothing(copied, cli):
     before = sorted(copied.root.rglob("*"))
     text = copied.file.read_text()
@@ -203,13 +178,3 @@ def test_the_command_prints_losses_and_the_difference(copied, cli):
     assert "+tuned_rates:" in out
     assert copied.file.read_text() == TEXT
     assert "tuned_rates:" in copied.file.with_name("tuned.yaml").read_text()
-
-
-def test_wrong_input_is_one_line_and_exit_code_2(copied, cli):
-    for arguments, message in (
-        (["--rates", "fast"], "--rates: expected positive numbers"),
-        (["--share", "2"], "--share: expected a share in (0, 1]"),
-    ):
-        code, _, err = cli("study", "tune", copied.file, *arguments)
-        assert (code, err.count("\n")) == (2, 1)
-        assert message in err

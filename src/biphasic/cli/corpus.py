@@ -188,11 +188,7 @@ def corpus_merge(
 def _config(
     sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
 ) -> CorpusConfig:
-    """Override the spec's settings with options.
-
-    Raises:
-        ConfigError: A value is invalid, or shares do not match the sources.
-    """
+    """Override the spec's settings with options."""
     from biphasic.config import load_config, parse_config
     from biphasic.data.building.config import CorpusConfig
     from biphasic.errors import ConfigError
@@ -223,11 +219,7 @@ def _config(
 
 
 def _is_build(folder: Path) -> bool:
-    """Return True for a built folder, False for a single corpus.
-
-    Raises:
-        DataError: It is neither.
-    """
+    """Return True for a built folder, False for a single corpus; raise for others."""
     from biphasic.data.building.build import RECORD
     from biphasic.errors import DataError
 

@@ -53,10 +53,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
 
 
 def _chosen_rates(evaluation: Evaluation) -> str:
-    """Describe the chosen rates, their seeds, and their place among the rates tried.
-
-    Empty for zero-shot tasks.
-    """
+    """Describe the chosen rates and their place among those tried; empty for zero-shot tasks."""
     if evaluation.task.kind == ZERO_SHOT:
         return ""
     chosen = Counter(result.learning_rate for result in evaluation.selected)

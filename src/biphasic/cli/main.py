@@ -133,18 +133,17 @@ def pretrain_command(
     quiet: Quiet = False,
 ) -> None:
     """Train one recipe on a corpus, and print the state's folder."""
-    from biphasic.config import load_config, parse_overrides
+    from biphasic.config import parse_overrides
     from biphasic.study.api import parse_compute, pretrain
     from biphasic.study.inputs.corpus import corpus_settings
+    from biphasic.study.spec.arms import read_recipe
     from biphasic.study.spec.resolved import recipe_text
-    from biphasic.training.recipe import Recipe
 
     how = parse_overrides(compute or ())
     max_seconds = None if max_time is None else seconds(max_time, option="--max-time")
     if print_config:
-        recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
+        recipe = read_recipe(file, overrides or ()).skipping(skip_steps or ())
         text = corpus_settings(corpus)
-        recipe = recipe.skipping(skip_steps or ())
         echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
         return
     state = pretrain(

@@ -30,8 +30,8 @@ from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
+from biphasic.study.plan.finetuning import by_training
 from biphasic.study.plan.finished import missing_runs
-from biphasic.study.plan.plan import by_training
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig

@@ -21,7 +21,13 @@ from biphasic.study.inputs.continuation import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.paths import STORE
-from biphasic.study.plan.plan import FinetuneGroup, finetune_job, plan_group, refuse_lengths
+from biphasic.study.plan.finetuning import (
+    FinetuneGroup,
+    check_tasks,
+    finetune_job,
+    plan_group,
+    refuse_lengths,
+)
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
@@ -124,11 +130,7 @@ def plan_evaluation(
     )
     planned = resolver.build(chosen)
     every = (*planned, *(task.training for task in planned))
-    refuse_lengths(
-        ((task.info.name, task.info.kind, task.protocol) for task in every),
-        tokenizer,
-        positions=limits.positions,
-    )
+    check_tasks(every, tokenizer, positions=limits.positions)
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
-from biphasic.config import load_config, parse_config
+from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DivergedError
 from biphasic.execution.cluster.site import load_site
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
-from biphasic.files import expanded, is_complete, verify_folder
+from biphasic.files import is_complete, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
 from biphasic.study.gc.garbage import event_folder
@@ -26,6 +26,7 @@ from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corp
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
+from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
@@ -77,8 +78,8 @@ def run_study(
         >>> outcome.failures, outcome.report.name
         ((), 'report.html')
     """
-    if isinstance(study, StudyConfig):
-        _refuse_overrides(overrides, "study")
+    if isinstance(study, StudyConfig) and any(True for _ in overrides):
+        raise ConfigError("overrides: only for files; change the settings of the study instead")
     if site is not None and (num_workers, num_threads, jobs_per_gpu) != (None, 1, 1):
         raise ConfigError(
             "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
@@ -178,14 +179,7 @@ def pretrain(
         True
     """
     deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    if isinstance(recipe, (str, Path)):
-        folder = expanded(recipe).resolve().parent
-        recipe = load_config(Recipe, expanded(recipe), overrides).anchored(folder)
-    else:
-        _refuse_overrides(overrides, "recipe")
-    if not isinstance(recipe, Recipe):
-        recipe = parse_config(Recipe, recipe, where="recipe")
-    recipe = recipe.skipping(skip_steps)
+    recipe = read_recipe(recipe, overrides).skipping(skip_steps)
     recipe.check()
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
@@ -207,11 +201,6 @@ def pretrain(
             deadline=deadline,
             rewinds=rewinds,
         )
-
-
-def _refuse_overrides(overrides: Iterable[str], what: str) -> None:
-    if any(True for _ in overrides):
-        raise ConfigError(f"overrides: only for files; change the settings of the {what} instead")
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
@@ -286,10 +275,7 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
 
 
 def _pinned_job(lineage: Lineage, paths: DataPaths, store: Path, **settings: Any) -> TrainJob:
-    """Return the job that trains a lineage from its newest state, which `clean` now keeps.
-
-    `settings` are further fields of the job.
-    """
+    """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))

@@ -42,7 +42,7 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
         return root.resolve() / known[0], None
     path = Path(target)
     if path.suffix in _YAML:
-        # Slow: imports torch.
+        # Slow, and not needed for a name.
         from biphasic.study.spec.load import load_study  # noqa: PLC0415
 
         config = load_study(path)

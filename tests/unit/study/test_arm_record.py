@@ -2,7 +2,7 @@
 
 import pytest
 
-from biphasic.study.plan.training import plan_training
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.run.record import arm_record
 from tiny_study import GROUND, clm, mlm, tiny_study
 
@@ -12,7 +12,7 @@ PEAK = {"peak": 1e-3, "decay_steps": 2}
 def records(*arms, schedule=PEAK, **changes):
     config = tiny_study(*arms, recipe={"learning_rate": schedule}, **changes)
     found = {}
-    for point in plan_training(config, GROUND).points:
+    for point in plan_study(config, GROUND).points:
         recipe = config.recipe_of(point.arm)
         found[point.name] = arm_record(point, recipe, segments=(), vocab_size=320)
     return found

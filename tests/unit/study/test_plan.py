@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
+from biphasic.study.plan.finetuning import check_tasks
 from biphasic.study.plan.finished import Finished, missing_runs
-from biphasic.study.plan.plan import check_tasks, plan_study
-from biphasic.study.plan.training import plan_training
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.run.prepare import check_inputs
 from biphasic.training.lineage import DataFingerprint
 from tiny_study import GROUND, clm, mlm, tiny_study
@@ -216,10 +216,10 @@ def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer,
 def test_training_resumes_from_the_last_existing_state(cut, other):
     """Whoever left it: another study, or a run of `pretrain`."""
     config = configure({"mlm": [mlm(10)], "both": [clm(6), mlm(14)]})
-    whole = plan_training(config, GROUND)
+    whole = plan_study(config, GROUND)
     arm = next(arm for arm in whole.arms if arm.config.name == "both")
     known = {arm.lineage.identities[cut], arm.lineage.identities[other]}
-    again = plan_training(config, GROUND, known=known)
+    again = plan_study(config, GROUND, known=known)
     # Names of states stay; only what is trained to get there is less.
     assert [point.state for point in again.points] == [point.state for point in whole.points]
     assert [segment.id for segment in again.segments] == [s.id for s in whole.segments]
@@ -235,6 +235,6 @@ def test_training_resumes_from_the_last_existing_state(cut, other):
 
 def test_a_state_that_is_finished_is_planned_as_before():
     config = configure({"both": [clm(6), mlm(14)]})
-    whole = plan_training(config, GROUND)
+    whole = plan_study(config, GROUND)
     state = whole.arms[0].state
-    assert plan_training(config, GROUND, known={state}).segments == whole.segments
+    assert plan_study(config, GROUND, known={state}).segments == whole.segments

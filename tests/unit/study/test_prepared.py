@@ -9,8 +9,7 @@ from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
-from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.training import plan_training
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import _segments_of
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
@@ -21,8 +20,7 @@ SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
 
 
 def small_plan():
-    trained = plan_training(load_study(STUDIES / "smoke.yaml"), GROUND)
-    return Plan(trained.arms, trained.points, trained.segments, groups=(), tasks=())
+    return plan_study(load_study(STUDIES / "smoke.yaml"), GROUND)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -18,8 +18,7 @@ from biphasic.execution.requests import (
 )
 from biphasic.execution.slots import Slot, devices_environment, local_slots
 from biphasic.locks import this_process
-from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.training import Segment
+from biphasic.study.plan.plan import Plan, Segment
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.run import default_workers
 from biphasic.study.status.record import read_progress
@@ -108,7 +107,7 @@ def test_requests_are_read_once(tmp_path):
 def watched(items, folder, *, num_segments=1, num_slots=1):
     """Return a monitor of these items, out of as many segments, and what it prints."""
     segments = tuple(Segment(f"s{i}", None, 0, 1, None, "") for i in range(num_segments))
-    plan = Plan(arms=(), points=(), segments=segments, groups=(), tasks=())
+    plan = Plan(arms=(), points=(), segments=segments)
     printed = io.StringIO()
     console = Console(file=printed, width=120)
     return Monitor(items, folder, plan=plan, num_slots=num_slots, console=console), printed

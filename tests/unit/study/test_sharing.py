@@ -12,7 +12,7 @@ import tiny_study
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.plan.expansion import expand
-from biphasic.study.plan.training import plan_training
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.plan.tree import StateTree
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Lineage
@@ -98,7 +98,8 @@ def test_a_tree_of_states_is_every_update_written_out_once(raws, data):
     tree, wanted = StateTree(), []
     for recipe in recipes:
         stops = data.draw(st.lists(st.integers(1, 20), max_size=3))
-        wanted.append((Lineage(recipe, GROUND).identities, tree.add(expand(recipe, GROUND), stops)))
+        lineage = Lineage(recipe, GROUND)
+        wanted.append((lineage.identities, tree.add(expand(lineage), stops)))
     tree.name_states()
     nodes = {id(node): node for _, own in wanted for node in own.values()}
     for identities, own in wanted:
@@ -128,7 +129,7 @@ def test_stretches_are_as_few_as_can_be():
     )
     assert recipe is not None
     # The last step of the warm-up is at the peak, as all after it.
-    assert [count for _, count in expand(recipe, GROUND).stretches] == [1, 99, 9, 1]
+    assert [count for _, count in expand(Lineage(recipe, GROUND)).stretches] == [1, 99, 9, 1]
 
 
 def study(arms: list, points: list, *, decay: int = 2) -> StudyConfig:
@@ -153,7 +154,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
         if any(s <= total for s in steps)
     ]
     config = study(arms, points, decay=decay)
-    plan = plan_training(config, GROUND)
+    plan = plan_study(config, GROUND)
 
     chains = {arm.name: Lineage(config.recipe_of(arm), GROUND).identities for arm in config.arms}
     needed = {chain[-1] for chain in chains.values()}
@@ -176,7 +177,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
 
 def test_intermediate_points_have_names_and_families():
     two = {"name": "two", "phases": [clm(4), mlm(6)]}
-    plan = plan_training(study([two], [{"arms": ["t*"], "steps": [4, 5, 10]}]), GROUND)
+    plan = plan_study(study([two], [{"arms": ["t*"], "steps": [4, 5, 10]}]), GROUND)
     found = [(p.name, p.family, p.step, p.is_final) for p in plan.points]
     assert found == [
         ("two", "CLM+MLM", 10, True),

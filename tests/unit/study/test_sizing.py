@@ -15,9 +15,10 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.memory_saving import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
+from biphasic.study.plan.cost import Parameters, parameters_of
 from biphasic.study.sizing.devices import DEVICES, choose_device
-from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate, parameters_of
-from biphasic.study.sizing.memory import Parameters, Pass, Training
+from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate
+from biphasic.study.sizing.memory import Pass, Training
 from biphasic.study.sizing.text import estimate_lines
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision

@@ -22,7 +22,7 @@ from biphasic.study.find import find_study
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
 from biphasic.study.spec.load import load_resolved
-from biphasic.study.status import text as status_text
+from biphasic.study.status import status as status_module
 from biphasic.study.status.record import (
     ArmProgress,
     FailedJob,
@@ -32,8 +32,7 @@ from biphasic.study.status.record import (
     RunningJob,
     write_progress,
 )
-from biphasic.study.status.status import study_status
-from biphasic.study.status.text import status_lines
+from biphasic.study.status.status import status_lines, study_status
 from small_root import fake_state, prepare
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
@@ -376,7 +375,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     monkeypatch.setattr(upkeep, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
-    short_line, looks = status_text.short_line, []
+    short_line, looks = status_module.short_line, []
 
     def look(status):
         looks.append(status)
@@ -384,7 +383,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
             cancel_study(folder, say=lambda _: None)
         return short_line(status)
 
-    monkeypatch.setattr(status_text, "short_line", look)
+    monkeypatch.setattr(status_module, "short_line", look)
     code, out, _ = cli("study", "status", "one", "--root", root, "--watch")
     assert runner.ended()
     assert code == 0
@@ -413,9 +412,8 @@ def test_looking_at_a_running_study_imports_no_torch():
     import subprocess
 
     program = (
-        "import sys, biphasic.study.status.status, biphasic.study.status.text, "
-        "biphasic.study.run.control, biphasic.study.find, biphasic.cli.study.upkeep; "
-        "print('torch' in sys.modules)"
+        "import sys, biphasic.study.status.status, biphasic.study.run.control, "
+        "biphasic.study.find, biphasic.cli.study.upkeep; print('torch' in sys.modules)"
     )
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

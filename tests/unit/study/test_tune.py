@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,14 +33,9 @@ arms:
 """
 
 
-class Outcome:
-    """What a study that trained nothing says."""
-
-    num_executed = 0
-    is_stopped = False
-
-    def __init__(self, failures: tuple[Failure, ...]) -> None:
-        self.failed = failures
+def outcome(*failures: Failure, is_stopped: bool = False) -> SimpleNamespace:
+    """Return what a study that trained nothing says."""
+    return SimpleNamespace(num_executed=0, is_stopped=is_stopped, failed=failures)
 
 
 @pytest.fixture
@@ -63,12 +59,12 @@ def fail(tuned, tmp_path):
     """Return what tunes where one segment of the trials fails."""
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
-        def run_study(config: StudyConfig, **_: Any) -> Outcome:
+        def run_study(config: StudyConfig, **_: Any) -> SimpleNamespace:
             segments = preview_study(config, tmp_path / "runs/store").plan.segments
             (failed,) = [s for s in segments if s.start == start and s.arm == "pico-clm-lr1000"]
             divergence = getattr(error, "divergence", "")
             failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
-            return Outcome((failure,))
+            return outcome(failure)
 
         told = tuned(run_study, StudyError)
         path = tmp_path / "runs/shared-tune/lost.json"
@@ -99,10 +95,5 @@ def test_another_failure_loses_nothing(fail):
 
 
 def test_cancelled_tuning_is_reported_and_leaves_the_file(tuned):
-    def cancelled(*_: Any, **__: Any) -> Outcome:
-        outcome = Outcome(())
-        outcome.is_stopped = True
-        return outcome
-
-    told = tuned(cancelled, StoppedError)
+    told = tuned(lambda *_, **__: outcome(is_stopped=True), StoppedError)
     assert told.startswith("shared-tune: stopped; run the command again to resume")

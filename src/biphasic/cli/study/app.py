@@ -99,14 +99,13 @@ def study_diff(
 ) -> None:
     """Show how the plans of two studies differ, and why."""
     from biphasic.study.paths import STORE
-    from biphasic.study.plan.diff import compare_studies, difference_lines
+    from biphasic.study.plan.diff import difference_lines
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
 
     store = root.resolve() / STORE
-    one, other = (preview_study(load_study(file), store) for file in (first, second))
-    difference = compare_studies(one, other)
-    echo("\n".join(difference_lines(difference, str(first), str(second))))
+    one, other = (preview_study(load_study(file), store).plan for file in (first, second))
+    echo("\n".join(difference_lines(one, other, str(first), str(second))))
 
 
 @study_app.command("schema")

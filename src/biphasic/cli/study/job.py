@@ -53,11 +53,7 @@ def job_run(
 
 
 def _chosen(job: str | None, list_: Path | None, index: int | None) -> str:
-    """Return the identity of the job to run.
-
-    Raises:
-        ConfigError: None was given, or two, or the list has no such line.
-    """
+    """Return the identity of the job to run."""
     from biphasic.errors import ConfigError
 
     if (job is None) == (list_ is None):

@@ -37,8 +37,7 @@ def study_status_command(
 ) -> None:
     """Show a study's progress: jobs, failures, arms, device-hours."""
     from biphasic.study.find import find_study
-    from biphasic.study.status.status import study_status
-    from biphasic.study.status.text import status_lines
+    from biphasic.study.status.status import status_lines, study_status
 
     folder, config = find_study(study, root)
     status = study_status(folder, config)
@@ -150,8 +149,7 @@ def study_clean(
     ] = False,
 ) -> None:
     """List or delete (--delete) unused items of a store."""
-    from biphasic.study.gc.clean import clean
-    from biphasic.study.gc.text import cleaning_lines
+    from biphasic.study.gc.clean import clean, cleaning_lines
 
     say = partial(echo, err=True)
     cleaning = clean(root, delete=delete, also_pretrained=also_pretrained, say=say)
@@ -181,7 +179,7 @@ def _screen() -> Iterator[Callable[[StudyStatus], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    from biphasic.study.status.text import short_line, status_lines
+    from biphasic.study.status.status import short_line, status_lines
 
     console = Console()
     if console.is_terminal:

@@ -145,9 +145,8 @@ def _add_plan(reachable: Reachable, config: StudyConfig, store: Path) -> str:
     for group in preview.plan.groups:
         reachable.groups.add(group.id)
         reachable.results.update(group.run_ids())
-    reachable.corpora.update(
-        (preview.fingerprint.corpus_hash, *preview.fingerprint.corpora.values())
-    )
+    fingerprint = preview.plan.fingerprint
+    reachable.corpora.update((fingerprint.corpus_hash, *fingerprint.corpora.values()))
     for folder in (f for task in preview.plan.tasks for f in (task.folder, task.training.folder)):
         if folder.is_relative_to(store / "tasks"):
             reachable.tasks.add(folder.relative_to(store / "tasks").parts[0])

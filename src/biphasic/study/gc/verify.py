@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,17 +32,17 @@ class Verification:
         damage: One line per problem, with its remedy.
     """
 
-    checked: dict[str, int] = field(default_factory=dict[str, int])
-    missing: dict[str, int] = field(default_factory=dict[str, int])
+    checked: Counter[str] = field(default_factory=Counter[str])
+    missing: Counter[str] = field(default_factory=Counter[str])
     damage: list[str] = field(default_factory=list[str])
 
     def check(self, kind: str, folders: Iterable[Path]) -> None:
         """Verify complete folders; count missing ones."""
         for folder in folders:
             if not folder.exists():
-                self.missing[kind] = self.missing.get(kind, 0) + 1
+                self.missing[kind] += 1
                 continue
-            self.checked[kind] = self.checked.get(kind, 0) + 1
+            self.checked[kind] += 1
             remedy = f"delete the folder {folder} and run the study again"
             self.note(verify_folder, folder, remedy=remedy)
 
@@ -124,7 +125,7 @@ def _check_corpora(
         text = record.provenance.get("data", {}).get("training corpus", {})
         hashes.add(str(text.get("content hash")))
     if preview is not None:
-        hashes.add(preview.fingerprint.corpus_hash)
+        hashes.add(preview.plan.fingerprint.corpus_hash)
     phases = (phase for arm in config.arms for phase in config.recipe_of(arm).placed_phases)
     named = {phase.corpus for phase in phases} | {config.corpus.folder}
     folders = {*filter(None, named)}
@@ -135,5 +136,5 @@ def _check_corpora(
         except BiphasicError as error:
             verification.damage.append(str(error))
     for path in sorted(folders):
-        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
+        verification.checked["corpora"] += 1
         verification.note(verify_build, path)

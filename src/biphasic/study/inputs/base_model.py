@@ -15,25 +15,21 @@ from biphasic.model.pretrained import load_pretrained
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 
-def locate_pretrained(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> LocalModel | None:
-    """Return the pretrained model that recipes begin with; None if they begin with new models.
+def fetch_pretrained(
+    model: PretrainedModel, recipes: Iterable[Recipe], tokenizer: TextTokenizer
+) -> LocalModel:
+    """Return a pretrained model, after checking that recipes which begin with it can train it.
 
     Raises:
-        ConfigError: The recipes name different pretrained models, or rows are too long.
+        ConfigError: Rows are too long.
         DataError: The model does not exist.
         ModelError: The tokenizer does not match the model.
     """
-    continued = [recipe for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
-    models = [recipe.model for recipe in continued if isinstance(recipe.model, PretrainedModel)]
-    if not models:
-        return None
-    model, *others = models
-    if any(other != model for other in others):
-        raise ConfigError("arms name different pretrained models; a study can use only one")
     local = fetch_model(model.pretrained, revision=model.revision)
     check_vocabulary(local.folder, tokenizer, name=model.pretrained)
-    for recipe in continued:
-        check_positions(recipe, local.folder)
+    for recipe in recipes:
+        if recipe.model == model:
+            check_positions(recipe, local.folder)
     return local
 
 

@@ -19,7 +19,7 @@ from biphasic.data.text.pydocs import (
     installed_versions,
     load_documents,
 )
-from biphasic.errors import DataError
+from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import wait_for_work
 from biphasic.model.loading.hub import LocalModel
@@ -91,18 +91,35 @@ class DataPaths(Config):
             ModelError: The recipes cannot train the model.
         """
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
-        corpora = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
-        for folder in sorted(corpora):
+        corpora = phase_corpora(recipes)
+        for folder in corpora:
             _check_phase_corpus(folder, self.tokenizer, tokenizer.sha256)
         vocabulary = vocabulary_of(tokenizer)
         for phase in (phase for recipe in recipes for phase in recipe.phases):
             phase.check_vocabulary(vocabulary)
-        pretrained = None
-        if any(isinstance(recipe.model, PretrainedModel) for recipe in recipes):
-            from biphasic.study.inputs.base_model import locate_pretrained  # noqa: PLC0415 - reads models
+        model, pretrained = pretrained_model(recipes), None
+        if model is not None:
+            from biphasic.study.inputs.base_model import fetch_pretrained  # noqa: PLC0415 - reads models
 
-            pretrained = locate_pretrained(recipes, tokenizer)
-        return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
+            pretrained = fetch_pretrained(model, recipes, tokenizer)
+        return self.model_copy(update={"corpora": tuple(corpora), "pretrained": pretrained})
+
+
+def phase_corpora(recipes: Iterable[Recipe]) -> list[Path]:
+    """Return the folders of the corpora of single phases."""
+    return sorted({p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus})
+
+
+def pretrained_model(recipes: Iterable[Recipe]) -> PretrainedModel | None:
+    """Return the pretrained model that recipes begin with; None if they begin with new models.
+
+    Raises:
+        ConfigError: The recipes name different pretrained models.
+    """
+    models = [recipe.model for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
+    if any(model != models[0] for model in models):
+        raise ConfigError("arms name different pretrained models; a study can use only one")
+    return models[0] if models else None
 
 
 def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None) -> CorpusConfig:

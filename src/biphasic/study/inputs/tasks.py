@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from biphasic.tasks.formats.overlap import count_overlaps
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, TaskInfo, epoch_length
+from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, Task, TaskInfo, epoch_length
 from biphasic.tasks.source import prepare_task, split_source
 
 BUILTIN_KINDS: dict[str, Kind] = {
@@ -71,40 +71,30 @@ class PlannedTask:
         """The task that encoders are fine-tuned on."""
         return self.trainer or self
 
-
-class _Memo:
-    """Plan each task once per settings: several tasks may be trained on the same one."""
-
-    def __init__(self, plan: Callable[[TaskConfig], PlannedTask]) -> None:
-        self.tasks: dict[str, PlannedTask] = {}
-        self._plan = plan
-
-    def __call__(self, task: TaskConfig) -> PlannedTask:
-        settings = task.model_dump_json()
-        if settings not in self.tasks:
-            self.tasks[settings] = self._plan(task)
-        return self.tasks[settings]
+    def with_trainers(self) -> Iterator[PlannedTask]:
+        """Yield the task, and those that it and they are trained on."""
+        task: PlannedTask | None = self
+        while task is not None:
+            yield task
+            task = task.trainer
 
 
+@dataclass(frozen=True, kw_only=True)
 class TaskResolver:
     """Resolve the tasks of a study: `build` makes missing ones, `look` makes placeholders.
 
     Both read and check the files of custom tasks.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Path,
-        libraries: tuple[str, ...] | None,
-        protocol_of: ProtocolOf,
-        is_paper: bool,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._store, self._libraries, self._say = store, libraries, say
-        self._protocol_of, self._is_paper = protocol_of, is_paper
-        # Several tasks may be trained on the same one, whose training split can be large.
-        self._load = lru_cache(maxsize=2)(load_task)
+    store: Path
+    libraries: tuple[str, ...] | None
+    protocol_of: ProtocolOf
+    is_paper: bool
+    say: Callable[[str], None] = lambda _: None
+    # Several tasks may be trained on the same one, whose training split can be large.
+    _load: Callable[[Path], Task] = field(
+        init=False, default_factory=lambda: lru_cache(maxsize=2)(load_task)
+    )
 
     def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
         """Return the tasks, each with the one it is trained on; build missing ones.
@@ -113,7 +103,7 @@ class TaskResolver:
             DataError: A task's data are missing, damaged or unusable.
             ConfigError: A setting does not fit a task.
         """
-        alone = _Memo(lambda task: self._read(task, self._made(task)))
+        alone = _once(lambda task: self._read(task, self._made(task)))
         planned = (self._with_trainer(task, tasks, alone) for task in tasks)
         return tuple(map(self._with_overlaps, planned))
 
@@ -126,20 +116,20 @@ class TaskResolver:
         to `assumed` and `problems`.
         """
         planned: list[PlannedTask] = []
-        with _scratch_unless_writable(self._store) as scratch:
+        with _scratch_unless_writable(self.store) as scratch:
 
-            def read_or_assume(task: TaskConfig) -> PlannedTask:
+            @_once
+            def alone(task: TaskConfig) -> PlannedTask:
                 folder = self._existing(task, scratch)
                 return self._placeholder(task) if folder is None else self._read(task, folder)
 
-            alone = _Memo(read_or_assume)
             for task in tasks:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
                     problems.append(_named(task, error))
-        placeholders = dict.fromkeys(t.info.name for t in alone.tasks.values() if not t.is_read)
-        if placeholders:
+        every = (task for each in planned for task in each.with_trainers())
+        if placeholders := dict.fromkeys(task.info.name for task in every if not task.is_read):
             assumed.append(f"tasks: {', '.join(placeholders)}, not built here yet")
         return tuple(planned)
 
@@ -147,7 +137,7 @@ class TaskResolver:
         self,
         task: TaskConfig,
         others: tuple[TaskConfig, ...],
-        alone: _Memo,
+        alone: Callable[[TaskConfig], PlannedTask],
         chain: tuple[str, ...] = (),
     ) -> PlannedTask:
         """Plan a task and the one it is trained on; `chain` has the tasks trained on it."""
@@ -179,10 +169,10 @@ class TaskResolver:
                 loaded.info,
                 name=task.name,
                 title=loaded.info.title if has_title else task.name,
-                metric=deciding_metric(task, loaded.info, is_paper=self._is_paper),
+                metric=deciding_metric(task, loaded.info, is_paper=self.is_paper),
             ),
             folder=folder,
-            protocol=self._protocol_of(task, description.protocol),
+            protocol=self.protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
             epoch=epoch_length(loaded),
         )
@@ -195,22 +185,22 @@ class TaskResolver:
                     "built-in tasks have neither revision nor copies",
                     about=f"task '{task.name}'",
                 )
-            return prepare_builtin_tasks(self._libraries, self._store, say=self._say) / task.origin
+            return prepare_builtin_tasks(self.libraries, self.store, say=self.say) / task.origin
         return prepare_task(
             task.origin,
-            store=self._store,
+            store=self.store,
             copies=task.copies,
             revision=task.revision,
-            paper=self._is_paper,
+            paper=self.is_paper,
             scratch=scratch,
-            say=self._say,
+            say=self.say,
         )
 
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
-            key = digest(builtin_tasks_origin(self._libraries))[:32]
-            folder = self._store / "tasks" / f"builtin-{key}" / task.origin
+            key = digest(builtin_tasks_origin(self.libraries))[:32]
+            folder = self.store / "tasks" / f"builtin-{key}" / task.origin
             return folder if is_complete(folder) else None
         kind, name = split_source(task.origin)
         is_published = name in PUBLISHED and kind in {None, ZERO_SHOT}
@@ -222,9 +212,9 @@ class TaskResolver:
         """Return the folder of a published dataset that was fetched earlier; None if unclear."""
         if task.revision is not None:
             return None
-        is_paper = self._is_paper and PUBLISHED[name].kind == "ir"
+        is_paper = self.is_paper and PUBLISHED[name].kind == "ir"
         folders: list[Path] = []
-        for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
+        for path in (self.store / "tasks").glob(f"*/{DESCRIPTION}"):
             try:
                 described = read_description(path.parent)
             except DataError:
@@ -254,9 +244,9 @@ class TaskResolver:
             trained_on=trained_on,
         )
         return PlannedTask(
-            info=replace(info, metric=deciding_metric(task, info, is_paper=self._is_paper)),
-            folder=self._store / "tasks",
-            protocol=self._protocol_of(task, {}),
+            info=replace(info, metric=deciding_metric(task, info, is_paper=self.is_paper)),
+            folder=self.store / "tasks",
+            protocol=self.protocol_of(task, {}),
             num_examples={},
         )
 
@@ -285,6 +275,19 @@ def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
     return kind, {}
 
 
+def _once(plan: Callable[[TaskConfig], PlannedTask]) -> Callable[[TaskConfig], PlannedTask]:
+    """Plan each task once per settings: several tasks may be trained on the same one."""
+    known: dict[str, PlannedTask] = {}
+
+    def planned(task: TaskConfig) -> PlannedTask:
+        settings = task.model_dump_json()
+        if settings not in known:
+            known[settings] = plan(task)
+        return known[settings]
+
+    return planned
+
+
 @contextmanager
 def _scratch_unless_writable(store: Path) -> Iterator[Path | None]:
     """Yield a temporary folder if the store is read-only, else None."""
@@ -302,10 +305,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> TaskConfig:
-    """Return the task that `task` is trained on: one of the study, or a published one.
-
-    A published one gets the copies and protocol of `task`.
-    """
+    """Return the study's task with a name, or a published one with the settings of `task`."""
     trainer = next((other for other in others if other.name == name), None)
     if trainer is None and name not in PUBLISHED:
         raise ConfigError(

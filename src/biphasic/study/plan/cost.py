@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from biphasic.data.packing import PackedBatch
-from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking.masking import MaskingConfig
@@ -26,8 +25,10 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
 
 if TYPE_CHECKING:
-    from biphasic.study.plan.training import Segment
+    from biphasic.study.plan.plan import Plan, Segment
 
+EXAMPLE_TOKENS = 256
+"""Assumed length of a fine-tuning example, in tokens."""
 _BYTES_PER_WEIGHT = 4 * 3
 """The weight and AdamW's two moments, in fp32."""
 
@@ -54,6 +55,20 @@ class Cost:
         )
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a new model; the head's matrix is not tied to the embeddings."""
+
+    body: int
+    embeddings: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.body + self.embeddings + self.head
+
+
 def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> Cost:
     """Return the cost of a recipe's updates from `start` to `end`."""
     shape = shape_of(recipe, vocab_size=vocab_size)
@@ -76,6 +91,26 @@ def segment_cost(segment: Segment, vocab_size: int) -> Cost:
     )
 
 
+def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
+    """Count six FLOPs per weight and token for each group; attention and scoring are not counted.
+
+    None for a pretrained model that is not on this machine.
+    """
+    recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
+    shapes = {
+        point.state: shape_of(recipes[point.arm.name], vocab_size=plan.fingerprint.vocab_size)
+        for point in plan.points
+    }
+    flops: dict[str, int | None] = {}
+    for group in plan.groups:
+        training, shape = group.training, shapes[group.state]
+        examples = len(group.grid) * group.num_steps * training.protocol.batch_size
+        texts = 2 if training.info.kind == "ir" else 1
+        length = min(example_tokens, training.protocol.max_seqlen)
+        flops[group.id] = None if shape is None else 6 * shape.body * examples * texts * length
+    return flops
+
+
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
     """Return the matrices of a model; None for a pretrained model that is not on this machine."""
     if isinstance(recipe.model, PretrainedModel):
@@ -84,32 +119,24 @@ def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
     return None if architecture is None else architecture_shape(architecture, vocab_size=vocab_size)
 
 
-def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
+def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
+    """Count the parameters of a model; None for a pretrained model that is not on this machine.
+
+    Norms of a pretrained model are not counted.
+    """
     shape, architecture = shape_of(recipe, vocab_size=vocab_size), recipe.architecture
     if shape is None:
         return None
+    # Two per layer, and the final one.
+    norms = architecture.hidden_size * (2 * architecture.num_layers + 1) if architecture else 0
     # Input embeddings are as large as the head.
-    weights = shape.body + 2 * shape.head + (_vectors(architecture) if architecture else 0)
-    return _BYTES_PER_WEIGHT * weights
+    return Parameters(body=shape.body + norms, embeddings=shape.head, head=shape.head)
 
 
-def body_parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Count the parameters of a new model without its language-model head.
-
-    None if the recipe begins with a pretrained model.
-    """
-    architecture = recipe.architecture
-    if architecture is None:
-        return None
-    shape = architecture_shape(architecture, vocab_size=vocab_size)
-    # Input embeddings are as large as the head.
-    return shape.body + shape.head + _vectors(architecture)
-
-
-def _vectors(architecture: Architecture) -> int:
-    """Count the weights of norms: two per layer, and the final one."""
-    return architecture.hidden_size * (2 * architecture.num_layers + 1)
+def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
+    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    return None if parameters is None else _BYTES_PER_WEIGHT * parameters.total
 
 
 @lru_cache(maxsize=16)

@@ -33,13 +33,9 @@ class Expansion:
     stretches: tuple[tuple[str, int], ...]
 
 
-def expand(recipe: Recipe, fingerprint: DataFingerprint) -> Expansion:
-    """Expand a recipe on its data.
-
-    Raises:
-        ConfigError: A schedule does not fit its run.
-    """
-    Lineage(recipe, fingerprint)  # checks the phases
+def expand(lineage: Lineage) -> Expansion:
+    """Expand a recipe on its data."""
+    recipe, fingerprint = lineage.recipe, lineage.fingerprint
     untrained = recipe.model_copy(update={"phases": (), "skip_steps": ()})
     merged: list[tuple[str, int]] = []
     for placed in recipe.placed_phases:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_names, is_complete, read_json
-from biphasic.study.plan.plan import FinetuneGroup, Plan
-from biphasic.study.plan.training import Segment
+from biphasic.study.plan.finetuning import FinetuneGroup
+from biphasic.study.plan.plan import Plan, Segment
 
 
 def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:

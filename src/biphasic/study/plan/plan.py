@@ -1,92 +1,104 @@
 """The plan of a study: segments to train and groups to fine-tune, named by identity.
 
-The states after each step of all arms form a tree by identity. A segment runs from one needed
-state to the next: the untrained model, a branching point, the end of an arm.
+The states after each step of all arms form a tree by identity (`tree.py`). A segment runs from one
+needed state to the next: the untrained model, a branching point, the end of an arm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
 
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError
-from biphasic.files import digest
-from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
-from biphasic.study.plan.training import PlannedArm, PlannedPoint, Segment, plan_training
-from biphasic.study.spec.study import FinetuningConfig, StudyConfig
-from biphasic.tasks.kinds.windows import check_room
-from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-from biphasic.training.lineage import DataFingerprint
+from biphasic.study.plan.expansion import expand
+from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
+from biphasic.study.plan.tree import Node, StateTree
+from biphasic.study.spec.arms import ArmConfig, family_of
+from biphasic.study.spec.naming import point_name
+from biphasic.study.spec.study import StudyConfig
+from biphasic.training.lineage import DataFingerprint, Lineage
+from biphasic.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class FinetuneGroup:
-    """All fine-tunings of one state on one task.
+class Segment:
+    """Train from one state to a later one.
 
     Attributes:
-        training: The task that is trained on.
-        evaluations: The tasks that are scored afterwards.
-        grid: Learning rates and seeds.
+        id: Identity of the state at its end.
+        recipe: One of the recipes that pass through it.
+        parent: Identity of the state it resumes from; None if it starts from the initial model.
         label: Name in progress displays.
+        arm: Name of the first arm that passes through it.
     """
 
     id: str
-    state: str
-    training: PlannedTask
-    evaluations: tuple[PlannedTask, ...]
-    grid: tuple[tuple[float, int], ...]
+    recipe: Recipe
+    start: int
+    end: int
+    parent: str | None
     label: str
-
-    @cached_property
-    def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
-        """The runs by name of the scored task; each task has the same grid in the same order."""
-        return {
-            task.info.name: tuple(
-                GridRun(id=identity, learning_rate=rate, seed=seed)
-                for identity, (rate, seed) in zip(self._ids(task), self.grid, strict=True)
-            )
-            for task in self.evaluations
-        }
+    arm: str = ""
 
     @property
-    def all_runs(self) -> tuple[GridRun, ...]:
-        """The runs of all scored tasks."""
-        return tuple(run for runs in self.runs.values() for run in runs)
+    def steps(self) -> int:
+        """The number of its updates."""
+        return self.end - self.start
 
-    def run_ids(self) -> Iterator[str]:
-        """Yield the identities of all runs without storing them: plans have millions."""
-        for task in self.evaluations:
-            yield from self._ids(task)
 
-    def _ids(self, task: PlannedTask) -> Iterator[str]:
-        shared = run_determinants(self.state, task)
-        for rate, seed in self.grid:
-            yield digest({**shared, "learning_rate": rate, "seed": seed})
+@dataclass(frozen=True)
+class PlannedArm:
+    """An arm and its final state."""
+
+    config: ArmConfig
+    lineage: Lineage
+    state: str
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """A state that is evaluated: the end of an arm, or an intermediate step.
+
+    Attributes:
+        name: The arm's name, with the step appended for intermediate states.
+        label: Name in reports.
+        family: Objectives up to this step.
+    """
+
+    name: str
+    label: str
+    family: str
+    arm: ArmConfig
+    step: int
+    state: str
 
     @property
-    def num_runs(self) -> int:
-        """The number of runs, without computing their identities."""
-        return len(self.grid) * len(self.evaluations)
+    def is_final(self) -> bool:
+        """Whether the arm ends here."""
+        return self.step == sum(phase.steps for phase in self.arm.phases)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a study computes, in an order in which it can run.
+    """Everything that a study computes.
 
-    Points are the states that are evaluated: the arms' ends first, then intermediate steps.
+    Attributes:
+        points: The states that are evaluated: the arms' ends in their order, then others.
+        segments: In an order in which they can be trained.
     """
 
     arms: tuple[PlannedArm, ...]
     points: tuple[PlannedPoint, ...]
     segments: tuple[Segment, ...]
-    groups: tuple[FinetuneGroup, ...]
-    tasks: tuple[PlannedTask, ...]
+    groups: tuple[FinetuneGroup, ...] = ()
+    tasks: tuple[PlannedTask, ...] = ()
+
+    @property
+    def fingerprint(self) -> DataFingerprint:
+        """What identifies the data, with placeholders for missing ones."""
+        return self.arms[0].lineage.fingerprint
 
     def path(self, state: str) -> list[str]:
         """Return the segments that lead to a state, last first."""
@@ -115,7 +127,7 @@ class Plan:
 def plan_study(
     config: StudyConfig,
     fingerprint: DataFingerprint,
-    tasks: tuple[PlannedTask, ...],
+    tasks: tuple[PlannedTask, ...] = (),
     *,
     known: Set[str] = frozenset(),
 ) -> Plan:
@@ -126,130 +138,70 @@ def plan_study(
     Raises:
         ConfigError: A schedule does not fit its run.
     """
-    trained = plan_training(config, fingerprint, known=known)
-    states = {point.state: point.name for point in reversed(trained.points)}
-    in_order = dict.fromkeys(point.state for point in trained.points)
+    arms, points, segments = _plan_training(config, fingerprint, known)
+    names = {point.state: point.name for point in reversed(points)}
+    states = dict.fromkeys(point.state for point in points)
     groups = tuple(
-        plan_group(state, evaluations, config.finetuning, name=states[state])
+        plan_group(state, evaluations, config.finetuning, name=names[state])
         for evaluations in by_training(tasks)
-        for state in in_order
+        for state in states
     )
-    return Plan(trained.arms, trained.points, trained.segments, groups, tasks)
+    return Plan(arms, points, segments, groups, tasks)
 
 
-def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
-    """Group tasks by the task that encoders are fine-tuned on; a group shares one training."""
-    groups: dict[str, list[PlannedTask]] = {}
-    for task in tasks:
-        groups.setdefault(digest(_training_determinants(task.training)), []).append(task)
-    return [tuple(group) for group in groups.values()]
+def _plan_training(
+    config: StudyConfig, fingerprint: DataFingerprint, known: Set[str]
+) -> tuple[tuple[PlannedArm, ...], tuple[PlannedPoint, ...], tuple[Segment, ...]]:
+    """Return the arms, the states to evaluate, and the segments that train them."""
+    tree, stops = StateTree(), config.points_by_arm()
+    lineages = [Lineage(config.recipe_of(arm), fingerprint) for arm in config.arms]
+    nodes = [
+        tree.add(expand(lineage), stops.get(arm.name, ()))
+        for arm, lineage in zip(config.arms, lineages, strict=True)
+    ]
+    tree.name_states(known)
+    arms: list[PlannedArm] = []
+    ends: list[PlannedPoint] = []
+    intermediate: list[PlannedPoint] = []
+    segments: dict[str, Segment] = {}
+    for arm, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
+        total = lineage.recipe.total_steps
+        arms.append(PlannedArm(arm, lineage, by_step[total].identity))
+        points = [_point(arm, lineage.recipe, step, node) for step, node in sorted(by_step.items())]
+        ends.append(points[-1])
+        intermediate += points[:-1]
+        for segment in _segments(arm, lineage.recipe, by_step[total]):
+            segments.setdefault(segment.id, segment)
+    return tuple(arms), (*ends, *intermediate), tuple(segments.values())
 
 
-def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
-    """Check that tasks can be encoded by their protocols.
-
-    Raises:
-        ConfigError: Question answering has no room for contexts; the message lists every task.
-    """
-    refuse_lengths(((task.info.name, task.info.kind, task.protocol) for task in tasks), tokenizer)
-
-
-def refuse_lengths(
-    tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
-    tokenizer: TextTokenizer,
-    *,
-    positions: int | None = None,
-) -> None:
-    """Check that `max_seqlen` is long enough for each task and within the model's positions.
-
-    Each task has a name, a kind (None if unknown) and a protocol. Without `positions`, the model
-    sets no limit.
-
-    Raises:
-        ConfigError: The message lists every task that does not fit, and what to set.
-    """
-    problems: list[str] = []
-    for name, kind, protocol in tasks:
-        if positions is not None and protocol.max_seqlen > positions:
-            problems.append(
-                f"task '{name}': max_seqlen {protocol.max_seqlen} exceeds the model's {positions} "
-                f"positions; set max_seqlen={positions} or less"
-            )
-        elif kind == "qa":
-            try:
-                check_room(tokenizer, protocol=protocol)
-            except ConfigError as error:
-                problems.append(f"task '{name}': {error}")
-    if problems:
-        raise ConfigError("; ".join(dict.fromkeys(problems)))
-
-
-def _training_determinants(task: PlannedTask) -> dict[str, Any]:
-    """Return everything that determines fine-tuning on a task, except rate and seed."""
-    return {**_task_determinants(task), "protocol": task.protocol.determinants()}
-
-
-def _task_determinants(task: PlannedTask) -> dict[str, Any]:
-    return {"task": task.info.name, "task_sha256": task.info.sha256}
-
-
-def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
-    """Return everything that determines the scores of a state on a task, except rate and seed."""
-    shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
-    is_zero_shot = task.info.kind == ZERO_SHOT
-    if task.trainer is None and not is_zero_shot:
-        return {**shared, **_training_determinants(task)}
-    scored = {
-        **_task_determinants(task),
-        "protocol": task.protocol.scoring_determinants(is_zero_shot=is_zero_shot),
-    }
-    if task.trainer is not None:
-        scored["trained_on"] = _training_determinants(task.trainer)
-    return {**shared, **scored}
-
-
-def plan_group(
-    state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
-) -> FinetuneGroup:
-    """Plan the fine-tunings of one state for tasks that share a training."""
-    training = evaluations[0].training
-    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
-    if training.info.kind == ZERO_SHOT:
-        # Nothing is trained: no rate to choose, nothing random.
-        grid = [(0.0, ZERO_SHOT_SEED)]
-    scored = " + ".join(task.info.name for task in evaluations)
-    return FinetuneGroup(
-        id=digest(run_determinants(state, training)),
-        state=state,
-        training=training,
-        evaluations=evaluations,
-        grid=tuple(grid),
-        label=f"{name} on {scored}",
+def _point(arm: ArmConfig, recipe: Recipe, step: int, node: Node) -> PlannedPoint:
+    label = arm.label or arm.name
+    if step == recipe.total_steps:
+        return PlannedPoint(arm.name, label, arm.family, arm, step, node.identity)
+    begun = [placed.phase for placed in recipe.placed_phases if placed.start < step]
+    return PlannedPoint(
+        name=point_name(arm.name, step),
+        label=f"{label}, step {step:,}",
+        family=family_of(begun),
+        arm=arm,
+        step=step,
+        state=node.identity,
     )
 
 
-def finetune_job(
-    group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
-) -> FinetuneJob:
-    """Return the job of a group."""
-    training = group.training
-    return FinetuneJob(
-        id=group.id,
-        label=group.label,
-        store=store,
-        tokenizer=tokenizer,
-        encoder=encoder,
-        state=group.state,
-        training=TaskInput(
-            name=training.info.name, folder=training.folder, protocol=training.protocol
-        ),
-        evaluations=tuple(
-            ScoredTask(
-                name=task.info.name,
-                folder=task.folder,
-                protocol=task.protocol,
-                runs=group.runs[task.info.name],
-            )
-            for task in group.evaluations
-        ),
-    )
+def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> Iterator[Segment]:
+    """Yield the segments that lead to an arm's end; an untrained arm has one of no steps."""
+    for before, node in list(pairwise(end.path())) or [(end, end)]:
+        start, parent = before.step, before.identity if before.step else None
+        if node.nearest is not None:
+            start, parent = node.nearest
+        yield Segment(
+            id=node.identity,
+            recipe=recipe,
+            start=start,
+            end=node.step,
+            parent=parent,
+            label=f"{arm.name} {start}-{node.step}",
+            arm=arm.name,
+        )

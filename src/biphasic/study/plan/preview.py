@@ -21,13 +21,13 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import fetch_model
-from biphasic.study.inputs.corpus import locate_corpus
+from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import DataFingerprint
-from biphasic.training.recipe import PretrainedModel, Recipe
+from biphasic.training.recipe import Recipe
 
 GIVEN_VOCABULARY = 128_256
 """Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study."""
@@ -38,14 +38,12 @@ class Preview:
     """A plan and the assumptions that it makes.
 
     Attributes:
-        fingerprint: Data fingerprint, with placeholders for missing data.
         assumed: A sentence for each placeholder.
         notes: A sentence for each unused setting, and for each arm that another version of
             biphasic trained.
     """
 
     plan: Plan
-    fingerprint: DataFingerprint
     assumed: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -70,9 +68,7 @@ def preview_study(config: StudyConfig, store: Path) -> Preview:
     if problems:
         raise DataError("; ".join(problems))
     plan = plan_study(config, fingerprint, tasks, known=complete_names(store / "states"))
-    return Preview(
-        plan, fingerprint, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
-    )
+    return Preview(plan, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store)))
 
 
 def task_resolver(
@@ -156,31 +152,24 @@ def content_hash(folder: Path) -> str:
 
 
 def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
-    folders = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
+    folders = phase_corpora(recipes)
     missing = sorted(str(folder) for folder in folders if not (folder / RECORD).is_file())
     if missing:
         raise DataError(
             f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it "
             "with 'biphasic corpus build'"
         )
-    return {str(folder): content_hash(folder) for folder in sorted(folders)}
+    return {str(folder): content_hash(folder) for folder in folders}
 
 
 def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
-    models = {
-        model.model_dump_json(): model
-        for model in (recipe.model for recipe in recipes)
-        if isinstance(model, PretrainedModel)
-    }
-    if not models:
+    model = pretrained_model(recipes)
+    if model is None:
         return None
-    if len(models) > 1:
-        raise ConfigError("arms name different pretrained models; a study can use only one")
-    [(text, model)] = models.items()
     if Path(model.pretrained).is_dir():
         try:
             return fetch_model(model.pretrained, revision=model.revision).identity
         except BiphasicError as error:
             raise DataError(str(error)) from None
     assumed.append(f"model: {model.pretrained}, not fetched yet")
-    return digest({"stand-in": "model", "described": text})
+    return digest({"stand-in": "model", "described": model.model_dump_json()})

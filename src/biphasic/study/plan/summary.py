@@ -8,14 +8,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.study.plan.cost import Cost, segment_cost, shape_of, state_bytes, training_cost
+from biphasic.study.plan.cost import (
+    EXAMPLE_TOKENS,
+    Cost,
+    finetuning_flops,
+    segment_cost,
+    state_bytes,
+    training_cost,
+)
 from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.plan import FinetuneGroup, Plan
+from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import Preview
 
 FORMAT = "biphasic.plan/1"
-EXAMPLE_TOKENS = 256
-"""Assumed length of a fine-tuning example, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,9 @@ def summarise_plan(
 
     `example_tokens` is the mean length of a fine-tuning example.
     """
-    plan, vocab_size = preview.plan, preview.fingerprint.vocab_size
+    plan, vocab_size = preview.plan, preview.plan.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
-    groups, bodies = _groups(plan, costs, vocab_size), body_weights(plan, vocab_size)
+    groups = _groups(plan, costs)
     finished = Finished.of(store)
     missing = finished.missing_segments(plan)
     trained = [segment for segment in plan.segments if segment.id in finished.states]
@@ -125,12 +130,10 @@ def summarise_plan(
         alone=sum((group.alone for group in groups), Cost()),
         shared=sum(costs.values(), Cost()),
         tasks=_tasks(plan),
-        num_trainings=sum(len(group.grid) for group in plan.groups if _trains(group)),
+        num_trainings=sum(len(group.grid) for group in plan.groups if not group.is_zero_shot),
         num_evaluations=sum(group.num_runs for group in plan.groups),
-        finetuning_steps=sum(len(g.grid) * _steps(g) for g in plan.groups),
-        finetuning_flops=_total(
-            group_flops(group, bodies[group.state], example_tokens) for group in plan.groups
-        ),
+        finetuning_steps=sum(len(g.grid) * g.num_steps for g in plan.groups),
+        finetuning_flops=_total(finetuning_flops(plan, example_tokens).values()),
         state_bytes=_total(state_bytes(s.recipe, vocab_size=vocab_size) for s in plan.segments),
         done=Done(
             states=len(trained),
@@ -173,7 +176,8 @@ def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, 
     }
 
 
-def _groups(plan: Plan, costs: dict[str, Cost], vocab_size: int) -> tuple[GroupSummary, ...]:
+def _groups(plan: Plan, costs: dict[str, Cost]) -> tuple[GroupSummary, ...]:
+    vocab_size = plan.fingerprint.vocab_size
     group_names = {arm.config.name: arm.config.group for arm in plan.arms}
     groups: dict[str, GroupSummary] = {}
     for arm in plan.arms:
@@ -200,44 +204,6 @@ def _tasks(plan: Plan) -> tuple[TaskSummary, ...]:
         )
         for task in plan.tasks
     )
-
-
-def _trains(group: FinetuneGroup) -> bool:
-    return any(rate > 0 for rate, _ in group.grid)
-
-
-def _steps(group: FinetuneGroup) -> int:
-    """Return the updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
-    if not _trains(group):
-        return 0
-    protocol, epoch = group.training.protocol, group.training.epoch
-    return protocol.max_steps if epoch is None else protocol.num_steps(epoch)
-
-
-def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
-    """Return the number of matrix weights of each evaluated state, without embeddings and head.
-
-    None for a pretrained model that is not on this machine.
-    """
-    bodies: dict[str, int | None] = {}
-    recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
-    for point in plan.points:
-        shape = shape_of(recipes[point.arm.name], vocab_size=vocab_size)
-        bodies[point.state] = None if shape is None else shape.body
-    return bodies
-
-
-def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> int | None:
-    """Count six FLOPs per weight and token; attention and scoring are not counted.
-
-    `body` counts the encoder's matrix weights; None if unknown.
-    """
-    if body is None:
-        return None
-    examples = len(group.grid) * _steps(group) * group.training.protocol.batch_size
-    texts = 2 if group.training.info.kind == "ir" else 1
-    length = min(example_tokens, group.training.protocol.max_seqlen)
-    return 6 * body * examples * texts * length
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:

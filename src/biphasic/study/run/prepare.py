@@ -1,10 +1,12 @@
-"""Preparation of a study: build its corpus and tasks, and check all inputs."""
+"""Preparation of a study: its corpus, its tasks, checks of all inputs, and the missing jobs."""
 
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,18 +14,18 @@ from rich.console import Console
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import save_job
-from biphasic.files import complete_names, verify_folder
+from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.corpus import CorpusJob
+from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
-from biphasic.study.plan.cost import state_bytes
-from biphasic.study.plan.finished import Finished, outdated_arms
-from biphasic.study.plan.plan import Plan, check_tasks, plan_study
+from biphasic.study.plan.cost import finetuning_flops, segment_cost, state_bytes
+from biphasic.study.plan.finetuning import check_tasks, finetune_job
+from biphasic.study.plan.finished import Finished, missing_runs, outdated_arms
+from biphasic.study.plan.plan import Plan, Segment, plan_study
 from biphasic.study.plan.preview import task_resolver
-from biphasic.study.plan.training import Segment
-from biphasic.study.run.missing import missing_work
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints, verify_state
@@ -46,21 +48,15 @@ class PreparedStudy:
         Raises:
             StudyError: The disk has too little space for their states.
         """
-        finished, vocab_size = Finished.of(self.store), self.data.tokenizer.vocab_size
+        finished = Finished.of(self.store)
         check_disk(
             finished.missing_segments(self.plan),
             self.store,
-            vocab_size=vocab_size,
+            vocab_size=self.plan.fingerprint.vocab_size,
             num_checkpoints=KEPT_CHECKPOINTS if self.config.checkpoint_every else 0,
         )
         return missing_work(
-            self.plan,
-            self.config,
-            self.paths,
-            self.store,
-            finished,
-            folder=self.folder,
-            vocab_size=vocab_size,
+            self.plan, self.config, self.paths, self.store, finished, folder=self.folder
         )
 
 
@@ -160,3 +156,74 @@ def check_disk(
             f"checkpoints, but {free / 1e6:,.0f} MB are free; free space ('biphasic study clean'), "
             "or choose another --root"
         )
+
+
+def missing_work(
+    plan: Plan,
+    config: StudyConfig,
+    paths: DataPaths,
+    store: Path,
+    finished: Finished,
+    *,
+    folder: Path,
+) -> list[WorkItem]:
+    """Return the jobs without results in the store, training first, in the study's order."""
+    # An arm repeats if it needs a job repeatedly.
+    users: defaultdict[str, list[str]] = defaultdict(list)
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            users[job].append(arm)
+    items = [
+        WorkItem(
+            id=segment.id,
+            label=segment.label,
+            kind="train",
+            needs=segment.parent,
+            cost=float(segment_cost(segment, plan.fingerprint.vocab_size).flops or 0),
+            num_slots=config.compute.processes,
+            arms=tuple(users[segment.id]),
+            make=partial(_train_job, segment, config, paths, store, folder),
+            is_done=partial(is_complete, store / "states" / segment.id),
+        )
+        for segment in finished.missing_segments(plan)
+    ]
+    flops = finetuning_flops(plan)
+    items += [
+        WorkItem(
+            id=group.id,
+            label=group.label,
+            kind="finetune",
+            needs=group.state,
+            cost=float(flops[group.id] or 0),
+            num_slots=1,
+            arms=tuple(users[group.id]),
+            make=partial(
+                finetune_job,
+                group,
+                store=store,
+                tokenizer=paths.tokenizer,
+                encoder=store / "states" / group.state,
+            ),
+            is_done=lambda group=group: not missing_runs(group, store),
+        )
+        for group in finished.missing_groups(plan)
+    ]
+    return items
+
+
+def _train_job(
+    segment: Segment, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
+) -> TrainJob:
+    return TrainJob(
+        id=segment.id,
+        label=segment.label,
+        store=store,
+        data=paths,
+        recipe=segment.recipe,
+        start=segment.start,
+        end=segment.end,
+        checkpoint_every=config.checkpoint_every,
+        heldout_every=config.heldout_every,
+        tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
+        compute=config.compute,
+    )

@@ -11,9 +11,8 @@ from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking.masking import MaskingConfig
 from biphasic.records import ArmRecord, PhaseRecord, RunRecord, StudyRecord, TaskRecord
-from biphasic.study.plan.cost import body_parameters
-from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.training import PlannedPoint, Segment
+from biphasic.study.plan.cost import parameters_of
+from biphasic.study.plan.plan import Plan, PlannedPoint, Segment
 from biphasic.study.spec.arms import family_of
 from biphasic.study.spec.naming import model_name
 from biphasic.study.spec.study import StudyConfig
@@ -114,11 +113,7 @@ def settings_digest(config: StudyConfig) -> str:
 
 
 def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Path) -> list[str]:
-    """Return the segments that lead to a state, as trained or else as planned.
-
-    Raises:
-        CheckpointError: A state's record is damaged.
-    """
+    """Return the segments that lead to a state, as trained or else as planned."""
     segments: list[str] = []
     current: str | None = point.state if point.step else None
     while current:
@@ -197,8 +192,9 @@ def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[
 
 
 def _parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Count parameters; None for a pretrained model that is not on this machine."""
-    if not isinstance(recipe.model, PretrainedModel):
-        return body_parameters(recipe, vocab_size=vocab_size)
-    folder = Path(recipe.model.pretrained)
-    return stored_parameters(folder) if folder.is_dir() else None
+    """Count parameters without the head; None for a pretrained model that is not here."""
+    if isinstance(recipe.model, PretrainedModel):
+        folder = Path(recipe.model.pretrained)
+        return stored_parameters(folder) if folder.is_dir() else None
+    counted = parameters_of(recipe, vocab_size=vocab_size)
+    return None if counted is None else counted.body + counted.embeddings

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.config import load_config, parse_config
 from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking.masking import MaskingConfig
@@ -18,13 +16,15 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
     Cost,
-    body_parameters,
+    Parameters,
     objective_flops,
+    parameters_of,
     shape_of,
     training_cost,
 )
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
-from biphasic.study.sizing.memory import Memory, Parameters, Pass, Training
+from biphasic.study.sizing.memory import Memory, Pass, Training
+from biphasic.study.spec.arms import read_recipe
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -201,7 +201,7 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
-    recipe = _recipe(recipe, overrides)
+    recipe = read_recipe(recipe, overrides)
     for name, value in (("devices", devices), ("vocab_size", vocab_size)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; give 1 or more")
@@ -209,7 +209,8 @@ def estimate(
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
     shape = shape_of(recipe, vocab_size=vocab_size)
-    if recipe.architecture is None or shape is None:
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    if recipe.architecture is None or shape is None or parameters is None:
         raise ConfigError(
             "model: a pretrained model has no estimate; give the dimensions of the model, as in "
             "docs/recipes.md"
@@ -218,7 +219,6 @@ def estimate(
         raise ConfigError("phases: the recipe trains nothing")
     recipe.check()
     ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
-    parameters = parameters_of(recipe, vocab_size=vocab_size)
     ways = {
         way: Training(
             architecture=recipe.architecture,
@@ -255,15 +255,6 @@ def estimate(
     )
 
 
-def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters:
-    """Count the parameters of a recipe's new model."""
-    shape = shape_of(recipe, vocab_size=vocab_size)
-    encoder = body_parameters(recipe, vocab_size=vocab_size)
-    if shape is None or encoder is None:
-        raise ConfigError("model: the parameters of a pretrained model are not known here")
-    return Parameters(body=encoder - shape.head, embeddings=shape.head, head=shape.head)
-
-
 def supervised_share(objective: ObjectiveConfig) -> float:
     """Return the largest share of tokens that an objective predicts in a pass."""
     if isinstance(objective, (Alternate, Mix)):
@@ -271,14 +262,6 @@ def supervised_share(objective: ObjectiveConfig) -> float:
     if isinstance(objective, MaskingConfig):
         return max(objective.mlm_probability, objective.final_mlm_probability or 0.0)
     return 1.0
-
-
-def _recipe(recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]) -> Recipe:
-    if isinstance(recipe, (str, Path)):
-        return load_config(Recipe, expanded(recipe), overrides)
-    if any(True for _ in overrides):
-        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
-    return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
 
 
 def _phase(

@@ -18,6 +18,7 @@ from typing import Literal
 
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import GROUP_LOGITS
+from biphasic.study.plan.cost import Parameters
 from biphasic.training.recipe import Precision
 
 Kernels = Literal["cuda", "cpu"]
@@ -29,20 +30,6 @@ _BF16 = 2
 _IDS = 2 * 8  # input_ids and position_ids
 _HEAD_BLOCKS = 3 << 20  # a CPU turns logits into gradients block by block
 _LIBRARIES = 12 << 20  # what libraries on a CPU keep after the first products of a size
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameters of a new model; the head's matrix is not tied to the embeddings."""
-
-    body: int
-    embeddings: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        """All parameters."""
-        return self.body + self.embeddings + self.head
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
-from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
+from biphasic.config import NAME_PATTERN, Config, load_config, nearest, parse_config
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
@@ -63,6 +64,22 @@ class RecipeConfig(Config):
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
+
+
+def read_recipe(
+    recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]
+) -> Recipe:
+    """Return a recipe from its settings, or from a file with overrides.
+
+    Raises:
+        ConfigError: A setting is invalid, or there are overrides without a file.
+    """
+    if isinstance(recipe, (str, Path)):
+        path = expanded(recipe)
+        return load_config(Recipe, path, overrides).anchored(path.resolve().parent)
+    if any(True for _ in overrides):
+        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
+    return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
 
 
 class ArmConfig(Config):

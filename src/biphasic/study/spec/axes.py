@@ -24,7 +24,6 @@ from biphasic.study.spec.naming import arm_name
 
 _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
-_PHASE_KEYS = ("share",)
 MOST_ARMS = 10_000
 """Ten times as many arms as can be planned in a minute; more is probably a mistake."""
 
@@ -90,7 +89,7 @@ def _is_template(arm: Any) -> bool:
 def _has_shares(arm: Mapping[str, Any]) -> bool:
     phases = arm.get("phases")
     return isinstance(phases, list) and any(
-        isinstance(phase, Mapping) and any(key in phase for key in _PHASE_KEYS) for phase in phases
+        isinstance(phase, Mapping) and "share" in phase for phase in phases
     )
 
 
@@ -181,7 +180,7 @@ def _spend(raw: dict[str, Any], where: str) -> dict[str, Any]:
             "that add up, or omit both in one phase, which then takes the rest"
         )
     spent = [
-        {**{k: v for k, v in phase.items() if k not in _PHASE_KEYS}, "steps": number}
+        {**{k: v for k, v in phase.items() if k != "share"}, "steps": number}
         for phase, number in zip(phases, (left if s is None else s for s in steps), strict=True)
     ]
     return {**raw, "phases": [phase for phase in spent if phase["steps"]]}

@@ -11,11 +11,10 @@ from biphasic.errors import CheckpointError, DataError, reading
 from biphasic.execution.graph import with_dependents
 from biphasic.files import read_json_object, verify_folder
 from biphasic.study.paths import STORE
-from biphasic.study.plan.cost import segment_cost
+from biphasic.study.plan.cost import finetuning_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
-from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.status.record import (
     JobCounts,
@@ -45,7 +44,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
-    spent, left = _device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
+    spent, left = _device_time(plan, store, finished)
     return StudyStatus(
         study=config.name,
         folder=folder,
@@ -119,26 +118,21 @@ class _Kind:
         return self.seconds / self.done * self.left if self.seconds and self.done else None
 
 
-def _device_time(
-    plan: Plan, store: Path, finished: Finished, *, vocab_size: int
-) -> tuple[float, float | None]:
+def _device_time(plan: Plan, store: Path, finished: Finished) -> tuple[float, float | None]:
     """Return the device-seconds spent, and an estimate of those left; None if there is none.
 
     It assumes the speed, in operations, of finished jobs of the same kind.
     """
-    kinds = (
-        _training(plan, store, vocab_size, finished),
-        _finetuning(plan, store, vocab_size, finished),
-    )
+    kinds = _training(plan, store, finished), _finetuning(plan, store, finished)
     left = [kind.seconds_left for kind in kinds]
     known = [seconds for seconds in left if seconds is not None]
     return sum(kind.seconds for kind in kinds), sum(known) if len(known) == len(left) else None
 
 
-def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
+def _training(plan: Plan, store: Path, finished: Finished) -> _Kind:
     kind = _Kind()
     for segment in plan.segments:
-        cost = segment_cost(segment, vocab_size)
+        cost = segment_cost(segment, plan.fingerprint.vocab_size)
         # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
@@ -150,11 +144,10 @@ def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _
     return kind
 
 
-def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
-    kind = _Kind()
-    bodies = body_weights(plan, vocab_size)
+def _finetuning(plan: Plan, store: Path, finished: Finished) -> _Kind:
+    kind, flops = _Kind(), finetuning_flops(plan)
     for group in plan.groups:
-        amount = float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or len(group.grid))
+        amount = float(flops[group.id] or len(group.grid))
         ids, size = list(group.run_ids()), len(group.grid)
         per_training = amount / size
         for names in (ids[index::size] for index in range(size)):  # of each scored task

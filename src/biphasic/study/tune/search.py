@@ -16,8 +16,8 @@ from biphasic.files import is_complete, read_json_object, write_bytes, write_jso
 from biphasic.progress import progress_console
 from biphasic.study.api import run_study
 from biphasic.study.paths import STORE
+from biphasic.study.plan.plan import PlannedArm
 from biphasic.study.plan.preview import Preview, preview_study
-from biphasic.study.plan.training import PlannedArm
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import TunedRate
