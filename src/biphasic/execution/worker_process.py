@@ -133,7 +133,7 @@ class WorkerProcess:
         # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
         process.kill()
         process.wait()
-        return JobFailedError(f"its worker was terminated; {message}", is_final=False, log=None)
+        return JobFailedError(f"its worker was terminated; {message}")
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.
@@ -144,8 +144,7 @@ class WorkerProcess:
         logs = (path for path in (log, self._log) if path.is_file() and path.stat().st_size > 0)
         first = next(logs, None)
         see = f"; see {first}" if first else ""
-        message = f"its worker died (killed, or out of memory?){see}"
-        return JobFailedError(message, is_final=False, log=first)
+        return JobFailedError(f"its worker died (killed, or out of memory?){see}", log=first)
 
     def _start(self) -> subprocess.Popen[str]:
         threads = str(self._num_threads)
