@@ -9,8 +9,7 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.records import HeldoutLine, TrainingLine
-from biphasic.training.records.log import MetricsLog
-from biphasic.training.records.wandb_view import PROJECT, viewed_in_wandb
+from biphasic.training.records.log import PROJECT, MetricsLog, viewed_in_wandb
 
 SCALARS = {"loss": 2.5, "learning_rate": 0.1, "gradient_norm": 1.5, "tokens_per_second": 3.0}
 TRAIN = TrainingLine(step=1, phase=0, objective="mlm", tokens=9, supervised_tokens=4, **SCALARS)
