@@ -88,6 +88,10 @@ class Setting:
         """Read what `dump` returned."""
         return cls(**json.loads(argument))
 
+    def described(self) -> dict[str, Any]:
+        """Return it for a record, without the folder."""
+        return {name: value for name, value in asdict(self).items() if name != "data"}
+
     @property
     def is_mlm(self) -> bool:
         """Whether tokens are masked."""
@@ -283,7 +287,7 @@ def measure_in_turns(
     results: list[list[dict[str, float]]] = [[] for _ in jobs]
     for _ in range(rounds):
         for found, arguments in zip(results, jobs, strict=True):
-            found.append(measured(script, arguments, threads=threads)[0])
+            found.append(measured([script, *arguments], threads=threads)[0])
     return results
 
 
