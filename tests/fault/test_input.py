@@ -45,12 +45,6 @@ def test_a_wrong_setting_is_refused_before_data_are_built(tmp_path, cli):
     assert not (tmp_path / "root").exists()
 
 
-def test_a_missing_study_file_is_named(tmp_path, cli):
-    code, _, err = cli("study", "run", tmp_path / "none.yaml", "--root", tmp_path / "root")
-    assert code == 2
-    assert one_line(err) == f"error: {tmp_path / 'none.yaml'}: no such file"
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_study_that_another_process_runs_is_locked(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
@@ -67,18 +61,3 @@ def test_a_folder_without_a_study_cannot_be_reported(tmp_path, cli):
     code, _, err = cli("study", "report", tmp_path)
     assert code == 2
     assert str(tmp_path) in one_line(err)
-
-
-def test_evaluate_names_a_model_that_is_not_there(tmp_path, cli):
-    model, root = tmp_path / "none", tmp_path / "root"
-    code, _, err = cli("evaluate", model, "--task", "pydocs-sc", "--root", root)
-    assert code == 2
-    assert f"{model}: no such folder, and not a hub id" in one_line(err)
-
-
-def test_evaluate_names_a_task_that_is_not_there(finished, tmp_path, cli):
-    model = next((finished / "root/store/states").iterdir())
-    code, _, err = cli("evaluate", model, "--task", "pydoc-sc", "--root", tmp_path / "root")
-    assert code == 2
-    assert "'pydoc-sc'" in one_line(err)
-    assert "did you mean 'pydocs-sc'?" in one_line(err)

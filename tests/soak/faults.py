@@ -105,7 +105,7 @@ class Trial:
         """Let another number of processes resume a training, and draw how they hold its weights."""
         choices = [each for each in _DIVISIONS if each["processes"] != self.compute["processes"]]
         self.compute = self.draw.choice(choices)
-        set_compute(self.root, self.subject.arguments[2], self.compute)
+        set_compute(self.root, self.subject.arguments[-1], self.compute)
 
     @property
     def mark(self) -> Path:
