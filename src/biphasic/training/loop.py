@@ -93,26 +93,17 @@ def train_segment(
     options: RunOptions = RunOptions(),
     ranks: ProcessGroup = ALONE,
 ) -> Path:
-    """Train from the state after `start` updates to the state after `end`, and save it.
+    """Train from the state after `start` updates to the one after `end`; return its folder.
+
+    `store` is a folder whose `states/` holds states by identity. `start` is 0, or a step whose
+    state is there; `end` is a later step, or 0 for the untrained model.
 
     An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe`, `warn`
-    and `should_stop`, which only the first rank has.
-
-    Args:
-        lineage: The recipe on its data.
-        data: The recipe's data.
-        store: Folder whose `states/` holds states by identity.
-        start: 0, or a step whose state is in the store.
-        end: A later step, or 0 for the untrained model.
-        options: Cadence, views and compute settings.
-        ranks: The ranks that train together, as many as `options.compute.processes`.
-
-    Returns:
-        The folder of the state after `end` updates.
+    All ranks, as many as `options.compute.processes`, call this with the same arguments, except
+    `tensorboard`, `report`, `describe`, `warn` and `should_stop`, which only the first rank has.
 
     Raises:
         TrainingError: Loss or gradient is not finite, or a rank was lost.

@@ -265,10 +265,13 @@ def resume_or_start(
         recompute_activations(model)
     if compute.compile:
         compile_layers(model)
-    record, position = None, Position()
+    record, position, change = None, Position(), ""
     if snapshot is not None:
         record = snapshot.record
         position = Position(step, record.rows_sha256, record.ledger)
+        settings = compute.model_dump(mode="json")
+        if changed := changed_settings(record.environment, record.compute, settings):
+            change = f"step {step}: {changed}"
     run = Run(
         lineage=lineage,
         data=data,
@@ -282,16 +285,10 @@ def resume_or_start(
         position=position,
         seconds=0.0 if record is None or latest is None else record.seconds,
         changes=() if record is None else record.changes,
-        change="" if record is None else _change(record, compute),
+        change=change,
     )
     run.require_agreement()
     return run
-
-
-def _change(record: StateRecord, compute: ComputeConfig) -> str:
-    """Describe what has changed since a record was written and can change numbers."""
-    changed = changed_settings(record.environment, record.compute, compute.model_dump(mode="json"))
-    return changed and f"step {record.step}: {changed}"
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:
