@@ -153,10 +153,12 @@ def measure_loader(argument: str) -> dict[str, float]:
     """Read, mask and hash rows as the training loop does; seconds of a clock on the wall."""
     import setup_pretraining as setup  # noqa: PLC0415 - planning needs no torch
 
+    from biphasic.training.step.input import StepRows  # noqa: PLC0415
+
     setting = setup.Setting.parse(argument)
     setup.tune_allocator()
     data, recipe = setting.training_data(), setting.recipe
-    reader, phase = setup.row_reader(setting, data), recipe.phases[0]
+    reader, phase = StepRows(recipe, data), recipe.phases[0]
     chain, tokens = hashlib.sha256(b"").digest(), 0
     seconds = []
     for step in range(LOADER_STEPS):

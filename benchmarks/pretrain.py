@@ -40,7 +40,6 @@ from setup_pretraining import (
     median_of,
     prepare,
     print_numbers,
-    row_reader,
 )
 from torch import nn
 
@@ -50,6 +49,7 @@ from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
 from biphasic.training.memory import release_excess, tune_allocator
+from biphasic.training.step.input import StepRows
 
 VOCABULARIES = (8_192, 131_072)
 PEERS = ("trainer-padded", "trainer-padded-tuned", "trainer-packed", "trainer-packed-tuned")
@@ -244,14 +244,14 @@ def measure(side: str, setting: Setting) -> dict[str, float]:
 
 def real_tokens_per_step(setting: Setting, data: TrainingData) -> float:
     """Return how many tokens a batch of ours holds on average, padding excluded."""
-    reader = row_reader(setting, data)
+    reader = StepRows(setting.recipe, data)
     return float(np.mean([reader.batch(step).packed.num_tokens for step in range(COUNTED_BATCHES)]))
 
 
 def flops_per_token(setting: Setting) -> float:
     """Return the model FLOPs of a real token, as our ledger counts them."""
     data, recipe = setting.training_data(), setting.recipe
-    reader, phase = row_reader(setting, data), recipe.phases[0]
+    reader, phase = StepRows(recipe, data), recipe.phases[0]
     assert recipe.architecture is not None
     shape = architecture_shape(recipe.architecture, vocab_size=setting.vocabulary)
     flops = num_tokens = 0

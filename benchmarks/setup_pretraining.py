@@ -28,7 +28,6 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.input import StepRows
 
 CORPUS_CHARACTERS = 6_000_000
 TRAINED_VOCABULARY = 8_192
@@ -247,11 +246,6 @@ def measure_ours(setting: Setting) -> dict[str, float]:
     set_up_bytes = peak_bytes()
     train_until(setting, lambda step: clock.step(step.tokens))
     return {**clock.result(), "set_up_bytes": set_up_bytes}
-
-
-def row_reader(setting: Setting, data: TrainingData) -> StepRows:
-    """Return the reader of our rows, as the training loop makes it."""
-    return StepRows(setting.recipe, data)
 
 
 def print_numbers(numbers: Mapping[str, float]) -> None:

@@ -21,7 +21,7 @@ from biphasic.config import Config
 from biphasic.errors import BiphasicError, LockHeldError, StoppedError
 from biphasic.execution.job import JobFailedError, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
-from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker_process import WorkerProcess
 from biphasic.files import write_text
 
 BLOCK_END = "BIPHASIC_BLOCK_END"
@@ -81,7 +81,7 @@ def run_job(request: Request) -> BiphasicError | None:
         try:
             worker.run(request.job, attendant.note, environment=request.nodes.environment())
         except StoppedError as error:
-            worker.end(within_seconds=STOP_SECONDS)
+            worker.end()
             worker.close()
             if attendant.is_drained:
                 return RequeuedError("its block reached the time limit; it resumes in another one")
