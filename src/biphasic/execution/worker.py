@@ -64,7 +64,7 @@ def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) ->
 
 
 def prepare_torch(num_threads: int) -> None:
-    """Tune the allocator, import torch, and set its threads; all this in a process of jobs."""
+    """Tune the allocator, import torch, and set its threads."""
     from biphasic.training.memory import tune_allocator  # noqa: PLC0415
 
     tune_allocator()
