@@ -187,10 +187,6 @@ def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_
     assert "run cannot be continued" in err
 
 
-def _no_weights(decoder: Path) -> None:
-    (decoder / "model.safetensors").unlink()
-
-
 def _wrong_shapes(decoder: Path) -> None:
     weights = load_file(decoder / "model.safetensors")
     weights["model.norm.weight"] = weights["model.norm.weight"][:-1].clone()
@@ -205,17 +201,13 @@ def _other_vocabulary(decoder: Path) -> None:
     (decoder / "config.json").write_text(json.dumps({**config, "vocab_size": 200}))
 
 
-def _no_tokenizer(decoder: Path) -> None:
-    (decoder / "tokenizer.json").unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "options", "message"),
     [
-        (_no_weights, (), "no safetensors weights"),
+        (lambda folder: (folder / "model.safetensors").unlink(), (), "no safetensors weights"),
         (_wrong_shapes, (), "model.norm.weight"),
         (_other_vocabulary, (), "build the corpus with '--tokenizer"),
-        (_no_tokenizer, (), "no tokenizer.json"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), (), "no tokenizer.json"),
         (None, ("--mlm-probability", "0"), "mlm_probability: input should be greater than 0"),
         (None, ("--mlm-probability", "1.5"), "mlm_probability: input should be less than or equal"),
         (None, ("--objective", "clmm"), "unknown value 'clmm' (known: mlm, mntp)"),

@@ -20,11 +20,6 @@ TASKS = [task["name"] for task in STUDY["tasks"]]
 SEEDS = STUDY["finetuning"]["seeds"]
 
 
-def ledger_of(finished, arm):
-    root = finished / "root"
-    return state(root, arms(root)[arm]["state"])["ledger"]
-
-
 def lines_of(finished, arm):
     root = finished / "root"
     for segment in arms(root)[arm]["segments"]:
@@ -85,7 +80,8 @@ def test_the_report_is_one_page_that_loads_nothing(finished):
 def test_the_ledger_is_the_sum_of_the_log(finished, arm):
     updates = [line for line in lines_of(finished, arm) if "loss" in line]
     assert [line["step"] for line in updates] == list(range(1, STEPS + 1))
-    ledger = ledger_of(finished, arm)
+    root = finished / "root"
+    ledger = state(root, arms(root)[arm]["state"])["ledger"]
     phases = next(a["phases"] for a in STUDY["arms"] if a["name"] == arm)
     assert [(e["objective"], e["steps"]) for e in ledger] == [
         (phase["objective"], phase["steps"]) for phase in phases

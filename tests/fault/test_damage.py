@@ -25,11 +25,6 @@ def final_state(root, arm):
     return root / "store/states" / arms(root)[arm]["state"]
 
 
-def forget_results(root):
-    """Leave fine-tunings to be done, so that states are needed."""
-    shutil.rmtree(root / "store/finetunes")
-
-
 def in_corpus(name):
     return lambda root: next(root.glob(f"store/data/*/{name}"))
 
@@ -40,7 +35,7 @@ def in_tasks(name):
 
 def in_state(name):
     def find(root):
-        forget_results(root)
+        shutil.rmtree(root / "store/finetunes")  # so that states are needed
         return final_state(root, "mlm") / name
 
     return find

@@ -99,7 +99,8 @@ def make_subjects(folder: Path, names: Collection[str]) -> dict[str, Subject]:
     build = ("corpus", "build", str(_write_texts(folder / "texts.jsonl")), "--out", "{}/corpus")
     build = (*build, "--vocab-size", "400", "--heldout-fraction", "0.2", "--workers", "2")
 
-    job = ("job", "run", "--root", "{}")
+    job, empty = ("job", "run", "--root", "{}"), folder / "empty"
+    empty.mkdir()
     # Each begins with a root, which another one may have left.
     subjects: dict[str, tuple[tuple[str, ...], Callable[[], Path]]] = {
         "pretraining": ((*job, train), lambda: root),
@@ -111,7 +112,7 @@ def make_subjects(folder: Path, names: Collection[str]) -> dict[str, Subject]:
         "report": (
             ("study", "report", f"{{}}/{NAME}"), lambda: _without_report(whole("scheduling"))
         ),
-        "corpus": (build, lambda: _empty(folder / "empty")),
+        "corpus": (build, lambda: empty),
     }  # fmt: skip
 
     @cache
@@ -149,11 +150,6 @@ def _without_report(root: Path) -> Path:
     copy = copy_root(root, root.with_name("unreported"))
     shutil.rmtree(copy / NAME / "report")
     return copy
-
-
-def _empty(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def _subject(name: str, arguments: tuple[str, ...], start: Path, folder: Path) -> Subject:
@@ -360,11 +356,7 @@ def copy_root(root: Path, copy: Path) -> Path:
     shutil.copytree(root, copy, symlinks=True)
     for job in copy.glob("store/jobs/*.json"):
         text = job.read_text()
-        for other in {str(root), *_roots_in(text)}:
+        for other in {str(root), str(Path(json.loads(text)["store"]).parent)}:
             text = text.replace(other, str(copy))
         job.write_text(text)
     return copy
-
-
-def _roots_in(text: str) -> set[str]:
-    return {str(Path(json.loads(text)["store"]).parent)}
