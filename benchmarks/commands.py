@@ -7,7 +7,6 @@ See README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import run_process, write_records
+from harness import command_line, run_process, write_records
 
 NOTHING = "pass"
 HEAVY = "import torch, transformers"
@@ -163,11 +162,8 @@ def measure(rounds: int, reading: Sequence[Sequence[str]]) -> Iterator[dict[str,
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "commands")
     parser.add_argument("--rounds", type=int, default=5, help="the fastest is reported")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/commands.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         reading = finish_study(Path(folder))

@@ -19,10 +19,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness import write_records
+import psutil
+from harness import command_line, write_records
 
 from biphasic.data.building.build import CorpusFolders, build_corpus
 from biphasic.data.building.config import CorpusConfig
@@ -152,38 +154,24 @@ class Memory:
     def result(self) -> dict[str, float]:
         """Return the highest sums in MB: all memory, and without pages of mapped files."""
         self._thread.join()
-        return {"peak_rss_mb": self._most / 1000, "peak_anonymous_mb": self._most_own / 1000}
+        return {"peak_rss_mb": self._most / 1e6, "peak_anonymous_mb": self._most_own / 1e6}
 
     def _watch(self) -> None:
-        while found := resident(self._pid):
-            pids = [self._pid, *children(self._pid)]
-            sizes = [size for pid in pids if (size := resident(pid))]
-            self._most = max(self._most, sum(size[0] for size in sizes))
-            self._most_own = max(self._most_own, sum(size[1] for size in sizes))
-            time.sleep(POLL_SECONDS if found else 0)
+        while (own := resident(self._pid))[0]:
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(self._pid).children()
+                sizes = [own, *(resident(child.pid) for child in children)]
+                self._most = max(self._most, sum(size[0] for size in sizes))
+                self._most_own = max(self._most_own, sum(size[1] for size in sizes))
+            time.sleep(POLL_SECONDS)
 
 
-def resident(pid: int) -> tuple[int, int] | None:
-    """Return a process's resident memory and its anonymous part, in kB; None once it ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = dict(line.split(":", 1) for line in lines)
-    if "VmRSS" not in fields:
-        return None
-    return int(fields["VmRSS"].split()[0]), int(fields["RssAnon"].split()[0])
-
-
-def children(pid: int) -> list[int]:
-    """Return the processes that a process's threads started."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, task.read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+def resident(pid: int) -> tuple[int, int]:
+    """Return a process's resident memory and its anonymous part, in bytes; 0 once it ended."""
+    with suppress(psutil.NoSuchProcess):
+        memory = psutil.Process(pid).memory_info()
+        return memory.rss, memory.rss - memory.shared
+    return 0, 0
 
 
 def compare(work: Path, text: str, num_bytes: int, rounds: int) -> dict[str, Any]:
@@ -237,14 +225,11 @@ def measure_memory(work: Path, text: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "corpus")
     parser.add_argument("--text", default="builtin:pydocs", help="source that input repeats")
     parser.add_argument("--megabytes", type=int, default=110, help="of text, for the comparison")
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
     parser.add_argument("--large", action="store_true", help="measure memory on 200 MB and 2 GB")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/corpus.json"))
     parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:

@@ -7,14 +7,13 @@ any training, and checkpoints are written on the way.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 import torch
-from harness import write_records
+from harness import command_line, write_records
 from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 
 from biphasic.training.loop import StepReport
@@ -60,14 +59,13 @@ def summary(records: list[dict[str, float]]) -> str:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "endurance")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--model", choices=MODELS, default="nano")
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--objective", choices=OBJECTIVES, default="mlm40")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/endurance.json"))
     options = parser.parse_args()
     tune_allocator()
     torch.set_num_threads(options.threads)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Cost, measured, write_records
+from harness import Cost, command_line, measured, write_records
 from scipy.stats import ttest_ind
 
 from biphasic.analysis.estimate import Estimate, estimate
@@ -122,7 +122,7 @@ def run_ours(
     arguments += ["--rates", *map(repr, rates), "--seeds", *map(str, options.seeds)]
     arguments += ["--workers", str(options.workers), "--precision", options.precision]
     arguments += ["--threads", str(options.threads), *common_arguments(options)]
-    results, cost = measured(__file__, arguments, threads=options.threads)
+    results, cost = measured([__file__, *arguments], threads=options.threads)
     shared = costs_of(cost, len(results))
     for result in results:
         if result["status"] != "finished":
@@ -144,7 +144,7 @@ def run_reference(
         arguments += ["--precision", options.reference_precision]
         arguments += ["--threads", str(options.reference_threads)]
         script = str(REFERENCE / SUBJECTS[name].script)
-        result, cost = measured(script, arguments, threads=options.reference_threads)
+        result, cost = measured([script, *arguments], threads=options.reference_threads)
         yield {**result, **result["metrics"], **costs_of(cost, 1)}
 
 
@@ -307,7 +307,7 @@ def chosen_rates(options: argparse.Namespace) -> dict[str, tuple[float, ...]]:
 
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "finetune")
     parser.add_argument("--data", type=Path, help="folder with sc/sst2, tc/uner_en, ...")
     parser.add_argument("--model", type=Path, help="folder of the encoder; MiniLM by default")
     parser.add_argument("--tasks", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
@@ -323,7 +323,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--max-epochs", type=int, default=1, help="passes over the training data")
     parser.add_argument("--max-steps", type=int, default=1000, help="unless the epochs are shorter")
     parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/finetune.json"))
     parser.add_argument("--side", choices=("ours",), help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import exponent, write_records
+from harness import command_line, exponent, write_records
 from setup_pretraining import (
     MODELS,
     OBJECTIVES,
@@ -66,12 +66,11 @@ def measure_series(
     records = []
     for (size, setting), results in zip(points.items(), found, strict=True):
         numbers = median_of(results)
-        described = {name: value for name, value in asdict(setting).items() if name != "data"}
         records.append(
             {
                 "series": series,
                 "size": size,
-                **described,
+                **setting.described(),
                 "threads": threads,
                 **numbers,
                 "training_bytes": numbers["peak_bytes"] - numbers["set_up_bytes"],
@@ -113,9 +112,7 @@ def line_of(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "growth")
     parser.add_argument("--series", nargs="+", choices=UNITS, default=tuple(UNITS))
     parser.add_argument("--model", choices=MODELS, default="nano")
     parser.add_argument("--objective", choices=OBJECTIVES, default="mlm40")
@@ -123,7 +120,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=1, help="the median is reported")
     parser.add_argument("--threads", type=int, default=1, help="of each measurement")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/growth.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import math
@@ -83,16 +84,24 @@ def run_process(
         return done.stdout, Cost(**json.loads(taken.read_text(encoding="utf-8")))
 
 
-def measured(script: str, arguments: Sequence[str], *, threads: int = 1) -> tuple[Any, Cost]:
-    """Run a Python script in a fresh process; return its last line, read as JSON, and its cost."""
-    printed, cost = run_process([sys.executable, script, *arguments], threads=threads)
+def measured(
+    arguments: Sequence[str], *, threads: int = 1, settings: Mapping[str, str] | None = None
+) -> tuple[Any, Cost]:
+    """Run Python, such as a script, in a fresh process; return its last line as JSON, and its cost.
+
+    `threads` and `settings` are as in `run_process`.
+    """
+    printed, cost = run_process([sys.executable, *arguments], threads=threads, settings=settings)
     return json.loads(printed.splitlines()[-1]), cost
 
 
-def measured_with(script: str, arguments: Sequence[str], *, settings: Mapping[str, str]) -> Any:
-    """Do the same with more environment variables; return the last line only."""
-    printed, _ = run_process([sys.executable, script, *arguments], settings=settings)
-    return json.loads(printed.splitlines()[-1])
+def command_line(description: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser with `--json`, the file for the records of a benchmark of this name."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, default=Path(f"runs/benchmarks/{name}.json"))
+    return parser
 
 
 def machine() -> dict[str, Any]:

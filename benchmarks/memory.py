@@ -17,14 +17,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from harness import measured_with, write_records
-from setup_pretraining import (
-    TRAINED_VOCABULARY,
-    Setting,
-    prepare,
-    print_numbers,
-    train_until,
-)
+import psutil
+from harness import command_line, measured, write_records
+from setup_pretraining import TRAINED_VOCABULARY, Setting, prepare, print_numbers, train_until
 
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.sizing.estimate import supervised_share
@@ -113,18 +108,11 @@ def measure(case: Case, data: str, *, keeps: bool) -> dict[str, float]:
         if keeps:
             memory.tune_allocator()
         for trained in (tiny, case):
-            before = resident_bytes()
+            before = psutil.Process().memory_info().rss
             train_until(
                 trained.setting(data), lambda step: step.step >= STEPS, compute=trained.compute
             )
     return {"baseline_bytes": before}
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process, mapped files included."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    sizes = dict(line.split(":", 1) for line in lines)
-    return 1024 * int(sizes["VmRSS"].split()[0])
 
 
 def record_of(case: Case, data: str) -> dict[str, Any]:
@@ -134,7 +122,7 @@ def record_of(case: Case, data: str) -> dict[str, Any]:
     record: dict[str, Any] = {**asdict(case), "predicted": parts, "predicted_bytes": predicted}
     for name, settings in ALLOCATORS.items():
         arguments = ["--measure", json.dumps(asdict(case)), "--data", data, "--allocator", name]
-        numbers = measured_with(__file__, arguments, settings=settings)
+        numbers, _ = measured([__file__, *arguments], settings=settings)
         record[f"{name}_bytes"] = numbers["peak_bytes"] - numbers["baseline_bytes"]
         record[f"{name}_baseline_bytes"] = numbers["baseline_bytes"]
     record["error"] = predicted / record["returned_bytes"] - 1
@@ -157,9 +145,8 @@ def line_of(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "memory")
     parser.add_argument("--cases", type=int, nargs="+", help="indices; all by default")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/memory.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--data", help=argparse.SUPPRESS)
     parser.add_argument("--allocator", choices=ALLOCATORS, help=argparse.SUPPRESS)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import exponent, measured, write_records
+from harness import command_line, exponent, measured, write_records
 from numpy.typing import NDArray
 
 from biphasic.data.rows import NUM_SPECIAL, WINDOW_DOCUMENTS, BatchShape, RowPlan
@@ -153,10 +153,12 @@ def measure_loader(argument: str) -> dict[str, float]:
     """Read, mask and hash rows as the training loop does; seconds of a clock on the wall."""
     import setup_pretraining as setup  # noqa: PLC0415 - planning needs no torch
 
+    from biphasic.training.step.input import StepRows  # noqa: PLC0415
+
     setting = setup.Setting.parse(argument)
     setup.tune_allocator()
     data, recipe = setting.training_data(), setting.recipe
-    reader, phase = setup.row_reader(setting, data), recipe.phases[0]
+    reader, phase = StepRows(recipe, data), recipe.phases[0]
     chain, tokens = hashlib.sha256(b"").digest(), 0
     seconds = []
     for step in range(LOADER_STEPS):
@@ -182,7 +184,7 @@ def measure_step(argument: str) -> dict[str, float]:
 
 def in_own_process(what: str, *arguments: object) -> dict[str, float]:
     """Measure one point in a fresh process of one thread."""
-    return measured(__file__, ["--measure", what, *map(str, arguments)])[0]
+    return measured([__file__, "--measure", what, *map(str, arguments)])[0]
 
 
 def compare_rates(max_seqlen: int) -> Iterable[dict[str, Any]]:
@@ -308,9 +310,7 @@ def run(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "pipeline")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--max-seqlens", nargs="+", type=int, default=[256, 2048])
     parser.add_argument(
@@ -321,7 +321,6 @@ def main() -> None:
         help="sizes of `growth`; a hundred million need 1 GB",
     )
     parser.add_argument("--seconds", type=float, default=6, help="of each training")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/pipeline.json"))
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.measure:

@@ -21,14 +21,13 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from harness import write_records
+from harness import command_line, write_records
 from setup_pretraining import (
     LEARNING_RATE,
     MODELS,
@@ -41,7 +40,6 @@ from setup_pretraining import (
     median_of,
     prepare,
     print_numbers,
-    row_reader,
 )
 from torch import nn
 
@@ -51,6 +49,7 @@ from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
 from biphasic.training.memory import release_excess, tune_allocator
+from biphasic.training.step.input import StepRows
 
 VOCABULARIES = (8_192, 131_072)
 PEERS = ("trainer-padded", "trainer-padded-tuned", "trainer-packed", "trainer-packed-tuned")
@@ -245,14 +244,14 @@ def measure(side: str, setting: Setting) -> dict[str, float]:
 
 def real_tokens_per_step(setting: Setting, data: TrainingData) -> float:
     """Return how many tokens a batch of ours holds on average, padding excluded."""
-    reader = row_reader(setting, data)
+    reader = StepRows(setting.recipe, data)
     return float(np.mean([reader.batch(step).packed.num_tokens for step in range(COUNTED_BATCHES)]))
 
 
 def flops_per_token(setting: Setting) -> float:
     """Return the model FLOPs of a real token, as our ledger counts them."""
     data, recipe = setting.training_data(), setting.recipe
-    reader, phase = row_reader(setting, data), recipe.phases[0]
+    reader, phase = StepRows(recipe, data), recipe.phases[0]
     assert recipe.architecture is not None
     shape = architecture_shape(recipe.architecture, vocab_size=setting.vocabulary)
     flops = num_tokens = 0
@@ -279,11 +278,10 @@ def compare(
     medians = dict(zip(sides, map(median_of, found), strict=True))
     ceiling = medians.pop("ceiling")["flops_per_second"]
     flops, ours = flops_per_token(setting), medians["ours"]
-    described = {name: value for name, value in asdict(setting).items() if name != "data"}
     records = []
     for (side, numbers), results in zip(medians.items(), found[1:], strict=True):
         record = {
-            **described,
+            **setting.described(),
             "side": side,
             "threads": threads,
             **numbers,
@@ -324,9 +322,7 @@ def cells(options: argparse.Namespace, data: str) -> Iterator[Setting]:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "pretrain")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["nano"])
     parser.add_argument("--vocabularies", nargs="+", type=int, default=VOCABULARIES[:1])
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=tuple(OBJECTIVES))
@@ -338,7 +334,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=1, help="the median is reported")
     parser.add_argument("--threads", type=int, default=1, help="of each measurement")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/pretrain.json"))
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

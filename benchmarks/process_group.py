@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import torch
-from harness import run_process, write_records
-from memory import ALLOCATORS, resident_bytes
+from harness import command_line, measured, write_records
+from memory import ALLOCATORS
 from setup_pretraining import (
     MODELS,
     OBJECTIVES,
@@ -41,14 +41,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.model.compute.forward import transformer_layers
-from biphasic.model.matrices import model_shape
 from biphasic.training import loop, memory
 from biphasic.training.background import BackgroundWriter
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.run import first_model
-from biphasic.training.step.input import StepInputs, StepRows
+from biphasic.training.step.input import StepInputs
 from biphasic.training.step.passes import Pass, pass_loss
 
 SIDES = ("threads", "whole", "full", "ddp", "fsdp2")
@@ -102,16 +101,8 @@ def train_plain(
     """Train the same steps with PyTorch's own wrapper and optimizer, in fp32."""
     data, recipe = setting.training_data(), _shortened(setting, steps)
     model = _Loss(first_model(recipe, data).train())
-    inputs = StepInputs(
-        recipe,
-        StepRows(recipe, data),
-        data.vocabulary,
-        shape=model_shape(model.model),
-        first_position=0,
-        device=torch.device("cpu"),
-        compute=ComputeConfig(processes=ranks.dp_world_size),
-        ranks=ranks,
-    )
+    compute = ComputeConfig(processes=ranks.dp_world_size)
+    inputs = StepInputs(recipe, data, model.model, compute=compute, ranks=ranks)
     if side == "ddp":
         model = DistributedDataParallel(model)
     else:
@@ -158,7 +149,7 @@ def measure(setting: Setting, side: str, *, steps: int, saves: str, keeps: bool)
     with keeping, joined_process_group() as ranks:
         train(replace(setting, model="pico", max_seqlen=64, rows_per_step=8), 2, "never")
         marks.clear()
-        before, cpu_before = resident_bytes(), time.process_time()
+        before, cpu_before = psutil.Process().memory_info().rss, time.process_time()
         train(setting, steps, saves)
         spent = torch.tensor([time.process_time() - cpu_before], dtype=torch.float64)
         ranks.sum_(spent)
@@ -187,17 +178,17 @@ def measure_side(setting: Setting, side: str, saves: str, given: argparse.Namesp
     own += ["--steps", str(given.steps), "--saves", saves]
     own += ["--allocator", given.allocator]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    printed, _ = run_process(
-        [sys.executable, *(torchrun if processes > 1 else []), *own],
+    numbers, _ = measured(
+        [*(torchrun if processes > 1 else []), *own],
         threads=given.processes // processes,
         settings=ALLOCATORS[given.allocator],
     )
-    return json.loads(printed.splitlines()[-1])
+    return numbers
 
 
 def main() -> None:
     """Measure, or be measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "process-group")
     parser.add_argument("--model", choices=MODELS, default="nano")
     parser.add_argument("--objective", choices=OBJECTIVES, default="mlm40")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
@@ -208,7 +199,6 @@ def main() -> None:
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
     parser.add_argument("--saves", choices=SAVES, nargs="+", default=["never"], help="of ours")
     parser.add_argument("--allocator", choices=ALLOCATORS, default="kept")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/process-group.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -236,8 +226,9 @@ def main() -> None:
         for _ in range(given.rounds):
             for (side, saves), results in found.items():
                 results.append(measure_side(setting, side, saves, given))
-    described = {name: value for name, value in asdict(setting).items() if name != "data"}
-    described |= {"processes": given.processes, "allocator": given.allocator}
+    described = {
+        **setting.described(), "processes": given.processes, "allocator": given.allocator,
+    }  # fmt: skip
     records = []
     for (side, saves), results in found.items():
         numbers = median_of(results)

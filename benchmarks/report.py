@@ -19,11 +19,11 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import exponent, measured, run_process, write_records
+from harness import command_line, exponent, measured, run_process, write_records
 
 IMPORT = "import biphasic.analysis.page.render"
 GRIDS = {10: (1, 1), 100: (2, 5), 1_000: (10, 10), 10_000: (10, 100)}
@@ -38,33 +38,107 @@ ARMS = ("untrained", "mlm", "clm", "clm-25-mlm-75", "clm-50-mlm-50")
 TASKS = {"first": "accuracy", "second": "f1"}
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file, and the manifest that says it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    content = text.encode()
-    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest = path.with_name("manifest.json")
-    files = json.loads(manifest.read_text("utf-8"))["files"] if manifest.is_file() else {}
-    manifest.write_text(json.dumps({"files": {**files, path.name: entry}}), encoding="utf-8")
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder's files, and the manifest that says they are whole."""
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    entries = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    }
+    (folder / "manifest.json").write_text(json.dumps({"files": entries}), encoding="utf-8")
 
 
-def write_study(folder: Path, *, num_results: int, num_lines: int) -> None:
-    """Make up the records of a study, as training and fine-tuning would write them."""
+def write_narrow_study(folder: Path, *, num_results: int, num_lines: int) -> None:
+    """Make up a study of few arms, as training and fine-tuning would write it."""
     num_rates, num_seeds = GRIDS[num_results]
-    rates = [1e-5 * 1.5**index for index in range(num_rates)]
-    arms = [write_arm(folder / "store", arm, 0 if arm == ARMS[0] else num_lines) for arm in ARMS]
-    grid = itertools.product(arms, TASKS, rates, range(num_seeds))
-    runs = [write_result(folder / "store", number, *cell) for number, cell in enumerate(grid)]
-    sizes = {"num_train": 4_000, "num_validation": 500, "num_test": 1_000}
-    record = {
+    draw = random.Random(0)  # noqa: S311 - made-up scores
+    write_study(
+        folder,
+        arms=[write_arm(folder / "store", arm, 0 if arm == ARMS[0] else num_lines) for arm in ARMS],
+        tasks={name: ("sc", metric) for name, metric in TASKS.items()},
+        rates=[1e-5 * 1.5**index for index in range(num_rates)],
+        num_seeds=num_seeds,
+        num_test=1_000,
+        score=lambda _: (0.5 + draw.random() / 10, {}),
+    )
+
+
+def write_wide_study(folder: Path, *, num_arms: int) -> None:
+    """Make up a study of many arms, with the scores of every test example."""
+    tables = [example_table(right) for right in range(WIDE_EXAMPLES + 1)]
+    draw = random.Random(0)  # noqa: S311 - made-up scores
+
+    def score(arm: str) -> tuple[float, dict[str, bytes]]:
+        level = 50 + 0.2 * int(arm.removeprefix("arm-"))
+        right = min(WIDE_EXAMPLES, max(0, round(draw.gauss(level, 3))))
+        return right / WIDE_EXAMPLES, {"scores.parquet": tables[right]}
+
+    kinds = itertools.cycle(("sc", "tc", "qa", "ir"))
+    write_study(
+        folder,
+        arms=[write_arm(folder / "store", f"arm-{n}", 20) for n in range(num_arms)],
+        tasks={f"task-{n}": (next(kinds), "accuracy") for n in range(WIDE_TASKS)},
+        rates=[1e-5 * 2**n for n in range(WIDE_RATES)],
+        num_seeds=WIDE_SEEDS,
+        num_test=WIDE_EXAMPLES,
+        score=score,
+    )
+
+
+def write_study(
+    folder: Path,
+    *,
+    arms: Sequence[dict[str, Any]],
+    tasks: Mapping[str, tuple[str, str]],
+    rates: Sequence[float],
+    num_seeds: int,
+    num_test: int,
+    score: Callable[[str], tuple[float, dict[str, bytes]]],
+) -> None:
+    """Write a fine-tuning for every arm, task, learning rate and seed, and the study's record.
+
+    Args:
+        folder: With the arms' states in `store`.
+        arms: Their records.
+        tasks: Kind and metric by name.
+        rates: Learning rates.
+        num_seeds: Of each learning rate.
+        num_test: Examples of a task's test split.
+        score: Makes up a score of an arm, and more files of its fine-tuning.
+    """
+    runs = []
+    for number, (arm, task, rate, seed) in enumerate(
+        itertools.product(arms, tasks, rates, range(num_seeds))
+    ):
+        identity, metric = hashlib.sha256(str(number).encode()).hexdigest(), tasks[task][1]
+        cell = {"id": identity, "task": task, "learning_rate": rate, "seed": seed}
+        value, files = score(arm["name"])
+        record = {
+            "format": "biphasic.finetune/1",
+            **cell,
+            "state": arm["state"],
+            "kind": "sc",
+            "metric": metric,
+            "status": "finished",
+            "steps": 200,
+            "validation": {metric: value},
+            "test": {metric: value},
+            "seconds": 7.25,
+        }
+        result = {"result.json": json.dumps(record).encode()}
+        write(folder / "store" / "finetunes" / identity, result | files)
+        runs.append({**cell, "arm": arm["name"]})
+    sizes = {"num_train": 4_000, "num_validation": 500, "num_test": num_test}
+    study = {
         "format": "biphasic.study/1",
         "name": "made-up",
         "title": "Made up",
         "arms": arms,
         "tasks": [
-            {"name": name, "kind": "sc", "title": name, "metric": metric, **sizes}
-            for name, metric in TASKS.items()
+            {"name": name, "kind": kind, "title": name, "metric": metric, **sizes}
+            for name, (kind, metric) in tasks.items()
         ],
         "learning_rates": rates,
         "seeds": list(range(num_seeds)),
@@ -72,42 +146,7 @@ def write_study(folder: Path, *, num_results: int, num_lines: int) -> None:
     }
     path = folder / "study" / "study.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(record), encoding="utf-8")
-
-
-def write_wide_study(folder: Path, *, num_arms: int) -> None:
-    """Make up a study of many arms, with the scores of every test example."""
-    tables = [example_table(right) for right in range(WIDE_EXAMPLES + 1)]
-    arms = [write_arm(folder / "store", f"arm-{n}", 20) for n in range(num_arms)]
-    tasks = [f"task-{n}" for n in range(WIDE_TASKS)]
-    rates = [1e-5 * 2**n for n in range(WIDE_RATES)]
-    runs = []
-    draw = random.Random(0)  # noqa: S311 - made-up scores
-    for number, (arm, task, rate, seed) in enumerate(
-        itertools.product(arms, tasks, rates, range(WIDE_SEEDS))
-    ):
-        level = 50 + 0.2 * int(arm["name"].removeprefix("arm-"))
-        right = min(WIDE_EXAMPLES, max(0, round(draw.gauss(level, 3))))
-        runs.append(
-            write_wide_result(folder / "store", number, arm, task, rate, seed, right, tables)
-        )
-    sizes = {"num_train": 4_000, "num_validation": 500, "num_test": WIDE_EXAMPLES}
-    record = {
-        "format": "biphasic.study/1",
-        "name": "wide",
-        "title": "Wide",
-        "arms": arms,
-        "tasks": [
-            {"name": name, "kind": kind, "title": name, "metric": "accuracy", **sizes}
-            for name, kind in zip(tasks, itertools.cycle(("sc", "tc", "qa", "ir")), strict=False)
-        ],
-        "learning_rates": rates,
-        "seeds": list(range(WIDE_SEEDS)),
-        "runs": runs,
-    }
-    path = folder / "study" / "study.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(record), encoding="utf-8")
+    path.write_text(json.dumps(study), encoding="utf-8")
 
 
 def example_table(right: int) -> bytes:
@@ -131,44 +170,6 @@ def example_table(right: int) -> bytes:
     return buffer.getvalue()
 
 
-def write_wide_result(  # noqa: PLR0917 - a cell of the grid
-    store: Path,
-    number: int,
-    arm: dict[str, Any],
-    task: str,
-    rate: float,
-    seed: int,
-    right: int,
-    tables: list[bytes],
-) -> dict[str, Any]:
-    """Write one fine-tuning's folder as a study would; return its run."""
-    identity = hashlib.sha256(str(number).encode()).hexdigest()
-    cell = {"id": identity, "task": task, "learning_rate": rate, "seed": seed}
-    record = {
-        "format": "biphasic.finetune/1",
-        **cell,
-        "state": arm["state"],
-        "kind": "sc",
-        "metric": "accuracy",
-        "status": "finished",
-        "steps": 200,
-        "validation": {"accuracy": right / WIDE_EXAMPLES},
-        "test": {"accuracy": right / WIDE_EXAMPLES},
-        "seconds": 7.25,
-    }
-    files = {"result.json": json.dumps(record).encode(), "scores.parquet": tables[right]}
-    folder = store / "finetunes" / identity
-    folder.mkdir(parents=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    entries = {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in files.items()
-    }
-    (folder / "manifest.json").write_text(json.dumps({"files": entries}), encoding="utf-8")
-    return {**cell, "arm": arm["name"]}
-
-
 def write_arm(store: Path, name: str, num_lines: int) -> dict[str, Any]:
     """Write the state of an arm and its lines of training; return its record."""
     objective = "clm" if name.startswith("clm") else "mlm"
@@ -185,9 +186,10 @@ def write_arm(store: Path, name: str, num_lines: int) -> dict[str, Any]:
         "ledger": [entry] if num_lines else [],
         "seconds": 1.0 * num_lines,
     }
-    write(store / "states" / state / "state.json", json.dumps(record))
     lines = training_lines(objective, num_lines, heldout)
-    write(store / "states" / state / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    metrics = "".join(f"{line}\n" for line in lines)
+    files = {"state.json": json.dumps(record).encode(), "metrics.jsonl": metrics.encode()}
+    write(store / "states" / state, files)
     return {
         "name": name,
         "label": name,
@@ -216,29 +218,6 @@ def training_lines(objective: str, count: int, heldout: dict[str, float]) -> Ite
         yield json.dumps(line)
         if step % (count // 20) == 0:
             yield json.dumps({"step": step, "tokens": 2_048 * step, "heldout": heldout})
-
-
-def write_result(  # noqa: PLR0917 - a cell of the grid
-    store: Path, number: int, arm: dict[str, Any], task: str, rate: float, seed: int
-) -> dict[str, Any]:
-    """Write one fine-tuning's result; return its run."""
-    identity, metric = f"{number:016x}", TASKS[task]
-    score = 0.5 + random.Random(number).random() / 10  # noqa: S311 - a made-up score
-    cell = {"id": identity, "task": task, "learning_rate": rate, "seed": seed}
-    record = {
-        "format": "biphasic.finetune/1",
-        **cell,
-        "state": arm["state"],
-        "kind": "sc",
-        "metric": metric,
-        "status": "finished",
-        "steps": 200,
-        "validation": {metric: score},
-        "test": {metric: score, "other": score},
-        "seconds": 7.25,
-    }
-    write(store / "finetunes" / identity / "result.json", json.dumps(record))
-    return {**cell, "arm": arm["name"]}
 
 
 def measure_report(folder: Path) -> dict[str, float]:
@@ -282,7 +261,7 @@ def measure_wide(sizes: dict[int, int]) -> Iterator[dict[str, Any]]:
             write_wide_study(Path(folder), num_arms=num_arms)
             for what, seconds in costs.items():
                 option = "--measure" if what == "report" else "--measure-analysis"
-                found, cost = measured(__file__, [option, folder])
+                found, cost = measured([__file__, option, folder])
                 seconds.append(found["cpu_seconds"])
                 print(
                     f"{num_results:7,} records, {what:8} {found['seconds']:6.2f} s, "
@@ -315,8 +294,8 @@ def measure_series(
     costs = []
     for size, (num_results, num_lines) in points.items():
         with tempfile.TemporaryDirectory() as folder:
-            write_study(Path(folder), num_results=num_results, num_lines=num_lines)
-            found, cost = measured(__file__, ["--measure", folder])
+            write_narrow_study(Path(folder), num_results=num_results, num_lines=num_lines)
+            found, cost = measured([__file__, "--measure", folder])
         costs.append(found["cpu_seconds"])
         ratio = found["cpu_seconds"] / import_seconds
         print(
@@ -353,11 +332,8 @@ def measure(rounds: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "report")
     parser.add_argument("--rounds", type=int, default=3, help="of the import; the fastest counts")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/report.json"))
     parser.add_argument(
         "--records",
         type=int,

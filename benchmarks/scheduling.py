@@ -90,7 +90,7 @@ def main() -> None:
     if chosen.parsl:
         records.append({"case": "through Parsl", **through_parsl(chosen.parsl, chosen.slots)})
     for number in (0, *chosen.fine_tunings):
-        record, cost = measured(__file__, ["--study", str(number)])
+        record, cost = measured([__file__, "--study", str(number)])
         records.append({"case": "study run", **record, "peak_bytes": cost.peak_bytes})
     for record in records:
         print(json.dumps(record))

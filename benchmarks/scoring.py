@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import measured, write_records
+from harness import command_line, measured, write_records
 from numpy.typing import NDArray
 from pretrain import measure_ceiling
 from setup_pretraining import MODELS, PRECISIONS, TRAINED_VOCABULARY, Setting, prepare
@@ -116,7 +116,7 @@ def forward_flops(lengths: Sequence[int], setting: Setting) -> float:
 
 def in_own_process(what: str, setting: Setting, threads: int) -> dict[str, float]:
     """Measure in a fresh process."""
-    return measured(__file__, ["--measure", what, setting.dump()], threads=threads)[0]
+    return measured([__file__, "--measure", what, setting.dump()], threads=threads)[0]
 
 
 def compare(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -156,13 +156,10 @@ def compare(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "scoring")
     parser.add_argument("--model", choices=MODELS, default="nano")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--threads", type=int, default=1, help="of each measurement")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/scoring.json"))
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

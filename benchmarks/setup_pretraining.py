@@ -28,7 +28,6 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.input import StepRows
 
 CORPUS_CHARACTERS = 6_000_000
 TRAINED_VOCABULARY = 8_192
@@ -87,6 +86,10 @@ class Setting:
     def parse(cls, argument: str) -> Setting:
         """Read what `dump` returned."""
         return cls(**json.loads(argument))
+
+    def described(self) -> dict[str, Any]:
+        """Return it for a record, without the folder."""
+        return {name: value for name, value in asdict(self).items() if name != "data"}
 
     @property
     def is_mlm(self) -> bool:
@@ -245,11 +248,6 @@ def measure_ours(setting: Setting) -> dict[str, float]:
     return {**clock.result(), "set_up_bytes": set_up_bytes}
 
 
-def row_reader(setting: Setting, data: TrainingData) -> StepRows:
-    """Return the reader of our rows, as the training loop makes it."""
-    return StepRows(setting.recipe, data)
-
-
 def print_numbers(numbers: Mapping[str, float]) -> None:
     """End a measuring process: print what it found, and the most memory it held at once."""
     print(json.dumps({**numbers, "peak_bytes": peak_bytes()}))
@@ -283,7 +281,7 @@ def measure_in_turns(
     results: list[list[dict[str, float]]] = [[] for _ in jobs]
     for _ in range(rounds):
         for found, arguments in zip(results, jobs, strict=True):
-            found.append(measured(script, arguments, threads=threads)[0])
+            found.append(measured([script, *arguments], threads=threads)[0])
     return results
 
 

@@ -6,7 +6,6 @@ rate, jobs fail, and nodes are lost. See README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
@@ -20,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from harness import write_records
+from harness import command_line, write_records
 from scheduling import reference_work
 
 from biphasic.execution import scheduler as schedule
@@ -212,8 +211,7 @@ class SimulatedCluster(Clock):
             return
         self._end(run)
         self._keep_saved(run)
-        error = JobFailedError("its worker died", is_final=False, log=None)
-        run.future.set_exception(error)
+        run.future.set_exception(JobFailedError("its worker died"))
         self._dispatch()
 
     def _plan_loss(self) -> None:
@@ -332,11 +330,10 @@ def line_of(record: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Simulate the reference study with and without faults."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "simulation")
     parser.add_argument("--nodes", type=int, default=24, help="of 8 devices each")
     parser.add_argument("--rate", type=float, default=1e14, help="FLOP/s of a device")
     parser.add_argument("--seeds", type=int, default=3, help="simulations with faults")
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/simulation.json"))
     chosen = parser.parse_args()
     whole = Cluster(chosen.nodes, rate=chosen.rate)
     faulty = replace(whole, failure_share=0.01, loss_seconds=HOUR)

@@ -6,14 +6,13 @@ operations themselves, without what they call.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
-from harness import write_records
+from harness import command_line, write_records
 from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 from torch.profiler import ProfilerActivity, profile
 
@@ -83,15 +82,12 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__, "where_time_goes")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=("nano", "25m"))
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=("clm", "mlm40"))
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/where_time_goes.json"))
     options = parser.parse_args()
     tune_allocator()
     torch.set_num_threads(options.threads)

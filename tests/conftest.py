@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mini_study import Cli, finished_study
+from mini_study import Cli, copy_root, finished_study
 from warm import draw_nothing, forking, probe_nothing
 
 if TYPE_CHECKING:
@@ -88,6 +89,19 @@ def documents() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session")
+def text_file(documents: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documents as people have them, eight times with a number each."""
+    path = tmp_path_factory.mktemp("text") / "documents.jsonl"
+    rows = [
+        {"id": f"{name}/{number}", "text": f"{text} {number}"}
+        for name, text in documents
+        for number in range(8)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
 def tokenizer(documents: list[tuple[str, str]]) -> TextTokenizer:
     """A byte-level BPE of 320 tokens."""
     from biphasic.data.tokens.tokenizer import train_tokenizer
@@ -141,6 +155,12 @@ def make_recipe() -> Callable[..., Recipe]:
 def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """One uninterrupted run of the miniature study; its `root` is never to be changed."""
     return finished_study(tmp_path_factory, worker_id)
+
+
+@pytest.fixture
+def root(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished study's root, to change."""
+    return copy_root(finished, tmp_path / "root")
 
 
 @pytest.fixture(scope="session", autouse=True)

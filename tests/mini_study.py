@@ -189,6 +189,12 @@ def kill_when(
     return process.returncode == -signal.SIGKILL
 
 
+def appears(folder: Path, pattern: str, count: int) -> Callable[[], bool]:
+    """Return what tells whether as many files are there, without leftovers of other processes."""
+    leftovers = {path for path in folder.glob(pattern) if ".partial-" in path.name}
+    return lambda: len(set(folder.glob(pattern)) - leftovers) >= count
+
+
 def flip(path: Path) -> None:
     """Flip a bit in the middle of a file."""
     content = bytearray(path.read_bytes())

@@ -42,7 +42,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Precision, Recipe, SkippedSteps
-from biphasic.training.records.wandb_view import viewed_in_wandb
+from biphasic.training.records.log import viewed_in_wandb
 from biphasic.training.state import read_state_record
 
 PEAK_TIMES_WIDTH = 0.4

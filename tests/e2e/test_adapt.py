@@ -23,19 +23,6 @@ SHORT = ("--steps", "4", "--rows-per-step", "2", "--max-seqlen", "32", "--precis
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory, documents) -> Path:
-    """Documents as people have them."""
-    folder = tmp_path_factory.mktemp("text")
-    lines = [
-        json.dumps({"id": f"{name}/{number}", "text": f"{text} {number}"})
-        for name, text in documents
-        for number in range(8)
-    ]
-    (folder / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def without_mask(documents) -> TextTokenizer:
     """A decoder's tokenizer: it declares no mask token, and has none that could be one."""
     trained = train_tokenizer([text for _, text in documents], vocab_size=320)
@@ -55,9 +42,9 @@ def decoder(tmp_path, without_mask) -> Path:
 
 
 @pytest.fixture
-def adapt(cli, tmp_path, text):
+def adapt(cli, tmp_path, text_file):
     def run(model: Path, *options: str, corpus: Path | str | None = None, out: str = "encoder"):
-        arguments = ("--corpus", str(corpus or text), "--root", tmp_path / "runs", *options)
+        arguments = ("--corpus", str(corpus or text_file), "--root", tmp_path / "runs", *options)
         return cli("adapt", str(model), *SHORT, "--out", tmp_path / out, *arguments)
 
     return run
@@ -119,9 +106,9 @@ def unexported(monkeypatch) -> None:
 
 
 @pytest.fixture
-def built(cli, tmp_path, text) -> Path:
+def built(cli, tmp_path, text_file) -> Path:
     folder = tmp_path / "corpus"
-    code, _, err = cli("corpus", "build", text, "--vocab-size", "320", "--out", folder)
+    code, _, err = cli("corpus", "build", text_file, "--vocab-size", "320", "--out", folder)
     assert code == 0, err
     return folder
 
@@ -200,10 +187,6 @@ def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_
     assert "run cannot be continued" in err
 
 
-def _no_weights(decoder: Path) -> None:
-    (decoder / "model.safetensors").unlink()
-
-
 def _wrong_shapes(decoder: Path) -> None:
     weights = load_file(decoder / "model.safetensors")
     weights["model.norm.weight"] = weights["model.norm.weight"][:-1].clone()
@@ -218,17 +201,13 @@ def _other_vocabulary(decoder: Path) -> None:
     (decoder / "config.json").write_text(json.dumps({**config, "vocab_size": 200}))
 
 
-def _no_tokenizer(decoder: Path) -> None:
-    (decoder / "tokenizer.json").unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "options", "message"),
     [
-        (_no_weights, (), "no safetensors weights"),
+        (lambda folder: (folder / "model.safetensors").unlink(), (), "no safetensors weights"),
         (_wrong_shapes, (), "model.norm.weight"),
         (_other_vocabulary, (), "build the corpus with '--tokenizer"),
-        (_no_tokenizer, (), "no tokenizer.json"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), (), "no tokenizer.json"),
         (None, ("--mlm-probability", "0"), "mlm_probability: input should be greater than 0"),
         (None, ("--mlm-probability", "1.5"), "mlm_probability: input should be less than or equal"),
         (None, ("--objective", "clmm"), "unknown value 'clmm' (known: mlm, mntp)"),

@@ -36,7 +36,6 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "pretrain": {"CEILING_SECONDS": 0, "MATRIX_SIZE": 64, "COUNTED_BATCHES": 1},
     "growth": {
-        "TRAINED_VOCABULARY": VOCABULARY,
         "TOKENS_PER_STEP": (256, 512),
         "VOCABULARIES": (VOCABULARY, 2 * VOCABULARY),
         "MAX_SEQLENS": (64, 128),
@@ -55,8 +54,6 @@ SIZES: dict[str, dict[str, Any]] = {
         "ROUNDS": 1,
     },
     "scheduling": {"PAPER": BENCHMARKS.parent / "studies/paper-micro.yaml"},
-    "scoring": {"TRAINED_VOCABULARY": VOCABULARY},
-    "ranks": {"TRAINED_VOCABULARY": VOCABULARY},
     "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
     "report": {
         "ARMS": ("untrained", "mlm"),
@@ -243,7 +240,7 @@ def test_corpus(bench, tmp_path, monkeypatch):
     class Started(nullcontext):
         """Stands where the benchmark starts a process whose memory it watches."""
 
-        pid, returncode = -1, 0
+        pid, returncode = 2**31 - 1, 0  # no process has this id
 
         def __init__(self, command: Sequence[str], **_: Any) -> None:
             super().__init__(self)

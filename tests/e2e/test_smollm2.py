@@ -1,7 +1,6 @@
 """SmolLM2-135M, a real decoder in a GGUF file, becomes an encoder; skipped without its weights."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
@@ -37,28 +36,17 @@ def decoder(gguf, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def text(tmp_path, documents) -> Path:
-    lines = [
-        json.dumps({"id": f"{name}/{number}", "text": f"{content} {number}"})
-        for name, content in documents
-        for number in range(8)
-    ]
-    (tmp_path / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return tmp_path / "text.jsonl"
-
-
-def test_the_file_itself_is_refused_with_how_to_convert_it(gguf, text, cli, tmp_path):
-    code, _, err = cli("adapt", gguf, *SHORT, "--corpus", text, "--out", tmp_path / "out")
+def test_the_file_itself_is_refused_with_how_to_convert_it(gguf, text_file, cli, tmp_path):
+    code, _, err = cli("adapt", gguf, *SHORT, "--corpus", text_file, "--out", tmp_path / "out")
     assert code == 2
     assert "a GGUF file; convert it" in err
 
 
-def test_it_is_adapted_and_exported(decoder, text, cli, tmp_path):
+def test_it_is_adapted_and_exported(decoder, text_file, cli, tmp_path):
     encoder, graph = tmp_path / "encoder", tmp_path / "graph"
     # Exports are loaded in a process that cannot import biphasic, and compared with our states.
     code, _, err = cli(
-        *("adapt", decoder, *SHORT, "--corpus", text, "--root", tmp_path / "runs"),
+        *("adapt", decoder, *SHORT, "--corpus", text_file, "--root", tmp_path / "runs"),
         *("--out", encoder, "--format", "sentence-transformers"),
     )
     assert code == 0, err

@@ -11,18 +11,13 @@ import pytest
 
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
-from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
+from mini_study import STEPS, STUDY, arms, results, snapshot, state, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 TRAINED = [arm["name"] for arm in STUDY["arms"] if arm.get("phases")]
 TASKS = [task["name"] for task in STUDY["tasks"]]
 SEEDS = STUDY["finetuning"]["seeds"]
-
-
-def ledger_of(finished, arm):
-    root = finished / "root"
-    return state(root, arms(root)[arm]["state"])["ledger"]
 
 
 def lines_of(finished, arm):
@@ -64,8 +59,7 @@ def test_results_hold_no_times_paths_or_hosts(finished):
     assert str(finished) not in results(finished / "root").decode()
 
 
-def test_held_out_losses_of_other_text_are_left_out(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_held_out_losses_of_other_text_are_left_out(root, cli):
     path = root / "mini/study.json"
     study = json.loads(path.read_text())
     assert study["heldout_sha256"]
@@ -86,7 +80,8 @@ def test_the_report_is_one_page_that_loads_nothing(finished):
 def test_the_ledger_is_the_sum_of_the_log(finished, arm):
     updates = [line for line in lines_of(finished, arm) if "loss" in line]
     assert [line["step"] for line in updates] == list(range(1, STEPS + 1))
-    ledger = ledger_of(finished, arm)
+    root = finished / "root"
+    ledger = state(root, arms(root)[arm]["state"])["ledger"]
     phases = next(a["phases"] for a in STUDY["arms"] if a["name"] == arm)
     assert [(e["objective"], e["steps"]) for e in ledger] == [
         (phase["objective"], phase["steps"]) for phase in phases
@@ -113,8 +108,7 @@ def test_a_shared_segment_is_trained_once(finished):
     assert steps == 12 + 12 + 9 + 6 + 12
 
 
-def test_a_second_run_finds_all_finished_and_changes_nothing(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_a_second_run_finds_all_finished_and_changes_nothing(finished, root, cli):
     before = snapshot(root)
     code, out, err = cli("study", "run", finished / "mini.yaml", "--root", root)
     assert code == 0
@@ -123,8 +117,7 @@ def test_a_second_run_finds_all_finished_and_changes_nothing(finished, tmp_path,
     assert snapshot(root) == before
 
 
-def test_a_second_study_trains_only_what_differs(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_a_second_study_trains_only_what_differs(root, tmp_path, cli):
     before = snapshot(root / "store")
     arm = {
         "name": "clm-75",
@@ -155,8 +148,7 @@ def test_a_second_study_trains_only_what_differs(finished, tmp_path, cli):
     ("setting", "shown"),
     [("title=Another title", "Another title"), ("convention=paper", "1.96")],
 )
-def test_words_change_the_report_and_run_nothing(finished, tmp_path, cli, setting, shown):
-    root = copy_root(finished, tmp_path / "root")
+def test_words_change_the_report_and_run_nothing(root, tmp_path, cli, setting, shown):
     before = snapshot(root / "store")
     study = write_study(tmp_path)
     code, out, _ = cli("study", "run", study, "--root", root, "--set", setting)
@@ -167,8 +159,7 @@ def test_words_change_the_report_and_run_nothing(finished, tmp_path, cli, settin
     assert snapshot(root / "store") == before
 
 
-def test_an_arm_that_is_taken_out_leaves_the_report(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_an_arm_that_is_taken_out_leaves_the_report(root, tmp_path, cli):
     study = write_study(tmp_path, arms=STUDY["arms"][:2])
     code, out, _ = cli("study", "run", study, "--root", root)
     assert code == 0
@@ -176,8 +167,7 @@ def test_an_arm_that_is_taken_out_leaves_the_report(finished, tmp_path, cli):
     assert b"clm-25-mlm-75" not in results(root)
 
 
-def test_a_report_can_be_rewritten_from_records(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_a_report_can_be_rewritten_from_records(root, cli):
     expected = results(root)
     (root / "mini/report/results.csv").unlink()
     code, out, _ = cli("study", "report", root / "mini")
@@ -255,8 +245,8 @@ def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
     assert zero_shot.endswith(f": {100 * float(score):.2f}")
 
 
-def test_commands_that_compute_nothing_import_no_torch(finished, tmp_path):
-    root, file = copy_root(finished, tmp_path / "root"), str(finished / "mini.yaml")
+def test_commands_that_compute_nothing_import_no_torch(finished, root, tmp_path):
+    file = str(finished / "mini.yaml")
     study, [corpus] = str(root / "mini"), map(str, (root / "store/data").iterdir())
     commands = [
         ["study", "schema"],

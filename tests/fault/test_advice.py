@@ -13,7 +13,7 @@ from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.labels import read_labels
-from mini_study import copy_root, flip, results, truncate, write_study
+from mini_study import flip, results, truncate, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
@@ -105,9 +105,9 @@ DELETED = {
     ],
     ids=[*CASES, *(f"{name}, deleted" for name in DELETED)],
 )
-def test_every_piece_of_advice_ends_well(finished, tmp_path, cli, case, choice):
+def test_every_piece_of_advice_ends_well(finished, root, tmp_path, cli, case, choice):
     command, find, damage = case
-    reader = Reader(copy_root(finished, tmp_path / "root"), write_study(tmp_path), finished, cli)
+    reader = Reader(root, write_study(tmp_path), finished, cli)
     damage(find(reader.root))
     told = []
     for _ in range(4):
@@ -121,8 +121,8 @@ def test_every_piece_of_advice_ends_well(finished, tmp_path, cli, case, choice):
     assert (code, lines) == (0, []), told
 
 
-def test_a_report_that_was_damaged_is_written_again(finished, tmp_path, cli):
-    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+def test_a_report_that_was_damaged_is_written_again(finished, root, tmp_path, cli):
+    study = write_study(tmp_path)
     for name, damage in (
         ("report/results.csv", flip),
         ("report/figures/loss.svg", Path.unlink),
@@ -137,8 +137,7 @@ def test_a_report_that_was_damaged_is_written_again(finished, tmp_path, cli):
         assert cli("study", "verify", root / "mini", "--root", root)[0] == 0
 
 
-def test_verify_names_all_that_is_damaged_and_writes_nothing(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_verify_names_all_that_is_damaged_and_writes_nothing(root, cli):
     damaged = [
         the("store/states/*/optimizer.safetensors")(root),
         the("store/finetunes/*/scores.parquet")(root),
@@ -160,16 +159,14 @@ def test_verify_names_all_that_is_damaged_and_writes_nothing(finished, tmp_path,
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_verify_distinguishes_missing_from_damaged_items(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_verify_distinguishes_missing_from_damaged_items(root, cli):
     shutil.rmtree(the("store/finetunes/*")(root))
     code, out, _ = cli("study", "verify", "--root", root)
     assert code == 0
     assert "1 fine-tunings missing; 'biphasic study run' creates them" in out
 
 
-def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_reports_name_results_that_lost_a_file(root, cli):
     the("store/finetunes/*/scores.parquet")(root).unlink()
     the("store/states/*/model.safetensors")(root).write_bytes(b"")
     assert cli("study", "report", root / "mini")[0] == 0
@@ -178,8 +175,7 @@ def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):
     assert "model.safetensors: wrong size" in problems
 
 
-def test_an_edited_study_keeps_no_old_report_while_it_runs(finished, tmp_path, cli, monkeypatch):
-    root = copy_root(finished, tmp_path / "root")
+def test_an_edited_study_keeps_no_old_report_while_it_runs(root, tmp_path, cli, monkeypatch):
     arms = [{"name": "longer", "phases": [{"objective": "clm", "steps": 20}]}]
     study = write_study(tmp_path, title="Another question", arms=arms, tasks=[])
 

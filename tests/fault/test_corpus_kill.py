@@ -6,14 +6,13 @@ import json
 import random
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.tokens.tokenizer import write_tokenizer
-from mini_study import kill_when
+from mini_study import appears, kill_when
 
 DEADLINE = 60.0
 NUM_DOCUMENTS = 1500
@@ -77,8 +76,7 @@ def test_a_killed_build_resumes_to_the_same_bytes(tmp_path, config):
     folder = tmp_path / "killed"
     killed = []
     for moment, (pattern, count) in MOMENTS.items():
-        happens = partial(is_there, folder, pattern, count, set(folder.glob(pattern)))
-        if kill_when(happens, command(config, folder)):
+        if kill_when(appears(folder, pattern, count), command(config, folder)):
             killed.append(moment)
     # A moment may slip by on a slow machine, but then the build went on to a later one.
     assert len(killed) >= len(MOMENTS) - 2, killed
@@ -99,11 +97,3 @@ def snapshot(folder):
         for file in folder.rglob("*")
         if file.is_file()
     }
-
-
-def is_there(folder, pattern, count, seen):
-    """Tell whether enough is there: of leftovers those that are new, of all else the total."""
-    found = set(folder.glob(pattern))
-    if ".partial-" in pattern or count == 1:
-        found -= seen
-    return len(found) >= count

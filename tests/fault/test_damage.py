@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_study import arms, copy_root, flip, results, snapshot, truncate, write_study
+from mini_study import arms, flip, results, snapshot, truncate, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
@@ -25,11 +25,6 @@ def final_state(root, arm):
     return root / "store/states" / arms(root)[arm]["state"]
 
 
-def forget_results(root):
-    """Leave fine-tunings to be done, so that states are needed."""
-    shutil.rmtree(root / "store/finetunes")
-
-
 def in_corpus(name):
     return lambda root: next(root.glob(f"store/data/*/{name}"))
 
@@ -40,7 +35,7 @@ def in_tasks(name):
 
 def in_state(name):
     def find(root):
-        forget_results(root)
+        shutil.rmtree(root / "store/finetunes")  # so that states are needed
         return final_state(root, "mlm") / name
 
     return find
@@ -96,9 +91,8 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=range(len(DAMAGES)))
-def test_a_damaged_file_is_named_before_anything_runs(finished, tmp_path, cli, case):
+def test_a_damaged_file_is_named_before_anything_runs(root, tmp_path, cli, case):
     find, damage, word = case
-    root = copy_root(finished, tmp_path / "root")
     path = find(root)
     damage(path)
     before = snapshot(root / "store")
@@ -114,8 +108,8 @@ def test_a_damaged_file_is_named_before_anything_runs(finished, tmp_path, cli, c
     assert snapshot(root / "store") == before
 
 
-def test_following_the_remedies_gives_the_same_results(finished, tmp_path, cli):
-    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+def test_following_the_remedies_gives_the_same_results(finished, root, tmp_path, cli):
+    study = write_study(tmp_path)
     for path in (
         in_result("result.json")(root),
         in_corpus("heldout/tokens-00000.bin")(root),
@@ -135,8 +129,8 @@ def test_following_the_remedies_gives_the_same_results(finished, tmp_path, cli):
     assert results(root) == results(finished / "root")
 
 
-def test_unfinished_folders_are_not_believed(finished, tmp_path, cli):
-    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+def test_unfinished_folders_are_not_believed(finished, root, tmp_path, cli):
+    study = write_study(tmp_path)
     result = in_result("result.json")(root)
     (result.parent / "manifest.json").unlink()
     result.write_text(result.read_text().replace("finished", "diverged"))

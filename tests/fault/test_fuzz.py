@@ -60,13 +60,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
 from biphasic.training.run import _saved_model
-from biphasic.training.state import (
-    STATE_FORMAT,
-    Snapshot,
-    load_state,
-    metrics_lines,
-    save_state,
-)
+from biphasic.training.state import STATE_FORMAT, Snapshot, load_state, save_state
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
 from tiny_use import LABELS, write_model, write_task
@@ -281,7 +275,6 @@ def state(folder: Path) -> Read:
 
     def read(folder: Path) -> object:
         snapshot = load_state(folder / "state", identity=IDENTITY)
-        metrics_lines(snapshot.metrics)
         return _saved_model(folder / "state", snapshot)
 
     return read

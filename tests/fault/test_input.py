@@ -3,7 +3,7 @@
 import pytest
 
 from biphasic.study.run.run import study_lock
-from mini_study import copy_root, write_study
+from mini_study import write_study
 
 
 def one_line(err):
@@ -45,8 +45,7 @@ def test_a_wrong_setting_is_refused_before_data_are_built(tmp_path, cli):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_study_that_another_process_runs_is_locked(finished, tmp_path, cli):
-    root = copy_root(finished, tmp_path / "root")
+def test_a_study_that_another_process_runs_is_locked(root, tmp_path, cli):
     with study_lock(root / "mini"):
         code, _, err = cli("study", "run", write_study(tmp_path), "--root", root)
     assert code == 2

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mini_study import Cli, command, kill_when, scores, write_small_study
+from mini_study import Cli, appears, command, kill_when, scores, write_small_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
 
@@ -29,11 +29,7 @@ def test_interrupted_equals_uninterrupted(finished, tmp_path, cli: Cli):
     for moment, (pattern, count) in MOMENTS.items():
         # From the very moment to a little later, when something else may be half done.
         delay = draw.choice((0.0, 0.0, 0.1)) * draw.random()
-        seen = {path for path in root.glob(pattern) if ".partial-" in path.name}
-
-        def happens(pattern=pattern, count=count, seen=seen):
-            return len(set(root.glob(pattern)) - seen) >= count
-
+        happens = appears(root, pattern, count)
         # While something is written all at once, or the worker would finish it.
         is_writing = ".partial-" in pattern
         if kill_when(happens, command(*arguments), all_at_once=is_writing, delay=delay):

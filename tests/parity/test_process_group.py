@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from filelock import FileLock
 from safetensors.torch import load_file
 
 from biphasic.distributed import ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import read_json
-from biphasic.model.shape import architecture_shape
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
-from biphasic.training.step.input import StepInput, StepInputs, StepRows
+from biphasic.training.run import first_model
+from biphasic.training.step.input import StepInput, StepInputs
 from process_ranks import process_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
@@ -324,18 +323,8 @@ def test_three_ranks_share_four_rows(of_three, references):
 
 
 def inputs_of(recipe, data: TrainingData, ranks: ProcessGroup) -> StepInputs:
-    architecture = recipe.architecture
-    assert architecture is not None
-    return StepInputs(
-        recipe,
-        StepRows(recipe, data),
-        data.vocabulary,
-        shape=architecture_shape(architecture, vocab_size=data.tokenizer.vocab_size),
-        first_position=0,
-        device=torch.device("cpu"),
-        compute=ComputeConfig(processes=ranks.dp_world_size),
-        ranks=ranks,
-    )
+    compute = ComputeConfig(processes=ranks.dp_world_size)
+    return StepInputs(recipe, data, first_model(recipe, data), compute=compute, ranks=ranks)
 
 
 def rows_and_labels(given: StepInput) -> list[tuple[bool, tuple, tuple]]:

@@ -105,7 +105,7 @@ class Trial:
         """Let another number of processes resume a training, and draw how they hold its weights."""
         choices = [each for each in _DIVISIONS if each["processes"] != self.compute["processes"]]
         self.compute = self.draw.choice(choices)
-        set_compute(self.root, self.subject.arguments[2], self.compute)
+        set_compute(self.root, self.subject.arguments[-1], self.compute)
 
     @property
     def mark(self) -> Path:
@@ -171,23 +171,36 @@ def _delete(path: Path) -> None:
 Inject = Callable[[Trial], bool]
 
 
-def all_killed(trial: Trial) -> bool:
-    """SIGKILL to all processes at once."""
-    pid = trial.start()
-    trial.pause()
-    kill_all(pid)
-    return trial.end(pid) != 0
+def at_moment(strike: Callable[[Trial, int], None]) -> Inject:
+    """Return what strikes the command's process, given its id, at a random moment."""
+
+    def inject(trial: Trial) -> bool:
+        pid = trial.start()
+        trial.pause()
+        others = family(pid)[1:]
+        strike(trial, pid)
+        code = trial.end(pid)
+        wait_until_gone(others)
+        return code != 0
+
+    return inject
 
 
-def parent_killed(trial: Trial) -> bool:
-    """SIGKILL to the command alone; its processes find themselves alone."""
-    pid = trial.start()
-    trial.pause()
-    others = family(pid)[1:]
-    os.kill(pid, signal.SIGKILL)
-    code = trial.end(pid)
-    wait_until_gone(others)
-    return code != 0
+all_killed = at_moment(lambda _, pid: kill_all(pid))
+# The other processes find themselves alone.
+parent_killed = at_moment(lambda _, pid: os.kill(pid, signal.SIGKILL))
+
+
+def signalled(number: signal.Signals) -> Inject:
+    """Return what sends a signal to the command, or to all its processes as terminals do."""
+
+    def strike(trial: Trial, pid: int) -> None:
+        if trial.draw.random() < 0.5:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+    return at_moment(strike)
 
 
 def child_signalled(number: signal.Signals) -> Inject:
@@ -230,24 +243,6 @@ def killed_at_operation(trial: Trial) -> bool:
 
 def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def signalled(number: signal.Signals) -> Inject:
-    """Return what sends a signal to the command, or to all its processes as terminals do."""
-
-    def inject(trial: Trial) -> bool:
-        pid = trial.start()
-        trial.pause()
-        others = family(pid)[1:]
-        if trial.draw.random() < 0.5:
-            os.killpg(pid, number)
-        else:
-            os.kill(pid, number)
-        code = trial.end(pid)
-        wait_until_gone(others)
-        return code != 0
-
-    return inject
 
 
 def divided_anew(number: signal.Signals) -> Inject:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def soak(faults: Sequence[Fault], folder: Path, *, minutes: float, seed: int) ->
     with soaking():
         subjects = make_subjects(folder / "subjects", {each.subject for each in faults})
         end = begin + 60 * minutes
-        for number, index in enumerate(_turns(len(faults))):
+        for number, index in enumerate(itertools.cycle(range(len(faults)))):
             if time.monotonic() > end:
                 break
             fault, row = faults[index], rows[index]
@@ -112,11 +113,6 @@ def inject(fault: Fault, subject: Subject, folder: Path, draw: random.Random) ->
         said = trial.log.read_text(errors="replace") if trial.log.is_file() else ""
         struck, problem = struck + 1, f"{type(error).__name__}: {error} {said[-2000:]}"
     return struck, problem
-
-
-def _turns(count: int) -> Iterator[int]:
-    while True:
-        yield from range(count)
 
 
 def page(record: dict[str, Any]) -> str:

@@ -16,14 +16,17 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.torch import load
 from torch import Tensor
 
 from biphasic.files import PARTIAL, read_json
+from mini_study import STUDY, has_ended, write_study
 from soak.disk import at_operations
 from warm import become, draw_nothing, forking, probe_nothing
 
@@ -96,33 +99,26 @@ def make_subjects(folder: Path, names: Collection[str]) -> dict[str, Subject]:
     build = ("corpus", "build", str(_write_texts(folder / "texts.jsonl")), "--out", "{}/corpus")
     build = (*build, "--vocab-size", "400", "--heldout-fraction", "0.2", "--workers", "2")
 
+    job, empty = ("job", "run", "--root", "{}"), folder / "empty"
+    empty.mkdir()
     # Each begins with a root, which another one may have left.
-    roots: dict[str, Callable[[], Path]] = {
-        "pretraining": lambda: root,
-        "two processes": lambda: _with_two_processes(root, train),
-        "another number": lambda: root,
-        "fine-tuning": lambda: whole("pretraining"),
-        "scheduling": lambda: root,
-        "finished": lambda: whole("scheduling"),
-        "report": lambda: _without_report(whole("scheduling")),
-        "corpus": lambda: _empty(folder / "empty"),
-    }
-    commands = {
-        "pretraining": ("job", "run", train, "--root", "{}"),
-        "two processes": ("job", "run", train, "--root", "{}"),
-        "another number": ("job", "run", train_fp32, "--root", "{}"),
-        "fine-tuning": ("job", "run", tune, "--root", "{}"),
-        "scheduling": run,
-        "finished": run,
-        "report": ("study", "report", f"{{}}/{NAME}"),
-        "corpus": build,
-    }
-    made: dict[str, Subject] = {}
+    subjects: dict[str, tuple[tuple[str, ...], Callable[[], Path]]] = {
+        "pretraining": ((*job, train), lambda: root),
+        "two processes": ((*job, train), lambda: _with_two_processes(root, train)),
+        "another number": ((*job, train_fp32), lambda: root),
+        "fine-tuning": ((*job, tune), lambda: whole("pretraining")),
+        "scheduling": (run, lambda: root),
+        "finished": (run, lambda: whole("scheduling")),
+        "report": (
+            ("study", "report", f"{{}}/{NAME}"), lambda: _without_report(whole("scheduling"))
+        ),
+        "corpus": (build, lambda: empty),
+    }  # fmt: skip
 
+    @cache
     def make(name: str) -> Subject:
-        if name not in made:
-            made[name] = _subject(name, commands[name], roots[name](), folder)
-        return made[name]
+        command, begin = subjects[name]
+        return _subject(name, command, begin(), folder)
 
     def whole(name: str) -> Path:
         make(name)
@@ -154,11 +150,6 @@ def _without_report(root: Path) -> Path:
     copy = copy_root(root, root.with_name("unreported"))
     shutil.rmtree(copy / NAME / "report")
     return copy
-
-
-def _empty(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def _subject(name: str, arguments: tuple[str, ...], start: Path, folder: Path) -> Subject:
@@ -234,12 +225,9 @@ def wait(pid: int) -> int:
 
 def family(pid: int) -> list[int]:
     """Return a process and all that descend from it."""
-    found = [pid]
-    for each in found:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for task in Path(f"/proc/{each}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-    return found
+    with suppress(psutil.NoSuchProcess):
+        return [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]
+    return [pid]
 
 
 def kill_all(pid: int) -> None:
@@ -253,19 +241,15 @@ def kill_all(pid: int) -> None:
 
 def wait_until_gone(pids: list[int]) -> None:
     """Wait until orphans have ended; they notice by themselves that they are alone."""
-    end = time.monotonic() + PATIENCE
-    while any(map(is_alive, pids)):
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.01)
+    if not all(has_ended(pid, within=PATIENCE) for pid in pids):
+        raise TimeoutError
 
 
 def is_alive(pid: int) -> bool:
     """Return whether a process runs; one that was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def content(root: Path) -> dict[str, Any]:
@@ -343,8 +327,6 @@ def _without_times(file: Path) -> Any:
 
 
 def _write_study(folder: Path, *, name: str = NAME, precision: str = "bf16") -> Path:
-    from mini_study import STUDY, write_study
-
     folder.mkdir(parents=True)
     halves = [{"objective": name, "steps": SWITCH} for name in ("clm", "mlm")]
     return write_study(
@@ -374,11 +356,7 @@ def copy_root(root: Path, copy: Path) -> Path:
     shutil.copytree(root, copy, symlinks=True)
     for job in copy.glob("store/jobs/*.json"):
         text = job.read_text()
-        for other in {str(root), *_roots_in(text)}:
+        for other in {str(root), str(Path(json.loads(text)["store"]).parent)}:
             text = text.replace(other, str(copy))
         job.write_text(text)
     return copy
-
-
-def _roots_in(text: str) -> set[str]:
-    return {str(Path(json.loads(text)["store"]).parent)}

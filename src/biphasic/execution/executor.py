@@ -16,7 +16,7 @@ from typing import Protocol
 from biphasic.errors import StudyError
 from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
-from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker_process import WorkerProcess
 
 Watch = Callable[[str, Progress], None]
 """Progress callback with a job's identity, called from executor threads."""
@@ -75,15 +75,11 @@ class LocalExecutor:
             )
             for slot in slots
         }
+        self.num_slots = len(slots)
         self._free = list(slots)
         self._queue: deque[tuple[str, int, Future[None]]] = deque()
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(len(slots), thread_name_prefix="biphasic-slot")
-
-    @property
-    def num_slots(self) -> int:
-        """Return the number of slots."""
-        return len(self._workers)
 
     def submit(self, job_id: str) -> Future[None]:
         """Queue a job; it runs when enough slots are free.
@@ -112,7 +108,7 @@ class LocalExecutor:
         for worker in self._workers.values():
             worker.ask_to_stop()
         for worker in self._workers.values():
-            worker.end(within_seconds=STOP_SECONDS)
+            worker.end()
         self._threads.shutdown(wait=True)
         for worker in self._workers.values():
             worker.close()

@@ -69,7 +69,12 @@ class JobFailedError(StudyError):
     """
 
     def __init__(
-        self, message: str, *, is_final: bool, log: Path | None, divergence: str = ""
+        self,
+        message: str,
+        *,
+        is_final: bool = False,
+        log: Path | None = None,
+        divergence: str = "",
     ) -> None:
         # Some libraries raise errors of many lines; the log has all of them.
         super().__init__(message.partition("\n")[0])

@@ -9,7 +9,6 @@ the parent has died or a rank hangs, and they exit immediately.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -22,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError
 from biphasic.execution.job import Report, ShouldStop, throttled
+from biphasic.execution.worker import exit_later, prepare_torch, send
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
 
 STOP_FILE = "stop"
 """File next to the job's file that marks a stop request before standard input closes."""
-_STOP_SECONDS = 15.0
 _BEATS_PER_SECOND = 8  # of all ranks together; at most one a second from each
 
 
@@ -61,9 +60,7 @@ def _watch_input(file: Path, is_over: threading.Event) -> None:
 def _stop_in_time(is_over: threading.Event) -> None:
     """Ask the training to stop; exit the process if it has not stopped after a few seconds."""
     is_over.set()
-    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(1,))
-    timer.daemon = True
-    timer.start()
+    exit_later(1)
 
 
 def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> int:
@@ -74,7 +71,7 @@ def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> i
         foreseen = isinstance(error, BiphasicError)
         if not foreseen:
             traceback.print_exc()
-        _send(
+        send(
             events,
             event="failed",
             rank=int(os.environ.get("RANK", "0")),
@@ -87,20 +84,15 @@ def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> i
 
 
 def _join_and_train(train: Train, file: Path, events: int, is_over: threading.Event) -> None:
-    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
-
-    tune_allocator()
-    import torch  # noqa: PLC0415 - after the allocator is tuned
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    prepare_torch(int(os.environ.get("OMP_NUM_THREADS", "1")))
     from biphasic.distributed import joined_process_group  # noqa: PLC0415
 
-    report = throttled(lambda progress: _send(events, event="progress", **vars(progress)))
+    report = throttled(lambda progress: send(events, event="progress", **vars(progress)))
     with joined_process_group() as ranks:
         threading.Thread(target=_beat, args=(events, ranks), daemon=True).start()
         train(file.read_text(encoding="utf-8"), report, is_over.is_set, ranks)
         if ranks.is_first:
-            _send(events, event="finished")
+            send(events, event="finished")
 
 
 def _beat(events: int, ranks: ProcessGroup) -> None:
@@ -110,14 +102,5 @@ def _beat(events: int, ranks: ProcessGroup) -> None:
     while True:
         if (told := ranks.heartbeat.told()) != last:
             last = told
-            _send(events, event="heartbeat", rank=ranks.dp_rank, **told)
+            send(events, event="heartbeat", rank=ranks.dp_rank, **told)
         time.sleep(interval)
-
-
-def _send(events: int, **event: Any) -> None:
-    try:
-        # In one call: other threads and ranks write to the same pipe.
-        os.write(events, (json.dumps(event) + "\n").encode())
-    except BrokenPipeError:
-        # The parent has exited; results are in the store.
-        os._exit(1)

@@ -27,8 +27,8 @@ from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
 from biphasic.execution.heartbeats import Heartbeats
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
-from biphasic.execution.nodes import Nodes
 from biphasic.execution.rank_worker import STOP_FILE
+from biphasic.execution.slots import Nodes
 from biphasic.model.compute.device import chosen_device, device_environment
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from biphasic.errors import ConfigError, LockHeldError, StoppedError
 from biphasic.execution.executor import Executor
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError, save_job
-from biphasic.execution.requests import Requests
+from biphasic.execution.requests import Request
 
 _TAKEN_SECONDS = 2.0
 """Interval between checks of a job that another process is running."""
@@ -136,7 +136,7 @@ class Scheduler:
         *,
         policy: RetryPolicy,
         watcher: Watcher,
-        read_requests: Callable[[], Requests] = Requests,
+        read_requests: Callable[[], Sequence[Request]] = tuple,
         clock: Clock | None = None,
     ) -> None:
         """Prepare; `read_requests` is called about once a second.
@@ -290,12 +290,18 @@ class Scheduler:
         if now - self._looked < _LISTEN_SECONDS:
             return False
         self._looked = now
-        requests = self._read_requests()
-        retries = () if requests.retries is None else requests.retries or tuple(self._failed)
-        for identity in retries:
+        is_cancelled = False
+        for request in self._read_requests():
+            if request.kind == "cancel":
+                is_cancelled = True
+            else:
+                self._revive(request.jobs or tuple(self._failed))
+        return is_cancelled
+
+    def _revive(self, jobs: Iterable[str]) -> None:
+        for identity in jobs:
             if identity in self._failed:
                 del self._failed[identity]
                 self._tries.pop(identity, None)
                 heapq.heappush(self._ready, self._ranks[identity])
                 self._watcher.revived(self._items[identity])
-        return requests.is_cancelled

@@ -1,16 +1,18 @@
-"""Slots: shares of the machine that run one job at a time."""
+"""What a job runs on: slots, which are shares of the machine, and nodes of a cluster's block."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from biphasic.errors import ConfigError
 from biphasic.model.compute.device import chosen_device, visible_devices
 
 MOST_PER_CORE = 8
 """Limit of jobs and threads per core, against overload by mistake."""
+_NODES = "BIPHASIC_NODES"
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,28 @@ def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
             f"{num_workers} workers with {num_threads} threads each: expected at most {most} "
             "threads in total on this machine"
         )
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes that a process group is spread over.
+
+    Attributes:
+        count: Their number.
+        launch: Command that starts one process on each of them.
+        folder: Folder on a file system that they share.
+    """
+
+    count: int = 1
+    launch: tuple[str, ...] = ()
+    folder: str | None = None
+
+    @classmethod
+    def from_environment(cls) -> Nodes:
+        """Return the nodes of this block; this machine alone outside of blocks of several."""
+        text = os.environ.get(_NODES)
+        return cls(**json.loads(text)) if text else cls()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variable that passes them to a job."""
+        return {} if self.count == 1 else {_NODES: json.dumps(asdict(self))}

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import Any
 
 from biphasic.errors import (
     BiphasicError,
@@ -39,18 +39,13 @@ def serve(load_job: LoadJob) -> None:
     store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
     # The parent handles Ctrl-C and asks its workers to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    events = os.dup(1)
     os.dup2(2, 1)
     jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     is_over = threading.Event()
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
-    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
-
-    tune_allocator()
-    import torch  # noqa: PLC0415 - after the allocator is tuned
-
-    torch.set_num_threads(num_threads)
+    prepare_torch(num_threads)
     while (given := jobs.get()) is not None:
         _run(partial(load_job, store), given, events, is_over)
 
@@ -65,25 +60,45 @@ def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) ->
     """Let the running job save its progress, then exit."""
     is_over.set()
     jobs.put(None)
-    # Exit even if the job does not stop in time; the next run resumes it.
-    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(0,))
+    exit_later(0)
+
+
+def prepare_torch(num_threads: int) -> None:
+    """Tune the allocator, import torch, and set its threads."""
+    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
+
+    tune_allocator()
+    import torch  # noqa: PLC0415 - after the allocator is tuned
+
+    torch.set_num_threads(num_threads)
+
+
+def exit_later(code: int) -> None:
+    """Exit the process if its job has not stopped after some seconds; the next run resumes it."""
+    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(code,))
     timer.daemon = True
     timer.start()
 
 
+def send(events: int, **event: Any) -> None:
+    """Write an event to a pipe; exit if the parent, which reads it, has exited."""
+    try:
+        # In one call: other threads and processes may write to the same pipe.
+        os.write(events, (json.dumps(event) + "\n").encode())
+    except BrokenPipeError:  # results are in the store
+        os._exit(1)
+
+
 def _run(
-    load: Callable[[str], Job],
-    given: Mapping[str, Any],
-    events: IO[str],
-    is_over: threading.Event,
+    load: Callable[[str], Job], given: Mapping[str, Any], events: int, is_over: threading.Event
 ) -> None:
-    report = throttled(lambda progress: _send(events, event="progress", **vars(progress)))
+    report = throttled(lambda progress: send(events, event="progress", **vars(progress)))
     try:
         with _logged(Path(given["log"])), _environment(given["environment"]):
             outcome = _outcome(lambda: load(given["job"]).run(report, should_stop=is_over.is_set))
     except OSError as error:  # the log cannot be made
         outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
-    _send(events, **outcome)
+    send(events, **outcome)
 
 
 def _outcome(work: Callable[[], None]) -> dict[str, Any]:
@@ -144,12 +159,3 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _send(events: IO[str], **event: Any) -> None:
-    try:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
-    except BrokenPipeError:
-        # The parent has exited; results are in the store.
-        os._exit(0)

@@ -20,7 +20,11 @@ STOP_SECONDS = 20.0
 
 
 class WorkerProcess:
-    """A process that runs jobs, started with its first job and restarted after it dies."""
+    """A process that runs jobs, started with its first job and restarted after it dies.
+
+    Attributes:
+        is_stopped: Whether it was asked to stop; it accepts no more jobs.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class WorkerProcess:
         self._store, self._module, self._num_threads = store, module, num_threads
         self._logs, self._log = log_folder, log_folder / f"{name}.log"
         self._environment = environment
-        self._is_stopped = False
+        self.is_stopped = False
         self._process: subprocess.Popen[str] | None = None
         # Prevents a process from starting after the stop request.
         self._lock = threading.Lock()
@@ -85,25 +89,20 @@ class WorkerProcess:
                 )
         raise self._died(process, log)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Return whether it was asked to stop; it accepts no more jobs."""
-        return self._is_stopped
-
     def ask_to_stop(self) -> None:
         """Ask the process to save its progress and exit; it accepts no more jobs."""
         with self._lock:
-            self._is_stopped = True
+            self.is_stopped = True
             if self._process is not None and self._process.stdin is not None:
                 with suppress(BrokenPipeError, ValueError):
                     self._process.stdin.close()
 
-    def end(self, *, within_seconds: float) -> None:
-        """Wait for the process to exit; kill it after the timeout."""
+    def end(self) -> None:
+        """Wait for the process to exit; kill it after `STOP_SECONDS`."""
         if self._process is None:
             return
         try:
-            self._process.wait(within_seconds)
+            self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -117,7 +116,7 @@ class WorkerProcess:
 
     def _ready(self) -> subprocess.Popen[str]:
         with self._lock:
-            if self._is_stopped:
+            if self.is_stopped:
                 raise StoppedError("not started: the study was stopped")
             if self._process is not None and self._process.poll() is not None:
                 self.close()
@@ -128,24 +127,23 @@ class WorkerProcess:
 
     def _stopped(self, process: subprocess.Popen[str], message: str) -> BiphasicError:
         """Return the error of a stopped job: our own request, or an external signal."""
-        if self._is_stopped:
+        if self.is_stopped:
             return StoppedError(message)
         # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
         process.kill()
         process.wait()
-        return JobFailedError(f"its worker was terminated; {message}", is_final=False, log=None)
+        return JobFailedError(f"its worker was terminated; {message}")
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.
         process.kill()
         process.wait()
-        if self._is_stopped:
+        if self.is_stopped:
             return StoppedError("stopped; it resumes from its latest checkpoint")
         logs = (path for path in (log, self._log) if path.is_file() and path.stat().st_size > 0)
         first = next(logs, None)
         see = f"; see {first}" if first else ""
-        message = f"its worker died (killed, or out of memory?){see}"
-        return JobFailedError(message, is_final=False, log=first)
+        return JobFailedError(f"its worker died (killed, or out of memory?){see}", log=first)
 
     def _start(self) -> subprocess.Popen[str]:
         threads = str(self._num_threads)

@@ -34,7 +34,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.wandb_view import viewed_in_wandb
+from biphasic.training.records.log import viewed_in_wandb
 
 
 def run_study(

@@ -12,37 +12,27 @@ from biphasic.records import LedgerEntry
 _FORWARD_AND_BACKWARD = 3  # the backward pass costs two forward passes
 
 
-class Ledger:
-    """Costs of all phases that a run has started, in order."""
-
-    def __init__(self, entries: Sequence[LedgerEntry] = ()) -> None:
-        """Continue from the entries of a record."""
-        self._entries = list(entries)
-
-    def add(
-        self, *, phase: int, objective: str, batch: RowBatch, supervised_tokens: int, flops: int
-    ) -> None:
-        """Record one update."""
-        update = {
-            "steps": 1,
-            "documents": sum(piece.start == 0 for piece in batch.pieces),
-            "tokens": batch.packed.num_tokens,
-            "supervised_tokens": supervised_tokens,
-            "flops": flops,
-        }
-        if self._entries and self._entries[-1].phase == phase:
-            before = self._entries.pop()
-            update = {name: getattr(before, name) + more for name, more in update.items()}
-        self._entries.append(LedgerEntry(phase=phase, objective=objective, **update))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens read in all phases."""
-        return sum(entry.tokens for entry in self._entries)
-
-    def entries(self) -> tuple[LedgerEntry, ...]:
-        """Return one entry per phase."""
-        return tuple(self._entries)
+def add_step(
+    entries: Sequence[LedgerEntry],
+    *,
+    phase: int,
+    objective: str,
+    batch: RowBatch,
+    supervised_tokens: int,
+    flops: int,
+) -> tuple[LedgerEntry, ...]:
+    """Return the entries of the phases so far, in order, after one more update."""
+    costs = {
+        "steps": 1,
+        "documents": sum(piece.start == 0 for piece in batch.pieces),
+        "tokens": batch.packed.num_tokens,
+        "supervised_tokens": supervised_tokens,
+        "flops": flops,
+    }
+    if entries and entries[-1].phase == phase:
+        *entries, last = entries
+        costs = {name: getattr(last, name) + cost for name, cost in costs.items()}
+    return (*entries, LedgerEntry(phase=phase, objective=objective, **costs))
 
 
 def step_flops(

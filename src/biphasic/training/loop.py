@@ -15,22 +15,20 @@ from torch import Tensor
 from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
-from biphasic.model.compute.forward import first_position
-from biphasic.model.matrices import model_shape
-from biphasic.training.background import BackgroundWriter, background_writer
+from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
+from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
-from biphasic.training.step.input import StepInput, StepInputs, StepRows
+from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.passes import pass_loss
-from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
-from biphasic.training.step.prefetch import prefetched
+from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps, Position
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -78,20 +76,11 @@ class RunOptions:
         """Return whether a held-out evaluation is due."""
         return bool(self.heldout_every) and step % self.heldout_every == 0
 
-    def note(self, text: str) -> None:
-        """Describe work beside updates."""
-        if self.describe:
-            self.describe(text)
-
     def warn_of(self, texts: Iterable[str]) -> None:
         """Report lines that users should see."""
         for text in texts:
             if self.warn:
                 self.warn(text)
-
-    def stops(self) -> bool:
-        """Return whether the run should stop."""
-        return self.should_stop is not None and self.should_stop()
 
 
 def train_segment(
@@ -104,26 +93,17 @@ def train_segment(
     options: RunOptions = RunOptions(),
     ranks: ProcessGroup = ALONE,
 ) -> Path:
-    """Train from the state after `start` updates to the state after `end`, and save it.
+    """Train from the state after `start` updates to the one after `end`; return its folder.
+
+    `store` is a folder whose `states/` holds states by identity. `start` is 0, or a step whose
+    state is there; `end` is a later step, or 0 for the untrained model.
 
     An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe`, `warn`
-    and `should_stop`, which only the first rank has.
-
-    Args:
-        lineage: The recipe on its data.
-        data: The recipe's data.
-        store: Folder whose `states/` holds states by identity.
-        start: 0, or a step whose state is in the store.
-        end: A later step, or 0 for the untrained model.
-        options: Cadence, views and compute settings.
-        ranks: The ranks that train together, as many as `options.compute.processes`.
-
-    Returns:
-        The folder of the state after `end` updates.
+    All ranks, as many as `options.compute.processes`, call this with the same arguments, except
+    `tensorboard`, `report`, `describe`, `warn` and `should_stop`, which only the first rank has.
 
     Raises:
         TrainingError: Loss or gradient is not finite, or a rank was lost.
@@ -154,16 +134,9 @@ def train_segment(
     )  # fmt: skip
     if run.change:
         options.warn_of([f"{run.change}; from here on, numbers may be rounded differently"])
-    heldout = HeldoutLoss(
-        data.heldout,
-        max_seqlen=recipe.max_seqlen,
-        rows_per_batch=recipe.rows_per_step,
-        special_ids=data.tokenizer.special_ids,
-        vocabulary=data.vocabulary,
-    )
     watch = partial(
         run.watch,
-        heldout,
+        HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),
         objectives=options.heldout_objectives,
         report=options.describe,
     )
@@ -172,7 +145,8 @@ def train_segment(
         if fault is not None:
             raise _stopped_at(run, fault, progress, writer, start=start)
     watch()
-    options.note("saving the state")
+    if options.describe:
+        options.describe("saving the state")
     run.save(target)
     run.log.close()
     if ranks.is_first:
@@ -210,7 +184,7 @@ def _train_until(  # noqa: PLR0917
                 pending.add(_update(run, phase, given))
             release_excess()
             writer.check()
-            stops = ranks.any_says(options.stops())
+            stops = ranks.any_says(options.should_stop is not None and options.should_stop())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
@@ -236,10 +210,7 @@ def _train_until(  # noqa: PLR0917
 
 
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
-    """Run one update: loss summed and divided once, gradient, weights, records.
-
-    It does not wait for the device.
-    """
+    """Run one update (loss, gradient, weights, records) without waiting for the device."""
     before, rate = run.position, phase.learning_rate(run.step)
     loss = _backward(run, given)
     norm = run.optimizer.update(rate, loss=loss)
@@ -250,7 +221,7 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
         "phase": phase.index,
         "objective": phase.phase.objective,
         "learning_rate": rate,
-        "tokens": run.ledger.tokens,
+        "tokens": run.position.tokens,
         "supervised_tokens": given.num_supervised,
     }
     return PendingStep(before, record, loss, norm, given.batch.packed.num_tokens)
@@ -258,15 +229,16 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 
 def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
     """Count a step, its rows and its costs."""
-    run.step += 1
-    run.rows_sha256 = hashlib.sha256(bytes.fromhex(run.rows_sha256) + given.sha256).hexdigest()
-    run.ledger.add(
+    rows = bytes.fromhex(run.position.rows_sha256) + given.sha256
+    ledger = add_step(
+        run.position.ledger,
         phase=phase.index,
         objective=phase.phase.objective,
         batch=given.batch,
         supervised_tokens=given.num_supervised,
         flops=given.flops,
     )
+    run.position = Position(run.step + 1, hashlib.sha256(rows).hexdigest(), ledger)
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
@@ -304,16 +276,13 @@ def _stopped_at(
     *,
     start: int,
 ) -> DivergedError:
-    """Save the weights before an update that is not finite, and what reproduces the update.
-
-    The update is computed once more, for the norms of its gradients.
-    """
-    run.go_back(fault.before)
+    """Save the weights before an update that is not finite, and what reproduces the update."""
+    run.position = fault.before
     if run.step > start:  # else a state, or the initial model
         _begin_checkpoint(run, progress, writer)
         writer.wait()
     given = _inputs(run).of(run.step)
-    loss = _backward(run, given)
+    loss = _backward(run, given)  # once more, for the norms of the gradients
     error = save_fault(run, fault, given, loss, checkpoint=progress.path(run.step), start=start)
     run.log.close()
     run.ranks.barrier()  # no rank ends the others before the first has written
@@ -321,14 +290,4 @@ def _stopped_at(
 
 
 def _inputs(run: Run) -> StepInputs:
-    recipe = run.lineage.recipe
-    return StepInputs(
-        recipe,
-        StepRows(recipe, run.data),
-        run.data.vocabulary,
-        shape=model_shape(run.model),
-        first_position=first_position(run.model),
-        device=run.model.device,
-        compute=run.compute,
-        ranks=run.ranks,
-    )
+    return StepInputs(run.lineage.recipe, run.data, run.model, compute=run.compute, ranks=run.ranks)

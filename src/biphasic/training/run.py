@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -30,7 +29,6 @@ from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import changed_settings, environment
@@ -41,7 +39,6 @@ from biphasic.training.state import (
     Checkpoints,
     Snapshot,
     load_state,
-    metrics_lines,
     save_divided,
     save_state,
 )
@@ -57,6 +54,7 @@ class Run:
     """Everything that outlives one update.
 
     Attributes:
+        position: What it has read so far.
         changes: Earlier changes of versions or hardware, as in a state's record.
         change: What has changed since the checkpoint or state that it continues from.
     """
@@ -68,14 +66,17 @@ class Run:
     model: PreTrainedModel
     optimizer: Optimizer
     divided: DividedModel | None
-    ledger: Ledger
     log: MetricsLog
     parent: str | None
-    step: int
-    rows_sha256: str
+    position: Position
     seconds: float
     changes: tuple[str, ...] = ()
     change: str = ""
+
+    @property
+    def step(self) -> int:
+        """Updates that are done."""
+        return self.position.step
 
     def enter(self, phase: PlacedPhase) -> None:
         """Prepare for a phase, at its first or any later update.
@@ -108,16 +109,6 @@ class Run:
             self.seconds += step.seconds
             self.log.write(TrainingLine(**step.record))
         return fault
-
-    @property
-    def position(self) -> Position:
-        """What the run has read so far."""
-        return Position(self.step, self.rows_sha256, self.ledger.entries())
-
-    def go_back(self, position: Position) -> None:
-        """Forget what was read since; the weights must be those of that position already."""
-        self.step, self.rows_sha256 = position.step, position.rows_sha256
-        self.ledger = Ledger(position.ledger)
 
     def watch(
         self,
@@ -152,7 +143,7 @@ class Run:
             self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
-        self.log.write(HeldoutLine(step=self.step, tokens=self.ledger.tokens, heldout=losses))
+        self.log.write(HeldoutLine(step=self.step, tokens=self.position.tokens, heldout=losses))
 
     def save(self, folder: Path) -> None:
         """Write the current state, whole, from the first rank.
@@ -192,8 +183,8 @@ class Run:
             ground=asdict(self.lineage.fingerprint),
             heldout=heldout[-1]["heldout"] if heldout else {},
             heldout_sha256=self.data.heldout.content_hash,
-            rows_sha256=self.rows_sha256,
-            ledger=self.ledger.entries(),
+            rows_sha256=self.position.rows_sha256,
+            ledger=self.position.ledger,
             seconds=self.seconds,
             environment=environment(),
             compute=self.compute.model_dump(mode="json"),
@@ -256,7 +247,7 @@ def resume_or_start(
             progress.verify(latest)
         snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
         model = _saved_model(folder, snapshot)
-    lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
+    lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
     source = data.pretrained.identity if data.pretrained and step == 0 else None
@@ -274,7 +265,13 @@ def resume_or_start(
         recompute_activations(model)
     if compute.compile:
         compile_layers(model)
-    record = None if snapshot is None else snapshot.record
+    record, position, change = None, Position(), ""
+    if snapshot is not None:
+        record = snapshot.record
+        position = Position(step, record.rows_sha256, record.ledger)
+        settings = compute.model_dump(mode="json")
+        if changed := changed_settings(record.environment, record.compute, settings):
+            change = f"step {step}: {changed}"
     run = Run(
         lineage=lineage,
         data=data,
@@ -283,23 +280,15 @@ def resume_or_start(
         model=model.train(),
         optimizer=optimizer,
         divided=divided,
-        ledger=Ledger(() if record is None else record.ledger),
         log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
-        step=step,
-        rows_sha256=hashlib.sha256(b"").hexdigest() if record is None else record.rows_sha256,
+        position=position,
         seconds=0.0 if record is None or latest is None else record.seconds,
         changes=() if record is None else record.changes,
-        change="" if record is None else _change(record, compute),
+        change=change,
     )
     run.require_agreement()
     return run
-
-
-def _change(record: StateRecord, compute: ComputeConfig) -> str:
-    """Describe what has changed since a record was written and can change numbers."""
-    changed = changed_settings(record.environment, record.compute, compute.model_dump(mode="json"))
-    return changed and f"step {record.step}: {changed}"
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:

@@ -164,7 +164,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
 def _check(snapshot: Snapshot) -> None:
     """Raise a ValueError if the parts of a state do not fit together."""
     bytes.fromhex(snapshot.record.rows_sha256)
-    if not all(isinstance(json.loads(line), dict) for line in metrics_lines(snapshot.metrics)):
+    if not all(isinstance(json.loads(line), dict) for line in snapshot.metrics.splitlines()):
         raise ValueError("metrics.jsonl: a line is no JSON object")
     for name, tensor in snapshot.moments.items():
         weight, _, key = name.rpartition(".")
@@ -286,11 +286,3 @@ class Checkpoints:
     def clear(self) -> None:
         """Delete all checkpoints of the finished segment."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def metrics_lines(text: str) -> list[str]:
-    """Split the content of `metrics.jsonl`, and check that every line is complete."""
-    lines = text.splitlines()
-    for line in lines:
-        json.loads(line)
-    return lines

@@ -11,7 +11,7 @@ import pytest
 from parsl.executors.high_throughput.errors import CommandClientTimeoutError, ManagerLost
 from parsl.jobs.states import JobStatus
 
-from biphasic.errors import ConfigError, LockHeldError
+from biphasic.errors import ConfigError, LockHeldError, StoppedError
 from biphasic.execution.cluster import engine, providers
 from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
@@ -236,8 +236,8 @@ def test_a_second_interrupt_does_not_leave_blocks(lone, monkeypatch):
 
 def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
     (tmp_path / "stop").touch()
-    outcome = run_job(Request("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
-    assert (outcome["event"], outcome["is_drained"]) == ("stopped", False)
+    error = run_job(Request("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
+    assert isinstance(error, StoppedError)
 
 
 def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):

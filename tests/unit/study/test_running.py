@@ -11,7 +11,6 @@ from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_tex
 from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
-    Requests,
     forget_requests,
     read_requests,
     write_request,
@@ -87,21 +86,21 @@ def test_gpus_that_were_given_to_this_process_keep_their_names(monkeypatch):
 
 
 def test_requests_are_read_once(tmp_path):
-    assert read_requests(tmp_path) == Requests()
-    write_request(tmp_path, Request(kind="retry", jobs=("a",)))
-    write_request(tmp_path, Request(kind="retry", jobs=("b",)))
-    found = read_requests(tmp_path)
-    assert sorted(found.retries) == ["a", "b"]
-    assert read_requests(tmp_path) == Requests()
+    assert read_requests(tmp_path) == []
     write_request(tmp_path, Request(kind="retry", jobs=("a",)))
     write_request(tmp_path, Request(kind="retry"))
-    assert read_requests(tmp_path) == Requests(retries=())
+    found = read_requests(tmp_path)
+    assert sorted((request.kind, request.jobs) for request in found) == [
+        ("retry", ()),
+        ("retry", ("a",)),
+    ]
+    assert read_requests(tmp_path) == []
     write_request(tmp_path, Request(kind="cancel"))
     (tmp_path / "requests" / "other.json").write_text('{"kind": "explode"}')
-    assert read_requests(tmp_path) == Requests(is_cancelled=True)
+    assert read_requests(tmp_path) == [Request(kind="cancel")]
     write_request(tmp_path, Request(kind="cancel"))
     forget_requests(tmp_path)
-    assert read_requests(tmp_path) == Requests()
+    assert read_requests(tmp_path) == []
 
 
 def watched(items, folder, *, num_segments=1, num_slots=1):

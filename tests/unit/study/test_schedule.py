@@ -9,7 +9,7 @@ from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.graph import dependents, longest_paths, with_dependents
 from biphasic.execution.job import JobFailedError, RequeuedError
-from biphasic.execution.requests import Requests
+from biphasic.execution.requests import Request
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 
 
@@ -189,13 +189,14 @@ def test_a_job_of_several_slots_is_not_overtaken_for_ever():
 
 def test_a_request_cancels():
     executor = FakeExecutor()
-    seen = iter([Requests(), Requests(is_cancelled=True)])
+    seen = iter([[], [Request(kind="cancel")]])
     outcome, _ = run(TREE, executor, read_requests=lambda: next(seen))
     assert outcome.is_stopped
     assert len(executor.submitted) < 5
 
 
-def test_a_request_retries_failed_jobs():
+@pytest.mark.parametrize("jobs", [("trunk", "unknown"), ()])
+def test_a_request_retries_failed_jobs(jobs):
     class Patient(FakeExecutor):
         waits = 0
 
@@ -215,8 +216,8 @@ def test_a_request_retries_failed_jobs():
     def ask():
         if "failed trunk" in notes.lines and not asked:
             asked.append(True)
-            return Requests(retries=("trunk", "unknown"))
-        return Requests()
+            return [Request(kind="retry", jobs=jobs)]
+        return []
 
     policy = RetryPolicy(tries=3, delay_seconds=0.001)
     outcome = Scheduler(TREE, executor, policy=policy, watcher=notes, read_requests=ask).run()

@@ -255,11 +255,10 @@ class Runner:
                     # As one that has just begun.
                     forget_requests(self._folder)
                     self._forgets = False
-                requests = read_requests(self._folder)
-                if requests.retries is not None:
-                    self.heard.append(requests.retries)
-                if requests.is_cancelled:
-                    return
+                for request in read_requests(self._folder):
+                    if request.kind == "cancel":
+                        return
+                    self.heard.append(request.jobs)
                 time.sleep(0.01)
 
     def ended(self) -> bool:

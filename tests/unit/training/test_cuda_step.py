@@ -22,12 +22,12 @@ from biphasic.distributed import ALONE
 from biphasic.model.compute import attention
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.pending import Position
 
 CUDA = torch.device("cuda:0")
 LIBRARY = Path(torch.__file__).parent / "lib/libc10.so"
@@ -67,11 +67,9 @@ def fake_run(recipe, data, *, device: torch.device) -> Run:
         model=model.train(),
         optimizer=Optimizer(weights, **recipe.optimizer.model_dump()),
         divided=None,
-        ledger=Ledger(),
         log=MetricsLog([], None, next_step=1),
         parent=None,
-        step=0,
-        rows_sha256="",
+        position=Position(),
         seconds=0.0,
     )
     run.enter(recipe.phase_at(0))

@@ -13,6 +13,7 @@ from biphasic.files import read_json, verify_folder
 from biphasic.study.plan.expansion import expand
 from biphasic.training import loop
 from biphasic.training.lineage import Lineage
+from biphasic.training.step.input import StepRows
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def test_a_fault_is_described(tmp_path, training_data, make_recipe, monkeypatch,
     manifest = verify_folder((folder / origin["folder"]).resolve(), remedy="")
     assert manifest["identity"] == lineage.identities[5]
     rows = fault["rows"]
-    batch = loop.StepRows(recipe, training_data).batch(5)
+    batch = StepRows(recipe, training_data).batch(5)
     assert rows["sha256"] == batch.sha256().hex()
     pieces = [piece for row in rows["pieces"] for piece in row.split()]
     assert len(rows["pieces"]) == 4
@@ -96,13 +97,21 @@ def test_running_again_reproduces_a_fault_from_the_weights_before_it(
 def test_neither_loss_nor_gradient_may_be_not_finite(
     tmp_path, training_data, make_recipe, monkeypatch, how, what, again
 ):
+    """Losses are read at steps 3 and 6, to save them, so an update runs after the bad one."""
     recipe = make_recipe({**CLM, "steps": 6})
-    poison(monkeypatch, recipe, training_data, 2, how=how)
-    clean = train(make_recipe({**CLM, "steps": 2}), training_data, tmp_path / "clean")
-    with pytest.raises(DivergedError, match=f"step 2: the {what} is not finite"):
-        train(recipe, training_data, tmp_path, read_back_every=100)
-    (last,) = tmp_path.glob("progress/*/step-*")
+    poison(monkeypatch, recipe, training_data, 4, how=how)
+    clean = train(make_recipe({**CLM, "steps": 4}), training_data, tmp_path / "clean")
+    with pytest.raises(DivergedError, match=f"step 4: the {what} is not finite; lower"):
+        train(
+            recipe, training_data, tmp_path, options={"checkpoint_every": 3}, read_back_every=100,
+        )  # fmt: skip
+    assert not (tmp_path / "states").exists()
+    _, last = sorted(tmp_path.glob("progress/*/step-*"))
+    assert last.name == "step-00000004"
     assert all((last / name).read_bytes() == (clean / name).read_bytes() for name in FILES)
+    kept, wanted = (read_json(folder / "state.json") for folder in (last, clean))
+    assert all(kept[key] == wanted[key] for key in ("identity", "step", "rows_sha256", "ledger"))
+    assert [line["step"] for line in metrics(last)] == [1, 2, 3, 4]
     _, fault = fault_of(tmp_path)
     loss, norm_is_finite = again
     assert fault["loss"] == fault["again"]["loss"]

@@ -17,13 +17,7 @@ from biphasic.training.step.passes import summed_loss
 
 
 def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4) -> HeldoutLoss:
-    return HeldoutLoss(
-        data.heldout,
-        max_seqlen=max_seqlen,
-        rows_per_batch=rows_per_batch,
-        special_ids=data.tokenizer.special_ids,
-        vocabulary=data.vocabulary,
-    )
+    return HeldoutLoss(data, max_seqlen=max_seqlen, rows_per_batch=rows_per_batch)
 
 
 @pytest.fixture

@@ -25,13 +25,16 @@ class FakeProcess:
         self.held = self.in_use
 
 
-def bound_over(process: FakeProcess, *, floor_bytes: int, settling_calls: int) -> ResidentBound:
-    return ResidentBound(
+def bounded(*, in_use: int, settling_calls: int) -> tuple[FakeProcess, ResidentBound]:
+    """Return a process and its bound, with a floor of 10 bytes."""
+    process = FakeProcess(in_use)
+    bound = ResidentBound(
         read_bytes=lambda: process.held,
         release=process.release,
-        floor_bytes=floor_bytes,
+        floor_bytes=10,
         settling_calls=settling_calls,
     )
+    return process, bound
 
 
 def run_python(script: str) -> str:
@@ -45,25 +48,18 @@ def run_python(script: str) -> str:
     return done.stdout
 
 
-def test_nothing_is_released_up_to_the_floor():
-    process = FakeProcess(in_use=1)
-    bound = bound_over(process, floor_bytes=10, settling_calls=2)
+def test_what_exceeds_the_floor_is_released_and_counted():
+    process, bound = bounded(in_use=4, settling_calls=2)
     process.held = 10
     assert bound.check() == 0
     assert process.releases == 0
-
-
-def test_what_exceeds_the_floor_is_released_and_counted():
-    process = FakeProcess(in_use=4)
-    bound = bound_over(process, floor_bytes=10, settling_calls=2)
     process.held = 11
     assert bound.check() == 7
     assert process.held == 4
 
 
 def test_work_that_needs_more_than_the_floor_is_not_released_at_every_step():
-    process = FakeProcess(in_use=4)
-    bound = bound_over(process, floor_bytes=10, settling_calls=3)
+    process, bound = bounded(in_use=4, settling_calls=3)
     for _ in range(300):  # each step brings memory back to 40 at once
         process.held = 40
         bound.check()
@@ -72,8 +68,7 @@ def test_work_that_needs_more_than_the_floor_is_not_released_at_every_step():
 
 
 def test_creeping_growth_stays_bounded_by_the_need():
-    process = FakeProcess(in_use=20)
-    bound = bound_over(process, floor_bytes=10, settling_calls=4)
+    process, bound = bounded(in_use=20, settling_calls=4)
     highest = 0
     for _ in range(1000):
         process.held = max(process.held, 30) + 1  # 30 per step, and a leak of 1
@@ -85,8 +80,7 @@ def test_creeping_growth_stays_bounded_by_the_need():
 
 
 def test_the_need_is_measured_again_after_each_release():
-    process = FakeProcess(in_use=4)
-    bound = bound_over(process, floor_bytes=10, settling_calls=1)
+    process, bound = bounded(in_use=4, settling_calls=1)
     for held in (100, 100, 151):  # release, settle at 100, exceed 150
         process.held = held
         bound.check()
@@ -155,11 +149,7 @@ def test_elsewhere_nothing_happens(monkeypatch, reason):
         monkeypatch.setattr(memory, "_glibc_version", lambda: None)
     else:
         monkeypatch.setattr(memory, "_preloaded_allocator", lambda: True)
-    memory.tune_allocator.cache_clear()
-    memory._process_bound.cache_clear()
-    try:
-        assert memory.tune_allocator() == ()
-        assert memory.release_excess() == 0
-    finally:
-        memory.tune_allocator.cache_clear()
-        memory._process_bound.cache_clear()
+    monkeypatch.setattr(memory, "tune_allocator", memory.tune_allocator.__wrapped__)
+    monkeypatch.setattr(memory, "_process_bound", memory._process_bound.__wrapped__)
+    assert memory.tune_allocator() == ()
+    assert memory.release_excess() == 0

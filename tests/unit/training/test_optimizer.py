@@ -34,6 +34,17 @@ def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
+def everything(weights: MasterWeights, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Copy all that an update may change."""
+    working = {f"working {name}": weight for name, weight in weights.working.items()}
+    return copies({**weights.masters, **working, **optimizer.state_tensors()})
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def single(value: float, dtype: torch.dtype) -> tuple[nn.Parameter, MasterWeights]:
     """One weight, and its fp32 master."""
     master = torch.full((1, 1), value)
@@ -242,21 +253,14 @@ def test_non_finite_gradient_changes_nothing(poison, precision):
     _, weights = model_of(precision)
     optimizer = Optimizer(weights, **SETTINGS)
     step(optimizer, weights, 1e-3)
-    masters, working = copies(weights.masters), copies(weights.working)
-    moments = copies(optimizer.state_tensors())
+    kept = everything(weights, optimizer)
     for parameter in weights.working.values():
         parameter.grad = torch.zeros_like(parameter)
     next(iter(weights.working.values())).grad[0, 0] = poison
     weights.gather_gradients()
     with pytest.raises(TrainingError, match="the gradient is not finite; lower the learning rate"):
         optimizer.step(1e-3)
-    for kept, now in (
-        (masters, weights.masters),
-        (working, weights.working),
-        (moments, optimizer.state_tensors()),
-    ):
-        assert kept.keys() == now.keys()
-        assert all(torch.equal(kept[name], now[name]) for name in kept)
+    assert_equal(everything(weights, optimizer), kept)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
@@ -265,15 +269,13 @@ def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
     _, weights = model_of("bf16")
     optimizer = Optimizer(weights, **SETTINGS)
     step(optimizer, weights, 1e-3)
-    kept = [copies(each) for each in (weights.masters, weights.working, optimizer.state_tensors())]
+    kept = everything(weights, optimizer)
     for value in (loss, 2.5, 2.5):
         for parameter in weights.working.values():
             parameter.grad = torch.ones_like(parameter)
         weights.gather_gradients()
         assert optimizer.update(1e-3, loss=torch.tensor(value)).isfinite()
-    now = [weights.masters, weights.working, optimizer.state_tensors()]
-    for one, other in zip(kept, now, strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_equal(everything(weights, optimizer), kept)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -294,8 +296,7 @@ def test_moments_survive_a_round_trip_bitwise(precision):
     resumed.load_state_tensors(copies(moments))
     step(optimizer, weights, 3e-3)
     step(resumed, other_weights, 3e-3)
-    for name, master in weights.masters.items():
-        assert torch.equal(master, other_weights.masters[name])
+    assert_equal(weights.masters, other_weights.masters)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])

@@ -10,7 +10,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def step(number: int, loss: float = 2.5, norm: float = 0.5, tokens: int = 100) -> PendingStep:
-    before = Position(number - 1, "", ())
+    before = Position(number - 1)
     return PendingStep(before, {"step": number}, torch.tensor(loss), torch.tensor(norm), tokens)
 
 

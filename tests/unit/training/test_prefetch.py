@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from biphasic.training.step.prefetch import prefetched
+from biphasic.training.background import prefetched
 
 
 class Killed(BaseException):

@@ -1,7 +1,9 @@
 """States on disk: complete or invisible, checked on load."""
 
+import dataclasses
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,10 +22,10 @@ from biphasic.training.state import (
     Checkpoints,
     Snapshot,
     load_state,
-    metrics_lines,
     save_state,
     save_tensors,
 )
+from mini_study import flip, truncate
 
 IDENTITY = "ab" * 32
 FILES = [
@@ -125,17 +127,10 @@ class TestTokenizer:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("harm", [flip, truncate, Path.unlink])
 def test_damage_is_named_with_its_remedy(folder, name, harm):
     path = folder / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    if harm == "flip":
-        path.write_bytes(bytes(content))
-    elif harm == "truncate":
-        path.write_bytes(bytes(content[:-3]))
-    else:
-        path.unlink()
+    harm(path)
     with pytest.raises(CheckpointError) as caught:
         load_state(folder, identity=IDENTITY)
     assert str(caught.value).startswith(f"{path}: ")
@@ -145,51 +140,33 @@ def test_damage_is_named_with_its_remedy(folder, name, harm):
 def test_another_state_is_refused(folder):
     with pytest.raises(CheckpointError, match="holds state abababababab, not cdcdcdcdcdcd; delete"):
         load_state(folder, identity="cd" * 32)
-
-
-def test_manifest_without_identity_is_refused(folder):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace('"identity"', '"idfntity"'))
-    with pytest.raises(CheckpointError, match=r"delete the folder and run again"):
+    with pytest.raises(CheckpointError, match="delete the folder and run again"):
         load_state(folder, identity=IDENTITY)
 
 
 def test_a_full_disk_is_reported_as_a_system_error(tmp_path, monkeypatch):
-    def full(*_):
-        raise SafetensorError('I/O error: No space left on device (os error 28) at path "/x"')
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    errors = ['I/O error: No space left on device (os error 28) at path "/x"', "invalid shape"]
+    write = Mock(side_effect=map(SafetensorError, errors))
+    monkeypatch.setattr("safetensors.torch.save_file", write)
     with pytest.raises(OSError, match="No space left on device") as caught:
         save_tensors({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     assert os_error_text(caught.value) == (
         f"{tmp_path}/model.safetensors: No space left on device; free space ('biphasic study "
         "clean' helps) and run again"
     )
-
-
-def test_errors_of_the_library_are_unchanged(tmp_path, monkeypatch):
-    def broken(*_):
-        raise SafetensorError("invalid shape")
-
-    monkeypatch.setattr("safetensors.torch.save_file", broken)
-    with pytest.raises(SafetensorError, match="invalid shape"):
-        save_tensors({"a": torch.zeros(1)}, tmp_path / "x")
+    with pytest.raises(SafetensorError, match="invalid shape"):  # other errors are unchanged
+        save_tensors({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize(
     "victim", ["safetensors.torch.save_file", "biphasic.training.state.write_json"]
 )
 def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, victim):
-    calls = []
-
-    def crash(*arguments: object, **_: object) -> None:
-        calls.append(arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(victim, crash)
+    monkeypatch.setattr(victim, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         save_state(tmp_path / "s", snapshot(), config={}, tokenizer=tokenizer)
-    assert calls
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,24 +175,17 @@ def save_at(progress: Checkpoints, step: int, tokenizer) -> None:
 
 
 def test_progress_finds_the_newest_complete_checkpoint(tmp_path, tokenizer):
-    folder = tmp_path / "progress"
-    assert Checkpoints(folder).latest_step() is None
+    progress = Checkpoints(tmp_path / "progress")
+    assert progress.latest_step() is None
     for step in (2, 10):
-        save_at(Checkpoints(folder), step, tokenizer)
-    progress = Checkpoints(folder)
+        save_at(progress, step, tokenizer)
     assert progress.latest_step() == 10
     (progress.path(10) / "manifest.json").unlink()
     assert progress.latest_step() == 2
-
-
-def test_half_written_checkpoint_is_invisible_and_swept_away(tmp_path, tokenizer):
-    folder = tmp_path / "progress"
-    save_at(Checkpoints(folder), 2, tokenizer)
     # What a kill in the middle of `save_state` leaves behind.
-    half = folder / ".partial-step-00000004-1234abcd"
+    half = progress.path(2).with_name(".partial-step-00000004-1234abcd")
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
-    progress = Checkpoints(folder)
     assert progress.latest_step() == 2
     progress.remove_partials()
     assert not half.exists()
@@ -263,23 +233,18 @@ def test_a_damaged_checkpoint_names_the_intact_one_before_it(tmp_path, tokenizer
     )
 
 
-def flip(path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):
     save_at(Checkpoints.of(tmp_path, IDENTITY, start=3), 4, tokenizer)
     assert Checkpoints.of(tmp_path, IDENTITY, start=0).latest_step() is None
     assert Checkpoints.of(tmp_path, "cd" * 32, start=3).latest_step() is None
 
 
-def test_metrics_lines():
-    assert metrics_lines('{"a": 1}\n{"b": 2}\n') == ['{"a": 1}', '{"b": 2}']
-    assert metrics_lines("") == []
-    with pytest.raises(json.JSONDecodeError):
-        metrics_lines('{"a": 1}\n{"b"')
+@pytest.mark.parametrize("metrics", ['{"a": 1}\n{"b"', '{"a": 1}\n[2]\n'])
+def test_incomplete_lines_of_metrics_are_refused(tmp_path, tokenizer, metrics):
+    content = dataclasses.replace(snapshot(), metrics=metrics)
+    save_state(tmp_path / "s", content, config={}, tokenizer=tokenizer)
+    with pytest.raises(CheckpointError, match=r"damaged .*; delete the folder and run again"):
+        load_state(tmp_path / "s", identity=IDENTITY)
 
 
 def test_folders_beside_checkpoints_are_left_alone(tmp_path):

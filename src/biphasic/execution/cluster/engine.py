@@ -38,7 +38,7 @@ from biphasic.execution.cluster.providers import (
 )
 from biphasic.execution.cluster.site import Site, reachable_address
 from biphasic.execution.job import ExecutorError
-from biphasic.execution.nodes import Nodes
+from biphasic.execution.slots import Nodes
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")

@@ -16,13 +16,12 @@ from pathlib import Path
 from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
 
-from biphasic.errors import BiphasicError, LockHeldError, StoppedError
+from biphasic.errors import BiphasicError
 from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine
 from biphasic.execution.cluster.providers import cancel_blocks
 from biphasic.execution.cluster.remote import (
     RUNNING,
     STOP,
-    Outcome,
     RemoteProgress,
     Request,
     run_job,
@@ -36,7 +35,7 @@ from biphasic.execution.job import (
     Progress,
     RequeuedError,
 )
-from biphasic.execution.nodes import Nodes
+from biphasic.execution.slots import Nodes
 from biphasic.execution.worker_process import STOP_SECONDS
 from biphasic.files import write_text
 
@@ -174,16 +173,15 @@ class ClusterExecutor:
             group_nodes=self._group_nodes,
         )
 
-    def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
+    def _settle(self, running: _Running, submitted: Future[BiphasicError | None]) -> None:
         """Pass on the outcome of a job; called from Parsl's thread."""
         failure = submitted.exception()
         if failure is None:
-            error = _error(submitted.result())
+            error = submitted.result()
         elif isinstance(failure, ManagerLost) and running.seen:
             error = self._lost(running.seen)
         else:  # Parsl could not run it
-            message = f"{type(failure).__name__}: {failure}"
-            error = JobFailedError(message, is_final=False, log=None)
+            error = JobFailedError(f"{type(failure).__name__}: {failure}")
         self._end(running, error)
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
@@ -241,7 +239,7 @@ class ClusterExecutor:
         self._first[seen.job] = seen.first
         if seen.first > before:
             return RequeuedError(message)
-        return JobFailedError(message, is_final=False, log=None)
+        return JobFailedError(message)
 
     def _forget_progress(self, job: str) -> None:
         """Delete the file of a try that has ended: the next one may be on another block."""
@@ -325,26 +323,6 @@ class ClusterExecutor:
         self._ids = ids
         path = self._folder / _FOLDER / _BLOCKS
         write_text(path, json.dumps([*self._left, *ids]), is_flushed=False)
-
-
-def _error(outcome: Outcome) -> BiphasicError | None:
-    """Return the error that an outcome describes."""
-    kind = outcome["event"]
-    if kind == "finished":
-        return None
-    message = outcome["error"]
-    if kind == "taken":
-        return LockHeldError(message, outcome["owner"])
-    if kind == "stopped":
-        if outcome["is_drained"]:
-            return RequeuedError("its block reached the time limit; it resumes in another one")
-        return StoppedError(message)
-    return JobFailedError(
-        message,
-        is_final=outcome["is_final"],
-        log=None if outcome["log"] is None else Path(outcome["log"]),
-        divergence=outcome["divergence"],
-    )
 
 
 def _read(path: Path) -> RemoteProgress | None:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import Config
-from biphasic.errors import LockHeldError, StoppedError
-from biphasic.execution.job import JobFailedError, Progress
-from biphasic.execution.nodes import Nodes
-from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.errors import BiphasicError, LockHeldError, StoppedError
+from biphasic.execution.job import JobFailedError, Progress, RequeuedError
+from biphasic.execution.slots import Nodes
+from biphasic.execution.worker_process import WorkerProcess
 from biphasic.files import write_text
 
 BLOCK_END = "BIPHASIC_BLOCK_END"
@@ -31,8 +31,6 @@ STOP = "stop"
 RUNNING = "running"
 """Folder of a run with a file for each job that runs."""
 _LOOK_SECONDS = 1.0
-
-Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,33 +72,23 @@ class RemoteProgress(Config):
     text: str = ""
 
 
-def run_job(request: Request) -> Outcome:
-    """Run a job; return the event that describes its outcome."""
+def run_job(request: Request) -> BiphasicError | None:
+    """Run a job; return the error that ended it, which Parsl pickles, or None."""
     if (request.run / STOP).exists():  # it waited for this process
-        return {
-            "event": "stopped",
-            "error": "not started: the study was stopped",
-            "is_drained": False,
-        }
+        return StoppedError("not started: the study was stopped")
     worker = _worker(request)
     with closing(_Attendant(request, worker)) as attendant:
         try:
             worker.run(request.job, attendant.note, environment=request.nodes.environment())
-        except LockHeldError as error:
-            return {"event": "taken", "error": str(error), "owner": error.owner}
         except StoppedError as error:
-            worker.end(within_seconds=STOP_SECONDS)
+            worker.end()
             worker.close()
-            return {"event": "stopped", "error": str(error), "is_drained": attendant.is_drained}
-        except JobFailedError as error:
-            return {
-                "event": "failed",
-                "error": str(error),
-                "is_final": error.is_final,
-                "log": None if error.log is None else str(error.log),
-                "divergence": error.divergence,
-            }
-    return {"event": "finished"}
+            if attendant.is_drained:
+                return RequeuedError("its block reached the time limit; it resumes in another one")
+            return error
+        except (LockHeldError, JobFailedError) as error:
+            return error
+    return None
 
 
 def describe_node(_: None) -> dict[str, Any]:

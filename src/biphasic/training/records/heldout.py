@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from biphasic.data.corpus import Corpus
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.data import TrainingData
 from biphasic.training.step.passes import Pass, summed_loss
 
 HeldoutObjective = Literal["clm", "mlm"]
@@ -33,24 +32,16 @@ HELDOUT_SEED = 0
 class HeldoutLoss:
     """A fixed sample of the held-out corpus."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        *,
-        max_seqlen: int,
-        rows_per_batch: int,
-        special_ids: dict[str, int],
-        vocabulary: Vocabulary,
-    ) -> None:
+    def __init__(self, data: TrainingData, *, max_seqlen: int, rows_per_batch: int) -> None:
         """Read the sample: the first rows of the corpus's plan, at most one epoch."""
+        corpus = data.heldout
         tokens = min(HELDOUT_TOKENS, corpus.num_tokens)
         num_batches = max(tokens // (max_seqlen * rows_per_batch), 1)
         shape = BatchShape(max_seqlen, rows_per_batch, num_batches)
-        reader = RowReader(
-            corpus, RowPlan(corpus.lengths, [shape], data_seed=HELDOUT_SEED), special_ids
-        )
+        plan = RowPlan(corpus.lengths, [shape], data_seed=HELDOUT_SEED)
+        reader = RowReader(corpus, plan, data.tokenizer.special_ids)
         self._batches: list[RowBatch] = [reader.batch(step) for step in range(num_batches)]
-        self._vocabulary = vocabulary
+        self._vocabulary = data.vocabulary
 
     @torch.no_grad()  # not inference mode: weights gathered in it could not be trained
     def evaluate(

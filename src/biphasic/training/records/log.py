@@ -1,14 +1,23 @@
-"""A run's metrics: one JSON object per line; TensorBoard and Weights & Biases are views of it."""
+"""A run's metrics: one JSON object per line; TensorBoard and Weights & Biases are views of it.
+
+Weights & Biases is off by default. `BIPHASIC_WANDB` names the project; child processes inherit it.
+It is offline unless `WANDB_MODE` says otherwise; wandb's other variables have their usual meaning.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
+from biphasic.errors import ConfigError
 from biphasic.records import HeldoutLine, TrainingLine
-from biphasic.training.records.wandb_view import wandb_view
+
+PROJECT = "BIPHASIC_WANDB"
 
 
 class MetricsLog:
@@ -19,15 +28,17 @@ class MetricsLog:
     """
 
     def __init__(self, lines: list[str], tensorboard: Path | None, *, next_step: int) -> None:
-        """Continue after `lines`.
+        """Continue after `lines`; without a folder for TensorBoard there are no views.
 
         Events of `next_step` and later are replaced.
         """
         self.lines = list(lines)
         self._writer = self._wandb = None
         if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - plans need no torch
+
             self._writer = SummaryWriter(str(tensorboard), purge_step=next_step)
-            self._wandb = wandb_view(tensorboard)
+            self._wandb = _wandb_run(tensorboard)
 
     def write(self, line: TrainingLine | HeldoutLine) -> None:
         """Append a line."""
@@ -37,7 +48,7 @@ class MetricsLog:
             for name, value in scalars.items():
                 self._writer.add_scalar(name, value, line.step)
         if self._wandb:
-            self._wandb.write(scalars, line.step)
+            self._wandb.log(scalars, step=line.step)
 
     def text(self) -> str:
         """Return all lines as a file's content."""
@@ -45,9 +56,54 @@ class MetricsLog:
 
     def close(self) -> None:
         """Flush the views."""
-        for view in (self._writer, self._wandb):
-            if view:
-                view.close()
+        if self._writer:
+            self._writer.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+@contextmanager
+def viewed_in_wandb(project: str | None) -> Iterator[None]:
+    """Log the runs of a block to a project; None leaves it to the environment.
+
+    Raises:
+        ConfigError: wandb is not installed.
+    """
+    before = os.environ.get(PROJECT)
+    if project is not None:
+        os.environ[PROJECT] = project
+    try:
+        if os.environ.get(PROJECT):
+            _wandb()  # fail before any work
+        yield
+    finally:
+        if project is not None:
+            os.environ.pop(PROJECT)
+            if before is not None:
+                os.environ[PROJECT] = before
+
+
+def _wandb_run(folder: Path) -> Any:
+    """Start a run named after a folder of event files; None if no project is named."""
+    project = os.environ.get(PROJECT)
+    if not project:
+        return None
+    return _wandb().init(
+        project=project,
+        name=folder.name,
+        dir=str(folder.parents[1]),
+        mode=os.environ.get("WANDB_MODE", "offline"),
+    )
+
+
+def _wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ImportError:
+        raise ConfigError(
+            "wandb: Weights & Biases is not installed; install it with "
+            "python -m pip install 'biphasic[wandb]'"
+        ) from None
 
 
 def _scalars(line: TrainingLine | HeldoutLine) -> dict[str, float]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
+from transformers import PreTrainedModel
 
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.distributed import ALONE, ProcessGroup
-from biphasic.model.shape import ModelShape
-from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.model.compute.forward import first_position
+from biphasic.model.matrices import model_shape
+from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
@@ -85,23 +86,21 @@ class StepInputs:
     def __init__(
         self,
         recipe: Recipe,
-        rows: StepRows,
-        vocabulary: Vocabulary,
+        data: TrainingData,
+        model: PreTrainedModel,
         *,
-        shape: ModelShape,
-        first_position: int,
-        device: torch.device,
         compute: ComputeConfig,
         ranks: ProcessGroup = ALONE,
     ) -> None:
         """Check that passes can hold the rows of every phase and of held-out text.
 
         Raises:
-            ConfigError: A pass cannot hold a row.
+            ConfigError: A pass cannot hold a row, or rows have no room for text.
         """
-        self._recipe, self._rows, self._vocabulary = recipe, rows, vocabulary
-        self._shape, self._first_position = shape, first_position
-        self._pins, self._compute, self._ranks = device.type == "cuda", compute, ranks
+        self._recipe, self._compute, self._ranks = recipe, compute, ranks
+        self._rows, self._vocabulary = StepRows(recipe, data), data.vocabulary
+        self._shape, self._first_position = model_shape(model), first_position(model)
+        self._pins = model.device.type == "cuda"
         # Held-out rows have the recipe's length, whatever its phases set.
         for length in (
             recipe.max_seqlen,

@@ -8,6 +8,7 @@ finite, and all later ones, so the weights are then those before that update.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from dataclasses import dataclass
@@ -21,11 +22,16 @@ from biphasic.records import LedgerEntry
 
 @dataclass(frozen=True)
 class Position:
-    """What a run had read before an update: number, rows and costs of earlier updates."""
+    """What a run has read: number, rows and costs of its updates so far."""
 
-    step: int
-    rows_sha256: str
-    ledger: tuple[LedgerEntry, ...]
+    step: int = 0
+    rows_sha256: str = hashlib.sha256(b"").hexdigest()
+    ledger: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read in all phases."""
+        return sum(entry.tokens for entry in self.ledger)
 
 
 @dataclass(frozen=True)
@@ -94,13 +100,11 @@ class PendingSteps:
         values = torch.stack([scalar.float() for scalar in scalars]).tolist()  # one transfer
         seconds = time.monotonic() - self._began
         speed = sum(step.num_tokens for step in self._steps) / seconds
-        losses, norms = values[::2], values[1::2]
-        read = [
+        steps, self._steps = self._steps, []
+        return [
             _measured(step, loss, norm, speed)
-            for step, loss, norm in zip(self._steps, losses, norms, strict=True)
+            for step, loss, norm in zip(steps, values[::2], values[1::2], strict=True)
         ]
-        self._steps = []
-        return read
 
 
 def _measured(step: PendingStep, loss: float, norm: float, speed: float) -> MeasuredStep:
