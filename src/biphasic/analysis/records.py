@@ -52,6 +52,11 @@ class TrainedSegment:
     seconds: float
     environment: Mapping[str, object]
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of training; 0 if no time is known."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class ArmData:

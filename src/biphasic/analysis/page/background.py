@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from biphasic.analysis.records import Problem, StudyRecords
-from biphasic.analysis.tables.summary import finetunings, segment_rows
+from biphasic.analysis.tables.summary import finetunings, trained_segments
 from biphasic.analysis.text import amount, csv_text, duration, rate
 
 _KINDS = {
@@ -16,30 +15,14 @@ _KINDS = {
     "damaged": "Damaged",
     "mixed": "Inconsistent",
 }
-_MOST_PROBLEMS = 100
-"""Maximum problems of each kind on the page; `problems.csv` has all."""
 _MOST_STATES = 20
-
-
-@dataclass(frozen=True)
-class ProblemGroup:
-    """Problems of one kind; the page lists the first."""
-
-    title: str
-    number: int
-    texts: tuple[str, ...]
-
-    @property
-    def rest(self) -> int:
-        """Number of problems that are not listed."""
-        return self.number - len(self.texts)
 
 
 def facts(records: StudyRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page."""
-    segments = segment_rows(records)
+    segments = [segment for segment, _ in trained_segments(records)]
     results = finetunings(records)
-    seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
+    seconds = sum(part.seconds for part in segments) + sum(part.seconds for part in results)
     numbers = [
         (f"{len(records.arms):,}", "arms"),
         (f"{len(records.tasks):,}", "tasks"),
@@ -47,21 +30,16 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
         (f"{len(results):,}", "fine-tunings"),
     ]
     if segments:
-        numbers.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
+        numbers.append((amount(sum(part.tokens for part in segments)), "tokens trained"))
     return [*numbers, (duration(seconds), "compute time")]
 
 
-def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
-    """Group problems by kind; unknown kinds keep their own name."""
+def problem_groups(problems: Sequence[Problem]) -> dict[str, list[str]]:
+    """Return the texts of problems by the title of their kind; unknown kinds keep their name."""
     texts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for problem in problems:
         texts.setdefault(problem.kind, []).append(problem.text)
-    titles = {kind: _KINDS.get(kind, kind.capitalize()) for kind in texts}
-    return [
-        ProblemGroup(titles[kind], len(of_kind), tuple(of_kind[:_MOST_PROBLEMS]))
-        for kind, of_kind in texts.items()
-        if of_kind
-    ]
+    return {_KINDS.get(kind, kind.capitalize()): found for kind, found in texts.items() if found}
 
 
 def problems_csv(problems: Sequence[Problem]) -> str:

@@ -26,25 +26,22 @@ from biphasic.analysis.page.figures import (
     few_arms,
     page_styles,
 )
-from biphasic.analysis.page.matrix import (
-    comparison_tables,
-    cost_lines,
-    rate_rows,
-    score_rows,
-    segment_lines,
-)
-from biphasic.analysis.page.runs import Links, run_data
+from biphasic.analysis.page.matrix import comparison_tables, rate_rows, score_rows
+from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import seeds_note
+from biphasic.analysis.tables.sentences import number, probability
 from biphasic.analysis.tables.summary import (
+    cost_rows,
     cost_sentence,
     heldout_note,
     loss_sentences,
     rows_statement,
+    trained_segments,
 )
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
 
@@ -82,8 +79,8 @@ class Part:
     is_open: bool = False
 
 
-def render(records: StudyRecords, *, links: Links) -> str:
-    """Return the report as one HTML page."""
+def render(records: StudyRecords, *, store: str) -> str:
+    """Return the report as one HTML page; `store` is the link to the study's store."""
     table, scores = cells(records), within_budget(records, study_scores(records))
     recipes = by_recipe(scores)
     few = few_arms(records, recipes)
@@ -121,7 +118,6 @@ def render(records: StudyRecords, *, links: Links) -> str:
                 records,
                 table,
                 of_arms,
-                styles,
                 objectives=objectives,
                 clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear}
                 if recipes is scores
@@ -137,15 +133,19 @@ def render(records: StudyRecords, *, links: Links) -> str:
         rate_figures=arm_figures(rates_of_arms(few)),
         of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
-        rate_rows=list(rate_rows(records, table, styles)),
+        rate_rows=list(rate_rows(records, table)),
         rows_agree=agrees,
         rows_statement=statement,
-        cost_rows=cost_lines(records, styles),
-        segments=list(segment_lines(records)),
+        cost_rows=list(cost_rows(records)),
+        segments=trained_segments(records),
         problems=problem_groups(records.problems),
         provenance=provenance(records),
-        links=links,
-        data=run_data(records, table, sources, paper, links),
+        store=store,
+        styles=styles,
+        labels=recipes.labels,
+        number=number,
+        probability=probability,
+        data=run_data(records, table, sources, paper, store),
     )
 
 
