@@ -24,7 +24,6 @@ from biphasic.analysis.page.render import render
 from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_study
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
@@ -259,5 +258,5 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     assert [row.paper for row in card.rows] == [text, ""]
     assert card.rows[0].strip.reference == card.axis.place(expected.mean)
     assert paper_text(None) == ""
-    data = run_data(records, cells(records), [scores], values, store_link(path, store))
+    data = run_data(records, [scores], values, store_link(path, store))
     assert [cell.get("paper") for cell in data["cells"]] == [text, None]

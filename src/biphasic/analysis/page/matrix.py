@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from biphasic.analysis.page.cards import Card, CardRow
 from biphasic.analysis.page.evidence import Evidence
 from biphasic.analysis.records import ArmData, StudyRecords
-from biphasic.analysis.scores.runs import Cell
+from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.statistics.compare import ModelComparison
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import source_sentence
@@ -25,7 +25,6 @@ ScoreCell = tuple[CardRow, bool, str]
 
 def score_rows(
     records: StudyRecords,
-    table: Mapping[tuple[str, str], Cell],
     cards: Sequence[Card],
     *,
     objectives: Sequence[str],
@@ -45,24 +44,24 @@ def score_rows(
         cells: list[ScoreCell] = []
         for card in cards:
             cell, dataset = card.by_arm[arm.name], card.dataset.name
-            gaps = "" if cell.is_complete else _gaps(table.get((arm.name, dataset)))
+            gaps = "" if cell.is_complete else _gaps(records, arm.name, dataset)
             cells.append((cell, cell.is_best and dataset in clear, gaps))
         yield arm, losses, cells
 
 
-def _gaps(cell: Cell | None) -> str:
-    if cell is None:
-        return "runs missing"
-    return f"{len(cell.selected)} of {count(cell.num_expected, 'seed')}, runs missing"
+def _gaps(records: StudyRecords, arm: str, dataset: str) -> str:
+    for task in records.tasks:
+        if task.name == dataset:
+            expected = count(len(records.seeds_of(task)), "seed")
+            return f"{len(selected_runs(records)[arm, dataset])} of {expected}, runs missing"
+    return "runs missing"
 
 
-def rate_rows(
-    records: StudyRecords, table: Mapping[tuple[str, str], Cell]
-) -> Iterator[tuple[ArmData, list[list[str]]]]:
+def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
     """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
-        selected = (table[arm.name, task].selected for task in tuned)
+        selected = (selected_runs(records)[arm.name, task] for task in tuned)
         counts = [Counter(outcome.run.learning_rate for outcome in runs) for runs in selected]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 

@@ -30,7 +30,6 @@ from biphasic.analysis.page.matrix import comparison_tables, rate_rows, score_ro
 from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import seeds_note
@@ -81,7 +80,7 @@ class Part:
 
 def render(records: StudyRecords, *, store: str) -> str:
     """Return the report as one HTML page; `store` is the link to the study's store."""
-    table, scores = cells(records), within_budget(records, study_scores(records))
+    scores = within_budget(records, study_scores(records))
     recipes = by_recipe(scores)
     few = few_arms(records, recipes)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
@@ -116,7 +115,6 @@ def render(records: StudyRecords, *, store: str) -> str:
         score_rows=list(
             score_rows(
                 records,
-                table,
                 of_arms,
                 objectives=objectives,
                 clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear}
@@ -133,7 +131,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         rate_figures=arm_figures(rates_of_arms(few)),
         of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
-        rate_rows=list(rate_rows(records, table)),
+        rate_rows=list(rate_rows(records)),
         rows_agree=agrees,
         rows_statement=statement,
         cost_rows=list(cost_rows(records)),
@@ -145,7 +143,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         labels=recipes.labels,
         number=number,
         probability=probability,
-        data=run_data(records, table, sources, paper, store),
+        data=run_data(records, sources, paper, store),
     )
 
 

@@ -7,7 +7,7 @@ bytes each, and only the runs of one number are ever shown together.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from urllib.parse import quote
 from biphasic.analysis.page.cards import dataset_titles, paper_text
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import Cell
+from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.text import metric_name, plain, rate
 
@@ -29,7 +29,6 @@ def store_link(page: Path, store: Path) -> str:
 
 def run_data(
     records: StudyRecords,
-    table: Mapping[tuple[str, str], Cell],
     sources: Sequence[Scores],
     paper: ReferenceValues,
     store: str,
@@ -45,14 +44,14 @@ def run_data(
     models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
-    groups = records.by_cell
+    groups, selected = records.by_cell, selected_runs(records)
     cells = []
     for source, model in models:
         for dataset in source.datasets:
             key = model.name, dataset.name
             entry: dict[str, Any] = {}
-            if key in table and source is scores:
-                chosen = {outcome.run.id for outcome in table[key].selected}
+            if key in selected and source is scores:
+                chosen = {outcome.run.id for outcome in selected[key]}
                 runs = [
                     _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
                 ]
