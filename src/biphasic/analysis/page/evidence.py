@@ -185,7 +185,7 @@ def headline(
         where = _all_or([titles[dataset] for dataset in wins[name]], len(datasets))
         surely = ", clearly ahead" if clear else ", but not clearly ahead"
         of_some = f" on {_all_or(clear, 0)}" if 0 < len(clear) < len(wins[name]) else ""
-        label = short(scores.model(name).label)
+        label = short(scores.labels[name])
         sentences.append(f"{label} scores highest on {where}{surely} of every other arm{of_some}.")
     if left := [dataset for name in winners[_MOST_WINNERS:] for dataset in wins[name]]:
         others = count(len(winners) - _MOST_WINNERS, "other arm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, claims_report
@@ -49,22 +50,6 @@ MOST_COMPARISONS = 40
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Claims with comparisons, and those without."""
-
-    spoken: tuple[ClaimResult, ...]
-    silent: tuple[ClaimResult, ...]
-
-    @property
-    def hint(self) -> str:
-        """Count the verdicts."""
-        if not self.spoken:
-            return "none of the reference study's claims can be checked on this study"
-        parts = [f"{number} {verdict}" for verdict, number in tally(self.spoken).items() if number]
-        return f"{count(len(self.spoken), 'claim')} of the reference study: {', '.join(parts)}"
-
-
-@dataclass(frozen=True)
 class Part:
     """A part of the page after the overview.
 
@@ -89,7 +74,8 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(recipes), _study_claims(recipes)
+    evidence, results = gather_evidence(recipes), claims_report(recipes)
+    claims = [result for result in results if _has_answer(result)]
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
@@ -124,6 +110,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         ),
         comparisons=list(comparison_tables(evidence.values(), titles, recipes.labels)),
         claims=claims,
+        silent_claims=[result for result in results if not _has_answer(result)],
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
         skipped=skipped,
@@ -147,7 +134,9 @@ def render(records: StudyRecords, *, store: str) -> str:
     )
 
 
-def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts: int) -> list[Part]:
+def _parts(
+    records: StudyRecords, scores: Scores, claims: Sequence[ClaimResult], *, num_charts: int
+) -> list[Part]:
     """List the page's parts after the overview, in order."""
     shape = f"{count(len(scores.models), 'arm')}, {count(len(scores.datasets), 'column')}"
     rates = count(len(records.study.learning_rates), "rate")
@@ -156,7 +145,7 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
     return [
         Part("scores", "Scores", shape, is_open=True),
         Part("comparisons", "Comparisons", "the best arm of each task against every other"),
-        Part("claims", "Claims", claims.hint),
+        Part("claims", "Claims", _claims_hint(claims)),
         Part("factors", "Factors", f"{charts} of scores by what arms differ in"),
         Part("loss", "Loss", "held-out and training loss by tokens read"),
         Part("rates", "Learning rates", f"{rates} tried for each fine-tuning"),
@@ -166,12 +155,11 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
     ]
 
 
-def _study_claims(scores: Scores) -> Claims:
-    results = claims_report(scores)
-    return Claims(
-        spoken=tuple(result for result in results if _has_answer(result)),
-        silent=tuple(result for result in results if not _has_answer(result)),
-    )
+def _claims_hint(claims: Sequence[ClaimResult]) -> str:
+    if not claims:
+        return "none of the reference study's claims can be checked on this study"
+    parts = [f"{number} {verdict}" for verdict, number in tally(claims).items() if number]
+    return f"{count(len(claims), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 def _has_answer(result: ClaimResult) -> bool:

@@ -35,7 +35,6 @@ class ModelComparison:
     """Two models on a dataset.
 
     Attributes:
-        kind: Whether seeds were paired.
         difference: First minus second, in percentage points, by the scores' convention.
         differences: By seed that both have, in percentage points; empty if not paired.
         p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
@@ -52,7 +51,6 @@ class ModelComparison:
     first: str
     second: str
     dataset: str
-    kind: Literal["paired", "unpaired"]
     difference: Estimate
     differences: tuple[float, ...]
     p_value: float | None
@@ -155,7 +153,6 @@ class Family:
             first=first,
             second=second,
             dataset=about.name,
-            kind="paired" if values else "unpaired",
             difference=pair.difference,
             differences=values,
             p_value=pair.p_value if over_examples is None else over_examples,

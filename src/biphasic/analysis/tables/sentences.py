@@ -155,7 +155,7 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
         return ""
     mean = sum(gains.values()) / len(gains)
     name, most = max(gains.items(), key=lambda item: abs(item[1]))
-    label = short(scores.model(name).label)
+    label = short(scores.labels[name])
     return (
         f"Choosing the learning rate per seed rather than once for all changes the mean by "
         f"{mean:+.{_DIGITS}f} points on average over {count(len(gains), 'model')}, "
