@@ -18,7 +18,7 @@ from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.statistics.compare import holm
-from biphasic.analysis.statistics.power import LEVEL, detectable_difference
+from biphasic.analysis.statistics.paired import LEVEL, detectable_difference
 from biphasic.analysis.statistics.replicates import over_pretraining
 
 TASKS = ("sst2", "trec", "uner_en", "scifact")

@@ -76,7 +76,7 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
-    from biphasic.analysis.page.background import problems_csv  # noqa: PLC0415
+    from biphasic.analysis.page.content import problems_csv  # noqa: PLC0415
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
     from biphasic.analysis.page.render import render  # noqa: PLC0415
     from biphasic.analysis.page.runs import store_link  # noqa: PLC0415

@@ -13,13 +13,12 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.palette import SeriesStyle, arm_styles
 from biphasic.analysis.figures.strips import axis, strip
 from biphasic.analysis.page import cards as page_cards
-from biphasic.analysis.page import matrix
-from biphasic.analysis.page.background import problem_groups, problems_csv
+from biphasic.analysis.page import content
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, paper_text, task_cards
+from biphasic.analysis.page.content import comparison_tables, problem_groups, problems_csv
 from biphasic.analysis.page.environment import fill
 from biphasic.analysis.page.evidence import caveats, gather_evidence, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
-from biphasic.analysis.page.matrix import comparison_tables
 from biphasic.analysis.page.render import render
 from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_study
@@ -207,7 +206,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     (shorter,) = task_cards(records, scores, styles, ReferenceValues(scores, paper_scores()))
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
-    monkeypatch.setattr(matrix, "_MOST_COMPARISONS", 2)
+    monkeypatch.setattr(content, "_MOST_COMPARISONS", 2)
     evidence = gather_evidence(scores)
     (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, scores.labels)
     others = evidence["pydocs-sc"].comparisons

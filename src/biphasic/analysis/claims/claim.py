@@ -14,17 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.analysis.claims.check import Check
 from biphasic.analysis.claims.differences import Differences
-from biphasic.analysis.claims.levels import (
-    FACTORS,
-    ORDERED_FACTORS,
-    POSITIONS,
-    Selection,
-    describe,
-    factor_name,
-    known,
-    level_text,
-    levels,
-)
 from biphasic.analysis.claims.questions import (
     COURSES,
     OUTCOMES,
@@ -35,7 +24,22 @@ from biphasic.analysis.claims.questions import (
     trend,
     varies,
 )
-from biphasic.analysis.claims.table import AVERAGE, Rows, rows_of, size_order, tidy
+from biphasic.analysis.claims.table import (
+    AVERAGE,
+    FACTORS,
+    ORDERED_FACTORS,
+    POSITIONS,
+    Rows,
+    Selection,
+    describe,
+    factor_name,
+    known,
+    level_text,
+    levels,
+    rows_of,
+    size_order,
+    tidy,
+)
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.config import refuse_repeats

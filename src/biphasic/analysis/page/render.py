@@ -10,8 +10,15 @@ from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import VARIABLES
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
+from biphasic.analysis.page.content import (
+    comparison_tables,
+    facts,
+    problem_groups,
+    provenance,
+    rate_rows,
+    score_rows,
+)
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
@@ -27,7 +34,6 @@ from biphasic.analysis.page.figures import (
     few_arms,
     page_styles,
 )
-from biphasic.analysis.page.matrix import comparison_tables, rate_rows, score_rows
 from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues

@@ -21,10 +21,17 @@ from numpy.typing import NDArray
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
-from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
+from biphasic.analysis.statistics.paired import (
+    LEVEL,
+    EffectSize,
+    ExactTest,
+    detectable_difference,
+    effect_size,
+    sign_flip_test,
+    wilcoxon_test,
+)
 from biphasic.analysis.statistics.pairs import all_pairs, pair_of
-from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
 
 Verdict = Literal["higher", "lower", "undecided", "unknown"]

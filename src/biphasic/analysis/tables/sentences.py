@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.compare import ModelComparison
-from biphasic.analysis.statistics.power import LEVEL
+from biphasic.analysis.statistics.paired import LEVEL
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import count, listing, short
 from biphasic.records import Convention
