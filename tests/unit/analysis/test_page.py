@@ -17,7 +17,7 @@ from biphasic.analysis.page import content
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, paper_text, task_cards
 from biphasic.analysis.page.content import comparison_tables, problem_groups, problems_csv
 from biphasic.analysis.page.environment import fill
-from biphasic.analysis.page.evidence import caveats, gather_evidence, headline, verdict
+from biphasic.analysis.page.evidence import caveats, families, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.render import render
 from biphasic.analysis.page.runs import run_data, store_link
@@ -64,7 +64,7 @@ def test_one_score_alone_still_has_an_axis():
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
-    found = gather_evidence(scores)["pydocs-tc"]
+    found = families(scores)["pydocs-tc"]
     by_seed = {arm[0]: [*scores.get(arm[0], "pydocs-tc").by_seed.values()] for arm in ARMS}
     best = max(by_seed, key=lambda name: statistics.fmean(by_seed[name]))
     p_values = {
@@ -76,14 +76,14 @@ def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     for place, pair in enumerate(smallest_first):
         least = max(least, p_values[pair] * (len(p_values) - place))
         adjusted[pair] = min(least, 1.0)
-    for comparison in found.comparisons:
+    for comparison in found.with_best:
         pair = frozenset((best, comparison.second))
         assert comparison.p_adjusted == pytest.approx(adjusted[pair])
         assert comparison.is_clear == (adjusted[pair] < 0.05)
-    assert found.is_clear == all(
+    assert found.has_clear_best == all(
         adjusted[frozenset((best, o))] < 0.05 for o in by_seed if o != best
     )
-    second = found.comparisons[0].second
+    second = found.with_best[0].second
     gap = statistics.fmean(by_seed[best]) - statistics.fmean(by_seed[second])
     said = verdict(scores, found)
     assert f"is {gap:.2f} points above" in said.sentence
@@ -109,7 +109,7 @@ def test_the_headline_names_clear_wins(tmp_path):
     found = sure_on_one_task(tmp_path)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, gather_evidence(table), titles) == [
+    assert headline(table, families(table), titles) == [
         "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
     ]
 
@@ -126,7 +126,7 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), scores=scores)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    first = headline(table, gather_evidence(table), titles)[0]
+    first = headline(table, families(table), titles)[0]
     assert first == (
         "On “Which library” 2 of 3 differences are clear: CLM and MLM are above Untrained."
     )
@@ -166,13 +166,13 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:2], learning_rates=(1e-4,),
                    seeds=(0, 1), scores=scores)  # fmt: skip
     table = study_scores(found)
-    evidence = gather_evidence(table)
+    by_dataset = families(table)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, evidence, titles) == [
+    assert headline(table, by_dataset, titles) == [
         "On all 2 tasks several arms share the highest mean."
     ]
-    assert verdict(table, evidence["pydocs-sc"]).winner == "All 3 arms are level"
-    assert verdict(table, evidence["pydocs-tc"]).winner == "MLM and CLM"
+    assert verdict(table, by_dataset["pydocs-sc"]).winner == "All 3 arms are level"
+    assert verdict(table, by_dataset["pydocs-tc"]).winner == "MLM and CLM"
     cards = task_cards(found, table, arm_styles(found.arms), ReferenceValues(table, table))
     assert [row.is_best for row in cards[0].rows] == [False, False, False]
     assert [row.is_best for row in cards[1].rows] == [False, True, True]
@@ -207,9 +207,9 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
     monkeypatch.setattr(content, "_MOST_COMPARISONS", 2)
-    evidence = gather_evidence(scores)
-    (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, scores.labels)
-    others = evidence["pydocs-sc"].comparisons
+    by_dataset = families(scores)
+    (table,) = comparison_tables(scores, by_dataset.values(), {"pydocs-sc": "A"})
+    others = by_dataset["pydocs-sc"].with_best
     assert table.rows == others[:2]
     clear = sum(other.is_clear for other in others[2:])
     assert table.rest == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."

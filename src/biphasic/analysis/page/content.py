@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from biphasic.analysis.page.cards import Card, CardRow
-from biphasic.analysis.page.evidence import Evidence
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
-from biphasic.analysis.statistics.compare import ModelComparison
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import Family, ModelComparison
+from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
@@ -104,21 +105,21 @@ class ComparisonTable:
 
 
 def comparison_tables(
-    evidence: Iterable[Evidence], titles: Mapping[str, str], labels: Mapping[str, str]
+    scores: Scores, families: Iterable[Family], titles: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
     """Yield a table for each dataset with something to compare."""
-    for of_dataset in evidence:
-        comparisons = of_dataset.comparisons
+    for family in families:
+        comparisons, dataset = family.with_best, family.dataset.name
         if comparisons:
             shown, rest = comparisons[:_MOST_COMPARISONS], comparisons[_MOST_COMPARISONS:]
             clear = sum(one.is_clear for one in rest)
             behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
             yield ComparisonTable(
-                title=titles[of_dataset.dataset.name],
-                best=labels[comparisons[0].first],
+                title=titles[dataset],
+                best=scores.labels[family.order[0]],
                 rows=shown,
                 rest=behind if rest else "",
-                notes=tuple(source_sentence(source) for source in of_dataset.split.sources),
+                notes=tuple(map(source_sentence, variance_split(scores, dataset))),
             )
 
 

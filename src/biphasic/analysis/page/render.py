@@ -22,7 +22,7 @@ from biphasic.analysis.page.content import (
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
-    gather_evidence,
+    families,
     headline,
     verdict,
     within_budget,
@@ -80,7 +80,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
-    evidence, results = gather_evidence(recipes), claims_report(recipes)
+    by_dataset, results = families(recipes), claims_report(recipes)
     claims = [result for result in results if _has_answer(result)]
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
@@ -92,14 +92,14 @@ def render(records: StudyRecords, *, store: str) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
-        headline=headline(recipes, evidence, titles),
+        headline=headline(recipes, by_dataset, titles),
         findings=[
             s
             for s in (*loss_sentences(records), heldout_note(records), cost_sentence(records))
             if s
         ],
         caveats=caveats(recipes),
-        cards=[(card, verdict(recipes, evidence[card.dataset.name])) for card in cards],
+        cards=[(card, verdict(recipes, by_dataset[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
@@ -109,12 +109,12 @@ def render(records: StudyRecords, *, store: str) -> str:
                 records,
                 of_arms,
                 objectives=objectives,
-                clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear}
+                clear=[name for name, family in by_dataset.items() if family.has_clear_best]
                 if recipes is scores
                 else (),
             )
         ),
-        comparisons=list(comparison_tables(evidence.values(), titles, recipes.labels)),
+        comparisons=list(comparison_tables(recipes, by_dataset.values(), titles)),
         claims=claims,
         silent_claims=[result for result in results if not _has_answer(result)],
         most_comparisons=MOST_COMPARISONS,

@@ -139,6 +139,11 @@ class Family:
         comparisons = (self.compare(self.order[0], other) for other in self.order[1:])
         return tuple(comparison for comparison in comparisons if comparison is not None)
 
+    @property
+    def has_clear_best(self) -> bool:
+        """Return whether the best model is clearly ahead of every other."""
+        return bool(self.with_best) and all(one.is_clear for one in self.with_best)
+
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score."""
         pair = pair_of(self.scores, first, second, self.dataset.name)
