@@ -82,9 +82,13 @@ def render(records: StudyRecords, *, store: str) -> str:
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
     by_dataset, results = families(recipes), claims_report(recipes)
     claims = [result for result in results if _has_answer(result)]
+    # Comparisons of recipes say nothing of single arms.
+    named = by_dataset.items() if recipes is scores else ()
+    clear = [name for name, family in named if family.has_clear_best]
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
+    findings = (*loss_sentences(records), heldout_note(records), cost_sentence(records))
     return render_page(
         "report.html.j2",
         study=records.study,
@@ -93,27 +97,14 @@ def render(records: StudyRecords, *, store: str) -> str:
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
         headline=headline(recipes, by_dataset, titles),
-        findings=[
-            s
-            for s in (*loss_sentences(records), heldout_note(records), cost_sentence(records))
-            if s
-        ],
+        findings=[sentence for sentence in findings if sentence],
         caveats=caveats(recipes),
         cards=[(card, verdict(recipes, by_dataset[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
         objectives=[objective_name(name) for name in objectives],
-        score_rows=list(
-            score_rows(
-                records,
-                of_arms,
-                objectives=objectives,
-                clear=[name for name, family in by_dataset.items() if family.has_clear_best]
-                if recipes is scores
-                else (),
-            )
-        ),
+        score_rows=list(score_rows(records, of_arms, objectives=objectives, clear=clear)),
         comparisons=list(comparison_tables(recipes, by_dataset.values(), titles)),
         claims=claims,
         silent_claims=[result for result in results if not _has_answer(result)],
