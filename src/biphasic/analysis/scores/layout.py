@@ -187,16 +187,20 @@ def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[P
         problems.append(Problem("missing", f"{where}: missing; the run has not finished"))
         return None
     try:
-        with reading(where, DataError, remedy="skipped"):
-            try:
-                raw = json.loads(path.read_text("utf-8"))
-                validation, test = _share(raw, "validation"), _share(raw, "test")
-            except ValueError as error:  # includes invalid JSON and invalid UTF-8
-                raise DataError(f"{where}: {error}; skipped") from None
+        scores = _read_scores(path, where)
     except DataError as error:
         problems.append(Problem("damaged", str(error)))
         return None
-    return GridScore(place.rate, place.seed, validation, test, path)
+    return GridScore(place.rate, place.seed, scores[0], scores[1], path)
+
+
+def _read_scores(path: Path, where: str) -> list[float]:
+    with reading(where, DataError, remedy="skipped"):
+        try:
+            raw = json.loads(path.read_text("utf-8"))
+            return [_share(raw, split) for split in ("validation", "test")]
+        except ValueError as error:  # includes invalid JSON and invalid UTF-8
+            raise DataError(f"{where}: {error}; skipped") from None
 
 
 def _share(raw: Any, split: str) -> float:
