@@ -117,12 +117,10 @@ class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
 
     Attributes:
-        dataset: A dataset or average.
         order: Names of the models that have a score, best first.
         p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
         p_over_seeds: Likewise.
         size: Number of pairs corrected for.
-        with_examples: Whether scores of single examples were requested.
     """
 
     scores: Scores
