@@ -16,12 +16,11 @@ from pathlib import Path
 from biphasic.analysis.claims.differences import contrast
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.records import StudyRecords, load_study
-from biphasic.analysis.scores.runs import grid
-from biphasic.analysis.scores.selection import best_rate
+from biphasic.analysis.scores.selection import best_rate, grid
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.statistics.compare import holm
-from biphasic.analysis.statistics.power import LEVEL, detectable_difference
+from biphasic.analysis.statistics.paired import LEVEL, detectable_difference
 from biphasic.analysis.statistics.replicates import over_pretraining
 
 TASKS = ("sst2", "trec", "uner_en", "scifact")

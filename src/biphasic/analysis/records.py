@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,8 +15,8 @@ from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves,
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, damaged_files
 from biphasic.records import (
+    ZERO_SHOT_SEED,
     ArmRecord,
-    Convention,
     LedgerEntry,
     Record,
     ResultRecord,
@@ -30,13 +30,14 @@ from biphasic.records import (
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
+ProblemKind = Literal["missing", "diverged", "damaged", "mixed"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """A fact that affects how far the numbers can be trusted."""
 
-    kind: Literal["missing", "diverged", "damaged", "mixed"]
+    kind: ProblemKind
     text: str
 
 
@@ -51,6 +52,11 @@ class TrainedSegment:
     flops: float
     seconds: float
     environment: Mapping[str, object]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of training; 0 if no time is known."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -116,21 +122,22 @@ class StudyRecords:
     problems: tuple[Problem, ...]
     store: Path | None = None
     """Source of the records; None if they were built in memory."""
-    _computed: dict[tuple[str, str], Any] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    _computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def once(self, what: str, convention: Convention, compute: Callable[[], Computed]) -> Computed:
-        """Return `compute()`, cached by name and convention."""
-        key = what, convention
-        if key not in self._computed:
-            self._computed[key] = compute()
-        return self._computed[key]
+    def once(self, name: str, compute: Callable[[], Computed]) -> Computed:
+        """Return `compute()`, cached by a name."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        return self._computed[name]
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:
         """The tasks in the study's order."""
         return self.study.tasks
+
+    def seeds_of(self, task: TaskRecord) -> tuple[int, ...]:
+        """Return the seeds that the study expects for each arm on a task."""
+        return (ZERO_SHOT_SEED,) if task.is_zero_shot else self.study.seeds
 
     @cached_property
     def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
@@ -149,89 +156,159 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
             added to `problems`, and the affected records are omitted.
     """
     study = read_study(folder)
-    problems: list[Problem] = []
-    states = _StateReader(store / "states", problems, heldout_sha256=study.heldout_sha256)
-    arms = tuple(_load_arm(arm, states) for arm in study.arms)
-    outcomes = tuple(_load_outcomes(study, store / "finetunes", problems))
-    problems += _mixed_environments(arms)
-    return StudyRecords(
-        study=study, arms=arms, outcomes=outcomes, problems=tuple(problems), store=store
-    )
+    reader = _Reader(study, store)
+    arms = tuple(reader.arm(arm) for arm in study.arms)
+    outcomes = tuple(reader.outcomes())
+    problems = (*reader.problems, *_mixed_environments(arms))
+    return StudyRecords(study=study, arms=arms, outcomes=outcomes, problems=problems, store=store)
 
 
-class _StateReader:
-    """Reads each state once, even if several arms share it."""
+class _Reader:
+    """Reads a study's records, and notes problems; a state that arms share is read once."""
 
-    def __init__(
-        self, folder: Path, problems: list[Problem], *, heldout_sha256: str | None
-    ) -> None:
-        self._folder = folder
-        self._problems = problems
-        self._heldout_sha256 = heldout_sha256
+    def __init__(self, study: StudyRecord, store: Path) -> None:
+        self.study = study
+        self.store = store
+        self.problems: list[Problem] = []
         self.state = cache(self._read_state)
         self.lines = cache(self._read_lines)
 
-    def _read_state(self, identity: str) -> StateRecord | None:
-        path = self._folder / identity / "state.json"
+    def note(self, kind: ProblemKind, text: str) -> None:
+        self.problems.append(Problem(kind, text))
+
+    def arm(self, arm: ArmRecord) -> ArmData:
+        lines = [self.lines(segment) for segment in arm.segments]
+        heldout = [segment.heldout for segment in lines]
+        state = self.state(arm.state)
+        if state is not None and arm.segments:
+            heldout.append(_end_of_training(state, heldout))
+        return ArmData(
+            record=arm,
+            state=state,
+            segments=self._segments(arm),
+            training=joined_curves(segment.training for segment in lines),
+            heldout=joined_curves(heldout),
+        )
+
+    def outcomes(self) -> Iterator[Outcome]:
+        arms = {arm.name: arm for arm in self.study.arms}
+        metrics = {task.name: task.metric for task in self.study.tasks}
+        seen: set[tuple[str, str, float, int]] = set()
+        for run in self.study.runs:
+            where = describe_run(run)
+            if run.arm not in arms or run.task not in metrics:
+                self.note("damaged", f"{where}: no such arm or task; skipped")
+                continue
+            cell = (run.arm, run.task, run.learning_rate, run.seed)
+            if cell in seen:
+                self.note("damaged", f"{where}: listed twice; the second is skipped")
+                continue
+            seen.add(cell)
+            yield self._outcome(run, arms[run.arm], metrics[run.task])
+
+    def _outcome(self, run: RunRecord, arm: ArmRecord, metric: str) -> Outcome:
+        path, where = self.store / "finetunes" / run.id / "result.json", describe_run(run)
         if not path.is_file():
-            self._problems.append(Problem("missing", f"state {identity[:12]} has not been trained"))
+            self.note("missing", f"{where}: not run yet")
+            return Outcome(run, "missing")
+        result = self._read(ResultRecord, path, where=f"{where}: ")
+        if result is None:
+            return Outcome(run, "damaged")
+        expected = (run.id, arm.state, run.task, run.learning_rate, run.seed)
+        recorded = (result.id, result.state, result.task, result.learning_rate, result.seed)
+        if recorded != expected:
+            self.note("damaged", f"{where}: result.json belongs to another run; skipped")
+            return Outcome(run, "damaged")
+        if result.status == "finished" and metric not in (result.test or {}):
+            self.note("damaged", f"{where}: result.json has no '{metric}'; skipped")
+            return Outcome(run, "damaged")
+        if result.status == "diverged":
+            self.note("diverged", f"{where}: diverged after {result.steps} steps")
+        return Outcome(run, result.status, result)
+
+    def _read_state(self, identity: str) -> StateRecord | None:
+        path = self.store / "states" / identity / "state.json"
+        if not path.is_file():
+            self.note("missing", f"state {identity[:12]} has not been trained")
             return None
-        _note_damage(path.parent, self._problems)
-        state = _read_or_note(StateRecord, path, self._problems)
-        if state is not None and state.identity != identity:
-            problem = f"{identity[:12]}/state.json: belongs to state {state.identity[:12]}; skipped"
-            self._problems.append(Problem("damaged", problem))
+        state = self._read(StateRecord, path)
+        if state is None:
             return None
-        if state is None or self._has_same_heldout(state):
+        if state.identity != identity:
+            other = state.identity[:12]
+            self.note("damaged", f"{identity[:12]}/state.json: belongs to state {other}; skipped")
+            return None
+        if self._has_same_heldout(state):
             return state
-        self._problems.append(
-            Problem(
-                "mixed",
-                f"state {identity[:12]} was evaluated on other held-out text than this study's: "
-                "its held-out losses are skipped",
-            )
+        self.note(
+            "mixed",
+            f"state {identity[:12]} was evaluated on other held-out text than this study's: "
+            "its held-out losses are skipped",
         )
         return state.model_copy(update={"heldout": {}})
 
     def _has_same_heldout(self, state: StateRecord) -> bool:
         """Return whether held-out losses are comparable; old records without this field are."""
-        return None in {state.heldout_sha256, self._heldout_sha256} or (
-            state.heldout_sha256 == self._heldout_sha256
-        )
+        both = {state.heldout_sha256, self.study.heldout_sha256}
+        return None in both or len(both) == 1
 
     def _read_lines(self, identity: str) -> SegmentLines:
-        path = self._folder / identity / "metrics.jsonl"
+        path = self.store / "states" / identity / "metrics.jsonl"
         if not path.is_file():
             if self.state(identity) is not None:
-                self._problems.append(
-                    Problem("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
-                )
+                self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
             return SegmentLines()
         if damage := check_file(path):
-            self._problems.append(Problem("damaged", damage))
+            self.note("damaged", damage)
             return SegmentLines()
         damaged: list[str] = []
         lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
-        self._problems += [Problem("damaged", text) for text in damaged]
+        for text in damaged:
+            self.note("damaged", text)
         state = self.state(identity)
         if state is not None and not self._has_same_heldout(state):
             return SegmentLines(training=lines.training)
         return lines
 
+    def _segments(self, arm: ArmRecord) -> tuple[TrainedSegment, ...]:
+        segments = []
+        step, tokens, flops = 0, 0, 0.0
+        for identity in arm.segments:
+            state = self.state(identity)
+            if state is None:
+                break
+            # The ledger counts from step 0, a segment from where the previous one ended.
+            total_tokens = sum(entry.tokens for entry in state.ledger)
+            total_flops = sum(entry.flops for entry in state.ledger)
+            segments.append(
+                TrainedSegment(
+                    state=identity,
+                    start_step=step,
+                    end_step=state.step,
+                    tokens=total_tokens - tokens,
+                    flops=total_flops - flops,
+                    seconds=state.seconds,
+                    environment=state.environment,
+                )
+            )
+            step, tokens, flops = state.step, total_tokens, total_flops
+        return tuple(segments)
 
-def _load_arm(arm: ArmRecord, states: _StateReader) -> ArmData:
-    lines = [states.lines(segment) for segment in arm.segments]
-    heldout = [segment.heldout for segment in lines]
-    state = states.state(arm.state)
-    if state is not None and arm.segments:
-        heldout.append(_end_of_training(state, heldout))
-    return ArmData(
-        record=arm,
-        state=state,
-        segments=_segments(arm, states),
-        training=joined_curves(segment.training for segment in lines),
-        heldout=joined_curves(heldout),
-    )
+    def _read(self, kind: type[RecordT], path: Path, *, where: str = "") -> RecordT | None:
+        """Read a record; note other files of its folder that are missing or of another size."""
+        remedy = f"delete the folder {path.parent} and run the study again"
+        manifest = path.with_name(MANIFEST)
+        if manifest.is_file():
+            for damage in damaged_files(path.parent, manifest, hashes=False):
+                self.note("damaged", f"{damage}; {remedy}")
+        name = f"{path.parent.name[:12]}/{path.name}"
+        try:
+            return parse_record(
+                kind, read_checked(path, name=name, remedy=remedy), where=name, remedy=remedy
+            )
+        except DataError as error:
+            self.note("damaged", f"{where}{error}")
+            return None
 
 
 def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:
@@ -246,111 +323,9 @@ def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dic
     return points
 
 
-def _segments(arm: ArmRecord, states: _StateReader) -> tuple[TrainedSegment, ...]:
-    segments = []
-    step, tokens, flops = 0, 0, 0.0
-    for identity in arm.segments:
-        state = states.state(identity)
-        if state is None:
-            break
-        # The ledger counts from step 0, a segment from where the previous one ended.
-        total_tokens = sum(entry.tokens for entry in state.ledger)
-        total_flops = sum(entry.flops for entry in state.ledger)
-        segments.append(
-            TrainedSegment(
-                state=identity,
-                start_step=step,
-                end_step=state.step,
-                tokens=total_tokens - tokens,
-                flops=total_flops - flops,
-                seconds=state.seconds,
-                environment=state.environment,
-            )
-        )
-        step, tokens, flops = state.step, total_tokens, total_flops
-    return tuple(segments)
-
-
 def describe_run(run: RunRecord) -> str:
     """Name a run in messages."""
     return f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
-
-
-def _load_outcomes(study: StudyRecord, folder: Path, problems: list[Problem]) -> Iterable[Outcome]:
-    arms = {arm.name: arm for arm in study.arms}
-    metrics = {task.name: task.metric for task in study.tasks}
-    seen: set[tuple[str, str, float, int]] = set()
-    for run in study.runs:
-        where = describe_run(run)
-        if run.arm not in arms or run.task not in metrics:
-            problems.append(Problem("damaged", f"{where}: no such arm or task; skipped"))
-            continue
-        cell = (run.arm, run.task, run.learning_rate, run.seed)
-        if cell in seen:
-            problems.append(Problem("damaged", f"{where}: listed twice; the second is skipped"))
-            continue
-        seen.add(cell)
-        yield _load_outcome(
-            run,
-            arms[run.arm],
-            metric=metrics[run.task],
-            folder=folder,
-            where=where,
-            problems=problems,
-        )
-
-
-def _load_outcome(
-    run: RunRecord,
-    arm: ArmRecord,
-    *,
-    metric: str,
-    folder: Path,
-    where: str,
-    problems: list[Problem],
-) -> Outcome:
-    path = folder / run.id / "result.json"
-    if not path.is_file():
-        problems.append(Problem("missing", f"{where}: not run yet"))
-        return Outcome(run, "missing")
-    _note_damage(path.parent, problems)
-    result = _read_or_note(ResultRecord, path, problems, where=where)
-    if result is None:
-        return Outcome(run, "damaged")
-    expected = (run.id, arm.state, run.task, run.learning_rate, run.seed)
-    recorded = (result.id, result.state, result.task, result.learning_rate, result.seed)
-    if recorded != expected:
-        problems.append(Problem("damaged", f"{where}: result.json belongs to another run; skipped"))
-        return Outcome(run, "damaged")
-    if result.status == "finished" and metric not in (result.test or {}):
-        problems.append(Problem("damaged", f"{where}: result.json has no '{metric}'; skipped"))
-        return Outcome(run, "damaged")
-    if result.status == "diverged":
-        problems.append(Problem("diverged", f"{where}: diverged after {result.steps} steps"))
-    return Outcome(run, result.status, result)
-
-
-def _read_or_note(
-    kind: type[RecordT], path: Path, problems: list[Problem], *, where: str = ""
-) -> RecordT | None:
-    name = f"{path.parent.name[:12]}/{path.name}"
-    remedy = f"delete the folder {path.parent} and run the study again"
-    try:
-        raw = read_checked(path, name=name, remedy=remedy)
-        return parse_record(kind, raw, where=name, remedy=remedy)
-    except DataError as error:
-        problems.append(Problem("damaged", f"{where}: {error}" if where else str(error)))
-        return None
-
-
-def _note_damage(folder: Path, problems: list[Problem]) -> None:
-    """Record files of a complete folder that are missing or have another size, a quick check."""
-    if (folder / MANIFEST).is_file():
-        remedy = f"delete the folder {folder} and run the study again"
-        problems += [
-            Problem("damaged", f"{damage}; {remedy}")
-            for damage in damaged_files(folder, folder / MANIFEST, hashes=False)
-        ]
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

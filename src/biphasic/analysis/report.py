@@ -76,10 +76,10 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
-    from biphasic.analysis.page.background import problems_csv  # noqa: PLC0415
+    from biphasic.analysis.page.content import problems_csv  # noqa: PLC0415
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
     from biphasic.analysis.page.render import render  # noqa: PLC0415
-    from biphasic.analysis.page.runs import record_links  # noqa: PLC0415
+    from biphasic.analysis.page.runs import store_link  # noqa: PLC0415
     from biphasic.analysis.records import load_study  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
     from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415
@@ -87,7 +87,7 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
 
     records, folder = load_study(study_folder, store), page.parent
     scores = by_recipe(study_scores(records))
-    html = render(records, links=record_links(page, store))
+    html = render(records, store=store_link(page, store))
     (folder / _NOTE).unlink(missing_ok=True)
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from biphasic.analysis.estimate import Estimate
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-_METRICS = {
-    "accuracy": "accuracy",
+_METRICS = {  # others have spaces in place of underscores
     "entity_f1": "entity F1",
-    "exact_match": "exact match",
     "f1": "F1",
     "ndcg@10": "nDCG@10",
     "has_answer_exact_match": "exact match where there is an answer",
@@ -32,7 +30,6 @@ _METRICS = {
     "recall_at_100": "recall@100",
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
-    "subset_accuracy": "subset accuracy",
 }
 TASKS = {
     "SC": "sequence classification",

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import Outcome
-from biphasic.analysis.scores.runs import scores_on_test, select
+from biphasic.analysis.scores.selection import scores_on_test, select
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import plan_evaluation

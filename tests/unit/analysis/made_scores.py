@@ -52,7 +52,5 @@ def compare_arms(
     scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
 ) -> ModelComparison | None:
     """Compare two models on one dataset, without correction; None if one has no score."""
-    for name in (first, second):
-        scores.model(name)
     family = family_of(scores, dataset, models=(first, second), with_examples=with_examples)
     return family.compare(first, second)

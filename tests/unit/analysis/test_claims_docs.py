@@ -9,7 +9,7 @@ import pytest
 from docs_page import DOCS, table_rows
 
 from biphasic.analysis.claims import claims_report, paper_claims, restated
-from biphasic.analysis.claims.levels import FACTORS
+from biphasic.analysis.claims.table import FACTORS
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import main
 

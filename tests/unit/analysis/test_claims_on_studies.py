@@ -14,6 +14,7 @@ from biphasic.analysis.scores.table import Score, Scores
 
 # What the miniature of the paper's table cannot say: it has one dataset per task.
 BY_DATASET = {"C07"}
+CLM, MLM = model("clm", objective="CLM"), model("mlm")
 
 
 def report(scores: Scores) -> dict[str, ClaimResult]:
@@ -55,8 +56,7 @@ def test_a_rate_too_far_off_does_not_stand_in_for_40_percent() -> None:
 
 
 def test_each_claim_reports_what_a_single_pair_of_models_lacks() -> None:
-    clm, mlm = model("clm", objective="CLM"), model("mlm")
-    found = report(table({clm: {"SC": 70.0, "TC": 80.0}, mlm: {"SC": 72.0, "TC": 79.0}}))
+    found = report(table({CLM: {"SC": 70.0, "TC": 80.0}, MLM: {"SC": 72.0, "TC": 79.0}}))
     assert found["C03"].missing == ("no models that differ only in size (2 levels or more)",)
     assert found["C09"].missing == ("no task IR",)
     assert found["C10"].missing == ("needs 2 levels of size or more; available: nano",)
@@ -90,15 +90,13 @@ def test_a_model_without_counterpart_leaves_a_claim_open_and_is_named() -> None:
 
 
 def test_a_missing_score_is_named() -> None:
-    clm, mlm = model("clm", objective="CLM"), model("mlm")
-    scores = table({clm: {"TC": 70.0}, mlm: {"TC": None}})
+    scores = table({CLM: {"TC": 70.0}, MLM: {"TC": None}})
     result = report(scores)["C05"]
     assert (result.verdict, result.missing) == ("undecided", ("mlm has no score on TC",))
 
 
 def test_one_seed_has_no_significance() -> None:
-    clm, mlm = model("clm", objective="CLM"), model("mlm")
-    scores = table({clm: {"TC": 70.0}, mlm: {"TC": 72.0}})
+    scores = table({CLM: {"TC": 70.0}, MLM: {"TC": 72.0}})
     cells = {key: Score(Estimate(found.estimate.mean, None, 1))
              for key, found in scores.cells.items() if found.estimate}  # fmt: skip
     result = report(dataclasses.replace(scores, cells=cells))["C05"]
@@ -107,8 +105,7 @@ def test_one_seed_has_no_significance() -> None:
 
 
 def test_a_score_that_may_change_is_named() -> None:
-    clm, mlm = model("clm", objective="CLM"), model("mlm")
-    scores = table({clm: {"TC": 72.0}, mlm: {"TC": 70.0}})
+    scores = table({CLM: {"TC": 72.0}, MLM: {"TC": 70.0}})
     cells = dict(scores.cells)
     cells["mlm", "TC"] = dataclasses.replace(cells["mlm", "TC"], is_complete=False)
     result = report(dataclasses.replace(scores, cells=cells))["C05"]
@@ -116,15 +113,14 @@ def test_a_score_that_may_change_is_named() -> None:
 
 
 def test_zero_shot_tasks_take_no_part_unless_named() -> None:
-    clm, mlm = model("clm", objective="CLM"), model("mlm")
     cells = {"SC": 70.0, "TC": 80.0, "QA": 30.0, "IR": 40.0}
     better = {name: value + 5 for name, value in cells.items()}
-    scores = table({clm: {**cells, "ZS": 90.0}, mlm: {**better, "ZS": 10.0}})
+    scores = table({CLM: {**cells, "ZS": 90.0}, MLM: {**better, "ZS": 10.0}})
     result = report(scores)["C01"]
     assert result.verdict == "true"
     assert [len(check.comparisons) for check in result.checks] == [4, 4]
     # Nor where the task is sought at which the gap is largest: that would be ZS, at 80 points.
-    wide = table({clm: {**cells, "ZS": 10.0}, mlm: {**better, "QA": 40.0, "ZS": 90.0}})
+    wide = table({CLM: {**cells, "ZS": 10.0}, MLM: {**better, "QA": 40.0, "ZS": 90.0}})
     gaps = report(wide)["C02"].checks[1].comparisons
     assert [(gap.text, gap.holds) for gap in gaps] == [
         ("5.00 at SC, 5.00 at TC, 10.00 at QA, 5.00 at IR", True)

@@ -32,7 +32,6 @@ def test_a_paired_difference_by_hand():
     # of freedom: p = 0.01324 by tables; half-width 2.776445 * 0.70711.
     scores = made_scores({"a": HIGH, "b": shifted(HIGH, 1, 2, 3, 4, 5)})
     found = compare_arms(scores, "a", "b", "d")
-    assert found.kind == "paired"
     assert found.num_pairs == 5
     assert found.difference.mean == pytest.approx(3.0)
     assert found.difference.half_width == pytest.approx(2.7764451 * math.sqrt(0.5))
@@ -95,7 +94,7 @@ def test_p_values_of_all_pairs_are_those_of_each():
         assert found == pytest.approx(np.nan if alone is None else alone, rel=1e-9, nan_ok=True)
     # One seed in common says nothing; none in common is judged unpaired.
     assert compare_arms(scores, "m0", "m2", "d").p_value is None
-    assert compare_arms(scores, "m0", "m3", "d").kind == "unpaired"
+    assert compare_arms(scores, "m0", "m3", "d").num_pairs == 0
 
 
 def test_every_pair_of_a_family_has_its_own_correction():
@@ -127,8 +126,7 @@ def test_a_model_without_a_score_is_not_compared():
     scores = made_scores({"a": HIGH, "b": HIGH})
     cells = {**scores.cells, ("b", "d"): Score(None, {})}
     assert compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d") is None
-    with pytest.raises(DataError, match="no model 'c'"):
-        compare_arms(scores, "a", "c", "d")
+    assert compare_arms(scores, "a", "c", "d") is None
     with pytest.raises(DataError, match="no dataset 'e'"):
         compare_arms(scores, "a", "b", "e")
 
@@ -168,7 +166,6 @@ def test_welch_is_used_if_only_means_are_known():
     scores = made_scores({"a": HIGH, "b": HIGH}, convention="paper")
     cells = {("a", "d"): Score(Estimate(56.0, 1.96, 5)), ("b", "d"): Score(Estimate(50.0, 3.92, 5))}
     found = compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d")
-    assert found.kind == "unpaired"
     assert found.num_pairs == 0
     assert found.difference == Estimate(6.0, pytest.approx(1.96 * math.sqrt(5)), 5)
     assert found.p_value == pytest.approx(2 * t.sf(6 / math.sqrt(5), 100 / 17))

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from biphasic.analysis.scores.examples import CellInfluences
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.power import LEVEL
+from biphasic.analysis.statistics.paired import LEVEL
 from biphasic.errors import DataError
 
 pytestmark = pytest.mark.slow

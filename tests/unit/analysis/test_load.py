@@ -153,11 +153,9 @@ def test_a_state_under_another_s_name_is_damaged(tmp_path):
 
 def test_different_machines_are_flagged(tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
-    path = sorted(store.glob("states/*/state.json"))[0]
-    rewrite(path, environment={"torch": "2.14.0", "device": "cpu"})
-    if json.loads(path.read_text())["step"] == 0:
-        path = sorted(store.glob("states/*/state.json"))[1]
-        rewrite(path, environment={"torch": "2.14.0", "device": "cpu"})
+    states = sorted(store.glob("states/*/state.json"))
+    trained = next(path for path in states if json.loads(path.read_text())["step"])
+    rewrite(trained, environment={"torch": "2.14.0", "device": "cpu"})
     problems = load_study(folder, store).problems
     assert [problem.kind for problem in problems] == ["mixed"]
     assert '"2.13.0", "2.14.0"' in problems[0].text

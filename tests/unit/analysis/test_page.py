@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import statistics
 from itertools import combinations
 
@@ -12,17 +13,16 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.palette import SeriesStyle, arm_styles
 from biphasic.analysis.figures.strips import axis, strip
 from biphasic.analysis.page import cards as page_cards
-from biphasic.analysis.page import matrix
-from biphasic.analysis.page.background import problem_groups, problems_csv
+from biphasic.analysis.page import content
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, paper_text, task_cards
-from biphasic.analysis.page.evidence import caveats, gather_evidence, headline, verdict
+from biphasic.analysis.page.content import comparison_tables, problem_groups, problems_csv
+from biphasic.analysis.page.environment import fill
+from biphasic.analysis.page.evidence import caveats, families, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
-from biphasic.analysis.page.matrix import comparison_tables
 from biphasic.analysis.page.render import render
-from biphasic.analysis.page.runs import record_links, run_data
+from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_study
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
@@ -64,7 +64,7 @@ def test_one_score_alone_still_has_an_axis():
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
-    found = gather_evidence(scores)["pydocs-tc"]
+    found = families(scores)["pydocs-tc"]
     by_seed = {arm[0]: [*scores.get(arm[0], "pydocs-tc").by_seed.values()] for arm in ARMS}
     best = max(by_seed, key=lambda name: statistics.fmean(by_seed[name]))
     p_values = {
@@ -76,14 +76,14 @@ def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     for place, pair in enumerate(smallest_first):
         least = max(least, p_values[pair] * (len(p_values) - place))
         adjusted[pair] = min(least, 1.0)
-    for comparison in found.comparisons:
+    for comparison in found.with_best:
         pair = frozenset((best, comparison.second))
         assert comparison.p_adjusted == pytest.approx(adjusted[pair])
         assert comparison.is_clear == (adjusted[pair] < 0.05)
-    assert found.is_clear == all(
+    assert found.has_clear_best == all(
         adjusted[frozenset((best, o))] < 0.05 for o in by_seed if o != best
     )
-    second = found.comparisons[0].second
+    second = found.with_best[0].second
     gap = statistics.fmean(by_seed[best]) - statistics.fmean(by_seed[second])
     said = verdict(scores, found)
     assert f"is {gap:.2f} points above" in said.sentence
@@ -109,7 +109,7 @@ def test_the_headline_names_clear_wins(tmp_path):
     found = sure_on_one_task(tmp_path)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, gather_evidence(table), titles) == [
+    assert headline(table, families(table), titles) == [
         "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
     ]
 
@@ -126,7 +126,7 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), scores=scores)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    first = headline(table, gather_evidence(table), titles)[0]
+    first = headline(table, families(table), titles)[0]
     assert first == (
         "On “Which library” 2 of 3 differences are clear: CLM and MLM are above Untrained."
     )
@@ -134,7 +134,7 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
 
 def test_only_a_score_clearly_above_all_others_has_a_star(tmp_path):
     found = sure_on_one_task(tmp_path)
-    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    html = render(found, store="store")
     assert html.count('<span class="star"') == 1
     assert "★ marks a score that is clearly above all others" in html
 
@@ -147,7 +147,7 @@ def test_scores_that_are_no_results_say_so(tmp_path):
         tmp_path, arms=ARMS[1:2], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0, 1),
         scores=scores, provenance={"data": {"held-out corpus": {"documents": 2}}},
     )  # fmt: skip
-    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    html = render(found, store="store")
     # Once in the chart and once in the table.
     assert html.count("<small>no entity was right</small>") == 2
     assert html.count("<small>the interval is wider than the scale</small>") == 2
@@ -166,13 +166,13 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:2], learning_rates=(1e-4,),
                    seeds=(0, 1), scores=scores)  # fmt: skip
     table = study_scores(found)
-    evidence = gather_evidence(table)
+    by_dataset = families(table)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, evidence, titles) == [
+    assert headline(table, by_dataset, titles) == [
         "On all 2 tasks several arms share the highest mean."
     ]
-    assert verdict(table, evidence["pydocs-sc"]).winner == "All 3 arms are level"
-    assert verdict(table, evidence["pydocs-tc"]).winner == "MLM and CLM"
+    assert verdict(table, by_dataset["pydocs-sc"]).winner == "All 3 arms are level"
+    assert verdict(table, by_dataset["pydocs-tc"]).winner == "MLM and CLM"
     cards = task_cards(found, table, arm_styles(found.arms), ReferenceValues(table, table))
     assert [row.is_best for row in cards[0].rows] == [False, False, False]
     assert [row.is_best for row in cards[1].rows] == [False, True, True]
@@ -206,11 +206,11 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     (shorter,) = task_cards(records, scores, styles, ReferenceValues(scores, paper_scores()))
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
-    monkeypatch.setattr(matrix, "_MOST_COMPARISONS", 2)
-    evidence = gather_evidence(scores)
-    (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, scores.labels)
-    others = evidence["pydocs-sc"].comparisons
-    assert [row.other for row in table.rows] == [scores.labels[c.second] for c in others[:2]]
+    monkeypatch.setattr(content, "_MOST_COMPARISONS", 2)
+    by_dataset = families(scores)
+    (table,) = comparison_tables(scores, by_dataset.values(), {"pydocs-sc": "A"})
+    others = by_dataset["pydocs-sc"].with_best
+    assert table.rows == others[:2]
     clear = sum(other.is_clear for other in others[2:])
     assert table.rest == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
 
@@ -222,10 +222,11 @@ def test_few_arms_stay_as_they_are(records):
 
 def test_problems_beyond_the_first_are_counted_and_named_in_the_file():
     problems = [Problem("missing", f"run {n}") for n in range(250)] + [Problem("mixed", "a,b")]
-    missing, mixed = problem_groups(problems)
-    assert (missing.title, missing.number, missing.rest) == ("Missing", 250, 150)
-    assert missing.texts == tuple(f"run {n}" for n in range(100))
-    assert (mixed.title, mixed.number, mixed.rest) == ("Inconsistent", 1, 0)
+    html = fill("page/problems.html.j2", problems=problem_groups(problems))
+    assert "Missing (250)" in html
+    assert re.findall("<li>(.*?)</li>", html) == [*(f"run {n}" for n in range(100)), "a,b"]
+    assert re.findall("And (.*?) more", html) == ["150"]
+    assert "Inconsistent (1)" in html
     rows = [*csv.reader(io.StringIO(problems_csv(problems)))]
     assert len(rows) == 1 + 251
     assert rows[-1] == ["mixed", "a,b"]
@@ -233,9 +234,7 @@ def test_problems_beyond_the_first_are_counted_and_named_in_the_file():
 
 def test_links_are_relative_and_quoted(tmp_path):
     page = tmp_path / "a study" / "report" / "report.html"
-    links = record_links(page, tmp_path / "störe #1")
-    assert links.finetunes == "../../st%C3%B6re%20%231/finetunes"
-    assert links.states == "../../st%C3%B6re%20%231/states"
+    assert store_link(page, tmp_path / "störe #1") == "../../st%C3%B6re%20%231"
 
 
 def test_the_papers_values_are_next_to_the_study_s(tmp_path):
@@ -258,5 +257,5 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     assert [row.paper for row in card.rows] == [text, ""]
     assert card.rows[0].strip.reference == card.axis.place(expected.mean)
     assert paper_text(None) == ""
-    data = run_data(records, cells(records), [scores], values, record_links(path, store))
+    data = run_data(records, [scores], values, store_link(path, store))
     assert [cell.get("paper") for cell in data["cells"]] == [text, None]

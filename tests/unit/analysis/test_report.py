@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from biphasic.analysis import report
-from biphasic.analysis.page.render import render as render_with_links
-from biphasic.analysis.page.runs import Links
+from biphasic.analysis.page.render import render as render_with_link
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
@@ -26,7 +25,6 @@ from biphasic.analysis.text import plain
 
 pytestmark = pytest.mark.slow
 
-LINKS = Links(states="../../store/states", finetunes="../../store/finetunes")
 KNOWN_TAGS = frozenset(
     """a abbr article b bdi body button circle clippath code dd defs details dialog div dl dt
     figcaption figure footer g h1 h2 h3 head header html li line main meta nav p path rect script
@@ -37,7 +35,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 def render(records):
-    return render_with_links(records, links=LINKS)
+    return render_with_link(records, store="../../store")
 
 
 class Page(HTMLParser):

@@ -10,7 +10,6 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import with_averages
-from biphasic.errors import DataError
 
 
 def test_the_paper_has_46_distinct_models_and_repeats_agree():
@@ -23,16 +22,6 @@ def test_the_paper_has_46_distinct_models_and_repeats_agree():
     for twin in ("pfs:610M-mlm40-42k", "cpt:610M-mlm40-42k"):
         for dataset in scores.datasets:
             assert scores.get(twin, dataset.name) == scores.get("610M-mlm40-42k", dataset.name)
-
-
-def test_selecting_takes_sets_and_refuses_unknown_factors():
-    scores = paper_scores()
-    names = [m.name for m in scores.select(group="base", size="1B", mask_rate={0.2, 0.5})]
-    assert names == ["1B-mlm20-42k", "1B-mlm50-42k"]
-    with pytest.raises(DataError, match="no factor 'rate'"):
-        scores.select(rate=0.2)
-    with pytest.raises(DataError, match="no model 'x'"):
-        scores.model("x")
 
 
 TWO = (("first", "sc", "First", "accuracy", 0.5), ("second", "sc", "Second", "accuracy", 0.5),
@@ -88,11 +77,12 @@ def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
 
 def test_older_studies_have_their_steps_from_the_ledger(tmp_path):
     scores = study_scores(load_study(*FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)))
-    model = scores.model("clm-25-mlm-75")
+    models = {model.name: model for model in scores.models}
+    model = models["clm-25-mlm-75"]
     assert (model.clm_steps, model.mlm_steps, model.total_steps) == (10, 30, 40)
     assert model.flops == pytest.approx(40 * 8192 * 6.0 * 1.9e6)
     assert model.parameters is None
-    assert scores.model("untrained").flops is None
+    assert models["untrained"].flops is None
 
 
 def test_a_study_s_factors_come_from_its_record(tmp_path):

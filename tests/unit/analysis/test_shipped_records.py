@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.runs import cells
+from biphasic.analysis.scores.source import study_scores
 
 CHECKOUT = Path(__file__).parents[3]
 ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
@@ -47,11 +47,11 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
 def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     folder = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
-    table = cells(load_study(folder, folder.parent / "store"))
-    means = [cell.estimate.mean for cell in table.values()]
+    scores = study_scores(load_study(folder, folder.parent / "store"))
+    means = [score.estimate.mean for score in scores.cells.values()]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
-    assert quoted.groups() == tuple(f"{100 * mean:.1f}" for mean in means)
+    assert quoted.groups() == tuple(f"{mean:.1f}" for mean in means)
 
 
 WITHOUT_TORCH = """

@@ -5,7 +5,8 @@ from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.runs import cells
+from biphasic.analysis.scores.selection import selected_runs
+from biphasic.analysis.scores.source import study_scores
 
 
 def test_paper_interval_is_1_96_standard_errors():
@@ -34,7 +35,7 @@ def test_one_seed_has_no_interval_and_equal_seeds_an_interval_of_zero(convention
     assert estimate([], convention=convention) is None
 
 
-def test_cells_agree_with_hand_arithmetic(tmp_path):
+def test_scores_agree_with_hand_arithmetic(tmp_path):
     # Seed 0 takes 2e-4 (validation 0.7), seed 1 takes 1e-4 (0.6): test scores 0.64 and 0.60.
     # Mean 0.62, s = 0.02 * sqrt(2), s / sqrt(2) = 0.02; 1.96 * 0.02 = 0.0392.
     scores = {
@@ -43,9 +44,9 @@ def test_cells_agree_with_hand_arithmetic(tmp_path):
     }  # fmt: skip
     study = FakeStudy(arms=ARMS[1:2], tasks=TASKS[:1], seeds=(0, 1), learning_rates=(1e-4, 2e-4),
                       scores=scores, convention="paper")  # fmt: skip
-    cell = cells(load_study(*study.write(tmp_path)))["mlm", "pydocs-sc"]
-    assert cell.estimate == Estimate(pytest.approx(0.62), pytest.approx(0.0392), 2)
-    assert cell.is_complete
+    score = study_scores(load_study(*study.write(tmp_path))).cells["mlm", "pydocs-sc"]
+    assert score.estimate == Estimate(pytest.approx(62), pytest.approx(3.92), 2)
+    assert score.is_complete
 
 
 def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_path):
@@ -54,19 +55,20 @@ def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_
         diverged={("mlm", "pydocs-sc", 2e-4, 0)},
         missing={("clm", "pydocs-sc", 2e-4, 0)},
     )
-    table = cells(load_study(*study.write(tmp_path)))
-    assert table["mlm", "pydocs-sc"].is_complete
-    assert not table["clm", "pydocs-sc"].is_complete
+    records = load_study(*study.write(tmp_path))
+    cells = study_scores(records).cells
+    assert cells["mlm", "pydocs-sc"].is_complete
+    assert not cells["clm", "pydocs-sc"].is_complete
     for arm in ("mlm", "clm"):
-        chosen = table[arm, "pydocs-sc"].selected
+        chosen = selected_runs(records)[arm, "pydocs-sc"]
         assert [run.run.seed for run in chosen] == [0, 1, 2, 3, 4]
         assert chosen[0].run.learning_rate != 2e-4
 
 
 def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):
     diverged = {("mlm", "pydocs-sc", rate, 3) for rate in (1e-4, 2e-4, 5e-4)}
-    table = cells(load_study(*FakeStudy(arms=ARMS[1:2], diverged=diverged).write(tmp_path)))
-    cell = table["mlm", "pydocs-sc"]
-    assert cell.estimate is not None
-    assert cell.estimate.num_seeds == 4
-    assert not cell.is_complete
+    records = load_study(*FakeStudy(arms=ARMS[1:2], diverged=diverged).write(tmp_path))
+    score = study_scores(records).cells["mlm", "pydocs-sc"]
+    assert score.estimate is not None
+    assert score.estimate.num_seeds == 4
+    assert not score.is_complete

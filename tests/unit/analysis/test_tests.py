@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.analysis.statistics.compare import holm
-from biphasic.analysis.statistics.exact import sign_flip_test, wilcoxon_test
-from biphasic.analysis.statistics.power import (
+from biphasic.analysis.statistics.paired import (
     detectable_difference,
     detectable_effect,
     effect_size,
     noncentral_t,
+    sign_flip_test,
+    wilcoxon_test,
 )
 
 

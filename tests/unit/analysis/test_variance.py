@@ -32,7 +32,7 @@ def test_seeds_and_rates_by_hand():
     assert split.pretraining.deviation is None
     assert split.pretraining.basis == "each model was pretrained once"
     assert split.examples.deviation is None
-    assert len(split.sources) == 4
+    assert len(split) == 4
 
 
 def test_a_choice_that_reduces_variance_adds_nothing_and_is_reported():

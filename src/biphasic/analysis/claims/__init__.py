@@ -1,14 +1,14 @@
 """Claims: sentences with checks on a tidy table of scores.
 
-`table.py` makes the table, `levels.py` selects rows, `questions.py` compares, `check.py` decides,
-`claim.py` defines claims of the paper and of users, `report.py` and `render.py` write results.
+`table.py` makes the table and selects rows, `questions.py` compares, `check.py` decides, `claim.py`
+defines claims of the paper and of users, `report.py` and `render.py` write results.
 """
 
 from biphasic.analysis.claims.check import Check
 from biphasic.analysis.claims.claim import Claim, Table, claim, load_claims, paper_claims
-from biphasic.analysis.claims.levels import bounds, nearest
 from biphasic.analysis.claims.questions import Comparison
 from biphasic.analysis.claims.report import ClaimResult, changed_verdicts, claims_report, restated
+from biphasic.analysis.claims.table import bounds, nearest
 
 __all__ = [
     "Check",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from biphasic.analysis.claims.levels import level_text
 from biphasic.analysis.claims.questions import Comparison, all_hold
+from biphasic.analysis.claims.table import level_text
 
 Verdict = Literal["true", "partly", "false", "undecided"]
 

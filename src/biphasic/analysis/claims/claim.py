@@ -14,17 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.analysis.claims.check import Check
 from biphasic.analysis.claims.differences import Differences
-from biphasic.analysis.claims.levels import (
-    FACTORS,
-    ORDERED_FACTORS,
-    POSITIONS,
-    Selection,
-    describe,
-    factor_name,
-    known,
-    level_text,
-    levels,
-)
 from biphasic.analysis.claims.questions import (
     COURSES,
     OUTCOMES,
@@ -35,7 +24,22 @@ from biphasic.analysis.claims.questions import (
     trend,
     varies,
 )
-from biphasic.analysis.claims.table import AVERAGE, Rows, rows_of, size_order, tidy
+from biphasic.analysis.claims.table import (
+    AVERAGE,
+    FACTORS,
+    ORDERED_FACTORS,
+    POSITIONS,
+    Rows,
+    Selection,
+    describe,
+    factor_name,
+    known,
+    level_text,
+    levels,
+    rows_of,
+    size_order,
+    tidy,
+)
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.config import refuse_repeats
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-_SPECIAL = {"group": (), "dataset": AVERAGE}
 _NEW_FORM = "claims are a Python file with functions under @claim(id, sentence); see docs/claims.md"
 
 
@@ -193,7 +196,7 @@ class Table:
 
     def _rows(self, where: Selection, inner: set[str], over: str, asked: Asked) -> Rows:
         """Omit rows that must be selected explicitly: intermediate states, zero-shot tasks."""
-        groups, datasets = (_listed(where.get(n, usual)) for n, usual in _SPECIAL.items())
+        groups, datasets = _listed(where.get("group", ())), _listed(where.get("dataset", AVERAGE))
         if groups not in self._rows_of:
             self._rows_of[groups] = rows_of(self._scores, groups)
         rows = self._rows_of[groups]

@@ -20,7 +20,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.crossed import CrossedErrors, joint_p_values
 from biphasic.analysis.statistics.example_compare import contrast_errors
-from biphasic.analysis.statistics.power import LEVEL, deviation
+from biphasic.analysis.statistics.paired import LEVEL, deviation
 from biphasic.errors import DataError
 
 

@@ -13,20 +13,24 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from biphasic.analysis.claims.differences import Differences
-from biphasic.analysis.claims.levels import (
+from biphasic.analysis.claims.table import (
     CLOSE,
     NUMBER_FACTORS,
     Levels,
+    Rows,
     Selection,
+    Term,
     describe,
     factor_name,
+    grouped,
+    held_factors,
     known,
     level_text,
     levels,
     phrase,
+    row_of,
     selected,
 )
-from biphasic.analysis.claims.table import Rows, Term, grouped, held_factors, row_of
 from biphasic.analysis.text import listing
 
 OUTCOMES = tuple(

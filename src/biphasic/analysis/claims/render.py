@@ -80,8 +80,8 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
     if result.bound:
         yield f"read as {'; '.join(result.bound)}"
     if with_details:
-        for check, is_weaker in _all_checks(result):
-            yield from _check_lines(check, is_weaker=is_weaker)
+        for check in (*result.checks, *result.weaker):
+            yield from _check_lines(check)
     else:
         for text in result.support:
             yield f"for: {text}"
@@ -94,14 +94,8 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         yield f"missing: and {len(result.missing) - len(shown)} more"
 
 
-def _all_checks(result: ClaimResult) -> Iterator[tuple[Check, bool]]:
-    """Yield each check, and whether it belongs to the weaker form, which may repeat one."""
-    yield from ((check, False) for check in result.checks)
-    yield from ((check, True) for check in result.weaker)
-
-
-def _check_lines(check: Check, *, is_weaker: bool) -> Iterator[str]:
-    form = "weaker form, " if is_weaker else ""
+def _check_lines(check: Check) -> Iterator[str]:
+    form = "weaker form, " if check.is_weaker else ""
     yield f"{form}{check.text} ({check.needed}): {_ANSWERS[check.holds]}"
     for comparison in check.comparisons:
         where = f"{comparison.where}: " if comparison.where else ""
@@ -166,8 +160,8 @@ def claims_markdown(
         for result in results:
             lines += ["", f"## {markdown_text(result.id)}: {result.verdict}", ""]
             lines += [f"{markdown_text(result.text)} ({markdown_text(result.source)})", ""]
-            for check, is_weaker in _all_checks(result):
-                texts = [*_check_lines(check, is_weaker=is_weaker)]
+            for check in (*result.checks, *result.weaker):
+                texts = [*_check_lines(check)]
                 lines.append(f"- {markdown_text(texts[0])}")
                 lines += [f"  - {markdown_text(text.removeprefix('- '))}" for text in texts[1:]]
     closing = [markdown_text(line) for line in closing_lines(results, scores, changes)]

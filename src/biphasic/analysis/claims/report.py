@@ -9,8 +9,8 @@ from itertools import zip_longest
 
 from biphasic.analysis.claims.check import Check, Verdict, verdict_of
 from biphasic.analysis.claims.claim import Claim, Table, paper_claims
-from biphasic.analysis.claims.levels import level_text
 from biphasic.analysis.claims.questions import Comparison
+from biphasic.analysis.claims.table import level_text
 from biphasic.analysis.estimate import as_convention
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing

@@ -38,7 +38,6 @@ class Series:
 
     Attributes:
         label: Name in the legend; equal labels share one entry.
-        style: Colour, marker and line.
         points: In any order.
         is_connected: Whether a line connects the points, or the means of points with the same x.
         is_reference: Whether it shows the paper's values, in the background.
@@ -86,8 +85,6 @@ class Chart:
     Attributes:
         name: File name without suffix.
         caption: Description and caveats.
-        axis: Horizontal axis of all panels.
-        panels: In reading order.
     """
 
     name: str

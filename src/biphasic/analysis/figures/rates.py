@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
@@ -15,7 +16,7 @@ from biphasic.analysis.figures.palette import (
     distinct_styles,
     objective_styles,
 )
-from biphasic.analysis.records import ArmData, Outcome, StudyRecords
+from biphasic.analysis.records import Outcome, StudyRecords
 from biphasic.analysis.scores.table import PERCENT
 from biphasic.analysis.text import count, listing, metric_name, rate
 from biphasic.records import Convention
@@ -39,24 +40,30 @@ def scores_by_learning_rate(
     objective, and intervals are omitted.
     """
     arms = [arm for arm in records.arms if not arm.is_untrained and arm.record.is_final]
-    convention = convention or records.study.convention
-
-    def interval(scores: Sequence[float]) -> tuple[float | None, float | None]:
-        score = estimate(scores, convention=convention)
-        if score is None or score.half_width is None:
-            return None, None
-        return score.low, score.high
-
     if len(arms) > _MOST_ARMS:
         what = f"mean over seeds; each line is one of {len(arms)} arms"
-        chart = _chart(records, _looks(arms), lambda _: (None, None))
+        families = objective_styles(arm.record.family for arm in arms)
+        looks = {arm.name: (arm.record.family, families[arm.record.family]) for arm in arms}
+        chart = _chart(records, looks, lambda _: (None, None))
     else:
+        convention = convention or records.study.convention
         what = f"mean over seeds with its 95 % interval (convention '{convention}')"
-        chart = _chart(records, _looks(arms), interval)
+        styles = distinct_styles([arm.name for arm in arms])
+        looks = {arm.name: (arm.label, styles[arm.name]) for arm in arms}
+        chart = _chart(records, looks, partial(_interval, convention=convention))
     if isinstance(chart, Skipped):
         return chart
     caption = f"{RATE_TITLE}: {what}. {_diverged(records)}"
     return replace(chart, caption=caption.strip())
+
+
+def _interval(
+    scores: Sequence[float], *, convention: Convention
+) -> tuple[float | None, float | None]:
+    score = estimate(scores, convention=convention)
+    if score is None or score.half_width is None:
+        return None, None
+    return score.low, score.high
 
 
 def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
@@ -69,14 +76,6 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     titles = {task.name: task.title for task in records.tasks}
     panels = tuple(replace(panel, title=titles[panel.key]) for panel in chart.panels)
     return replace(chart, panels=panels)
-
-
-def _looks(arms: Sequence[ArmData]) -> Looks:
-    if len(arms) <= _MOST_ARMS:
-        styles = distinct_styles([arm.name for arm in arms])
-        return {arm.name: (arm.label, styles[arm.name]) for arm in arms}
-    families = objective_styles(arm.record.family for arm in arms)
-    return {arm.name: (arm.record.family, families[arm.record.family]) for arm in arms}
 
 
 def _chart(records: StudyRecords, looks: Looks, ends: Ends) -> Chart | Skipped:

@@ -13,6 +13,7 @@ from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.analysis.statistics.doubts import cell_doubt
+from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.tables.summary import task_line, task_notes
 from biphasic.analysis.text import points_cell
 
@@ -118,10 +119,7 @@ def dataset_titles(records: StudyRecords, scores: Scores) -> dict[str, str]:
 
 def paper_text(estimate: Estimate | None) -> str:
     """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
-    if estimate is None:
-        return ""
-    half_width = "" if estimate.half_width is None else f" ({estimate.half_width:.2f})"
-    return f"paper: {estimate.mean:.2f}{half_width}"
+    return "" if estimate is None else f"paper: {score_text(estimate)}"
 
 
 def best_of(scores: Scores, dataset: str) -> set[str]:

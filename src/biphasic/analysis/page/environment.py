@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from biphasic.analysis.text import amount, duration, metric_name, plain, rate, scientific
+from biphasic.analysis.text import amount, duration, listing, metric_name, plain, rate, scientific
 
 
 def render_page(template: str, **context: Any) -> str:
@@ -53,6 +53,6 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         amount=amount, duration=duration, scientific=scientific, rate=rate, metric=metric_name,
-        grouped="{:,}".format,
+        listing=listing, grouped="{:,}".format,
     )  # fmt: skip
     return environment

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from biphasic.analysis.page.cards import best_of
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
-from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
-from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of, ranked
-from biphasic.analysis.statistics.variance import VarianceSplit, variance_split
+from biphasic.analysis.scores.table import UNTRAINED, Scores
+from biphasic.analysis.statistics.compare import Family, family_of, ranked
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -37,26 +36,6 @@ _MOST_EXAMPLES = 5_000_000
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Comparisons on one dataset."""
-
-    dataset: DatasetInfo
-    family: Family
-    """All pairs of arms."""
-    split: VarianceSplit
-
-    @property
-    def comparisons(self) -> tuple[ModelComparison, ...]:
-        """The best arm against every other, best first."""
-        return self.family.with_best
-
-    @property
-    def is_clear(self) -> bool:
-        """Return whether the best arm is clearly ahead of every other."""
-        return bool(self.comparisons) and all(one.is_clear for one in self.comparisons)
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The outcome on one dataset, as text."""
 
@@ -68,15 +47,12 @@ class Verdict:
     """Further facts."""
 
 
-def gather_evidence(scores: Scores) -> dict[str, Evidence]:
-    """Compare the best arm with every other on each dataset and average.
+def families(scores: Scores) -> dict[str, Family]:
+    """Compare all pairs of arms on each dataset and average.
 
     Single examples are within the page's limit (`within_budget`).
     """
-    return {
-        d.name: Evidence(d, family_of(scores, d.name), variance_split(scores, d.name))
-        for d in scores.datasets
-    }
+    return {dataset.name: family_of(scores, dataset.name) for dataset in scores.datasets}
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:
@@ -101,9 +77,9 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
     return dataclasses.replace(scores, examples=read_all and read)
 
 
-def verdict(scores: Scores, evidence: Evidence) -> Verdict:
+def verdict(scores: Scores, family: Family) -> Verdict:
     """Describe which arm is best on a dataset, by how much, and how certainly."""
-    dataset, labels = evidence.dataset.name, scores.labels
+    dataset, labels = family.dataset.name, scores.labels
     order = ranked(scores, dataset)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
@@ -112,17 +88,17 @@ def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
     if names:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
-        sentence = _lead(evidence, labels)
+        sentence = _lead(family, labels)
     score = points_cell(scores.cells[order[0], dataset].estimate)
-    return Verdict(winner, score, sentence, _details(scores, evidence))
+    return Verdict(winner, score, sentence, _details(scores, family))
 
 
-def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
-    if not evidence.comparisons:
+def _lead(family: Family, labels: Mapping[str, str]) -> str:
+    if not family.with_best:
         return "There is no other arm to compare it with."
-    closest, *others = evidence.comparisons
+    closest, *others = family.with_best
     lead = comparison_sentence(closest, labels)
-    if closest.is_clear and evidence.is_clear and others:
+    if family.has_clear_best and others:
         return f"{lead} It is also clearly ahead of every other arm."
     level = [labels[other.second] for other in others if other.verdict == "undecided"]
     if not level:
@@ -132,22 +108,22 @@ def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
     return f"{lead} There is {also}no clear difference from {names}."
 
 
-def _details(scores: Scores, evidence: Evidence) -> tuple[str, ...]:
-    sentences = [_against_floor(scores, evidence)]
-    if evidence.comparisons:
-        closest = evidence.comparisons[0]
+def _details(scores: Scores, family: Family) -> tuple[str, ...]:
+    sentences = [_against_floor(scores, family)]
+    if family.with_best:
+        closest = family.with_best[0]
         sentences += [detectable_sentence(closest), floor_sentence(closest)]
         sentences.append(examples_sentence(closest))
-    sentences.append(selection_sentence(scores, evidence.dataset.name))
+    sentences.append(selection_sentence(scores, family.dataset.name))
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _against_floor(scores: Scores, evidence: Evidence) -> str:
+def _against_floor(scores: Scores, family: Family) -> str:
     """Count the trained arms that are clearly above the untrained encoder."""
-    scored = scores.means(evidence.dataset.name)
+    scored = scores.means(family.dataset.name)
     floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in scored]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
-    tests = [evidence.family.compare(name, floors[0]) for name in trained] if floors else []
+    tests = [family.compare(name, floors[0]) for name in trained] if floors else []
     known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
     if not known:
         return ""
@@ -158,7 +134,7 @@ def _against_floor(scores: Scores, evidence: Evidence) -> str:
 
 
 def headline(
-    scores: Scores, evidence: Mapping[str, Evidence], titles: Mapping[str, str]
+    scores: Scores, by_dataset: Mapping[str, Family], titles: Mapping[str, str]
 ) -> list[str]:
     """Describe clear differences and the highest scores, without averages.
 
@@ -169,7 +145,7 @@ def headline(
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
     sentences = []
     if spelled_out and len(scores.models) > 2:
-        texts = [clear_differences(scores, evidence[name], titles[name]) for name in datasets]
+        texts = [clear_differences(scores, by_dataset[name], titles[name]) for name in datasets]
         sentences = [text for text in texts if text]
     wins: dict[str, list[str]] = defaultdict(list)
     tied = []
@@ -181,11 +157,11 @@ def headline(
             tied.append(titles[dataset])
     winners = sorted(wins, key=lambda name: -len(wins[name]))
     for name in winners[:_MOST_WINNERS]:
-        clear = [titles[dataset] for dataset in wins[name] if evidence[dataset].is_clear]
+        clear = [titles[dataset] for dataset in wins[name] if by_dataset[dataset].has_clear_best]
         where = _all_or([titles[dataset] for dataset in wins[name]], len(datasets))
         surely = ", clearly ahead" if clear else ", but not clearly ahead"
         of_some = f" on {_all_or(clear, 0)}" if 0 < len(clear) < len(wins[name]) else ""
-        label = short(scores.model(name).label)
+        label = short(scores.labels[name])
         sentences.append(f"{label} scores highest on {where}{surely} of every other arm{of_some}.")
     if left := [dataset for name in winners[_MOST_WINNERS:] for dataset in wins[name]]:
         others = count(len(winners) - _MOST_WINNERS, "other arm")
@@ -195,13 +171,12 @@ def headline(
     return sentences
 
 
-def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
+def clear_differences(scores: Scores, family: Family, title: str) -> str:
     """Describe which arms are clearly above which on a dataset; empty if there are none."""
-    order = ranked(scores, evidence.dataset.name)
     below: dict[tuple[str, ...], list[str]] = defaultdict(list)
     num_pairs = num_clear = 0
-    for place, arm in enumerate(order):
-        tests = [(other, evidence.family.compare(arm, other)) for other in order[place + 1 :]]
+    for place, arm in enumerate(family.order):
+        tests = [(other, family.compare(arm, other)) for other in family.order[place + 1 :]]
         worse = tuple(other for other, test in tests if test and test.verdict == "higher")
         num_pairs, num_clear = num_pairs + len(tests), num_clear + len(worse)
         if worse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, claims_report
@@ -9,12 +10,19 @@ from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import VARIABLES
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
+from biphasic.analysis.page.content import (
+    comparison_tables,
+    facts,
+    problem_groups,
+    provenance,
+    rate_rows,
+    score_rows,
+)
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
-    gather_evidence,
+    families,
     headline,
     verdict,
     within_budget,
@@ -26,46 +34,25 @@ from biphasic.analysis.page.figures import (
     few_arms,
     page_styles,
 )
-from biphasic.analysis.page.matrix import (
-    comparison_tables,
-    cost_lines,
-    rate_rows,
-    score_rows,
-    segment_lines,
-)
-from biphasic.analysis.page.runs import Links, run_data
+from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import seeds_note
+from biphasic.analysis.tables.sentences import number, probability
 from biphasic.analysis.tables.summary import (
+    cost_rows,
     cost_sentence,
     heldout_note,
     loss_sentences,
     rows_statement,
+    trained_segments,
 )
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
 
 MOST_COMPARISONS = 40
 """Maximum comparisons of one check on the page; `biphasic claims` prints all."""
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Claims with comparisons, and those without."""
-
-    spoken: tuple[ClaimResult, ...]
-    silent: tuple[ClaimResult, ...]
-
-    @property
-    def hint(self) -> str:
-        """Count the verdicts."""
-        if not self.spoken:
-            return "none of the reference study's claims can be checked on this study"
-        parts = [f"{number} {verdict}" for verdict, number in tally(self.spoken).items() if number]
-        return f"{count(len(self.spoken), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -82,9 +69,9 @@ class Part:
     is_open: bool = False
 
 
-def render(records: StudyRecords, *, links: Links) -> str:
-    """Return the report as one HTML page."""
-    table, scores = cells(records), within_budget(records, study_scores(records))
+def render(records: StudyRecords, *, store: str) -> str:
+    """Return the report as one HTML page; `store` is the link to the study's store."""
+    scores = within_budget(records, study_scores(records))
     recipes = by_recipe(scores)
     few = few_arms(records, recipes)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
@@ -93,10 +80,15 @@ def render(records: StudyRecords, *, links: Links) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(recipes), _study_claims(recipes)
+    by_dataset, results = families(recipes), claims_report(recipes)
+    claims = [result for result in results if _has_answer(result)]
+    # Comparisons of recipes say nothing of single arms.
+    named = by_dataset.items() if recipes is scores else ()
+    clear = [name for name, family in named if family.has_clear_best]
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
+    findings = (*loss_sentences(records), heldout_note(records), cost_sentence(records))
     return render_page(
         "report.html.j2",
         study=records.study,
@@ -104,32 +96,18 @@ def render(records: StudyRecords, *, links: Links) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
-        headline=headline(recipes, evidence, titles),
-        findings=[
-            s
-            for s in (*loss_sentences(records), heldout_note(records), cost_sentence(records))
-            if s
-        ],
+        headline=headline(recipes, by_dataset, titles),
+        findings=[sentence for sentence in findings if sentence],
         caveats=caveats(recipes),
-        cards=[(card, verdict(recipes, evidence[card.dataset.name])) for card in cards],
+        cards=[(card, verdict(recipes, by_dataset[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
         objectives=[objective_name(name) for name in objectives],
-        score_rows=list(
-            score_rows(
-                records,
-                table,
-                of_arms,
-                styles,
-                objectives=objectives,
-                clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear}
-                if recipes is scores
-                else (),
-            )
-        ),
-        comparisons=list(comparison_tables(evidence.values(), titles, recipes.labels)),
+        score_rows=list(score_rows(records, of_arms, objectives=objectives, clear=clear)),
+        comparisons=list(comparison_tables(recipes, by_dataset.values(), titles)),
         claims=claims,
+        silent_claims=[result for result in results if not _has_answer(result)],
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
         skipped=skipped,
@@ -137,19 +115,25 @@ def render(records: StudyRecords, *, links: Links) -> str:
         rate_figures=arm_figures(rates_of_arms(few)),
         of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
-        rate_rows=list(rate_rows(records, table, styles)),
+        rate_rows=list(rate_rows(records)),
         rows_agree=agrees,
         rows_statement=statement,
-        cost_rows=cost_lines(records, styles),
-        segments=list(segment_lines(records)),
+        cost_rows=list(cost_rows(records)),
+        segments=trained_segments(records),
         problems=problem_groups(records.problems),
         provenance=provenance(records),
-        links=links,
-        data=run_data(records, table, sources, paper, links),
+        store=store,
+        styles=styles,
+        labels=recipes.labels,
+        number=number,
+        probability=probability,
+        data=run_data(records, sources, paper, store),
     )
 
 
-def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts: int) -> list[Part]:
+def _parts(
+    records: StudyRecords, scores: Scores, claims: Sequence[ClaimResult], *, num_charts: int
+) -> list[Part]:
     """List the page's parts after the overview, in order."""
     shape = f"{count(len(scores.models), 'arm')}, {count(len(scores.datasets), 'column')}"
     rates = count(len(records.study.learning_rates), "rate")
@@ -158,7 +142,7 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
     return [
         Part("scores", "Scores", shape, is_open=True),
         Part("comparisons", "Comparisons", "the best arm of each task against every other"),
-        Part("claims", "Claims", claims.hint),
+        Part("claims", "Claims", _claims_hint(claims)),
         Part("factors", "Factors", f"{charts} of scores by what arms differ in"),
         Part("loss", "Loss", "held-out and training loss by tokens read"),
         Part("rates", "Learning rates", f"{rates} tried for each fine-tuning"),
@@ -168,12 +152,11 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
     ]
 
 
-def _study_claims(scores: Scores) -> Claims:
-    results = claims_report(scores)
-    return Claims(
-        spoken=tuple(result for result in results if _has_answer(result)),
-        silent=tuple(result for result in results if not _has_answer(result)),
-    )
+def _claims_hint(claims: Sequence[ClaimResult]) -> str:
+    if not claims:
+        return "none of the reference study's claims can be checked on this study"
+    parts = [f"{number} {verdict}" for verdict, number in tally(claims).items() if number]
+    return f"{count(len(claims), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 def _has_answer(result: ClaimResult) -> bool:

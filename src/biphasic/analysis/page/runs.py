@@ -7,8 +7,7 @@ bytes each, and only the runs of one number are ever shown together.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
@@ -16,52 +15,43 @@ from urllib.parse import quote
 from biphasic.analysis.page.cards import dataset_titles, paper_text
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.runs import Cell
+from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.text import metric_name, plain, rate
 
 _STATUS: tuple[str, ...] = get_args(Status)
 
 
-@dataclass(frozen=True)
-class Links:
-    """Relative paths from the page to the records."""
-
-    states: str
-    finetunes: str
-
-
-def record_links(page: Path, store: Path) -> Links:
-    """Return the relative paths from a page to a store's records."""
-    way = Path(os.path.relpath(store, page.parent)).as_posix()
-    return Links(f"{quote(way)}/states", f"{quote(way)}/finetunes")
+def store_link(page: Path, store: Path) -> str:
+    """Return the relative link from a page to a store."""
+    return quote(Path(os.path.relpath(store, page.parent)).as_posix())
 
 
 def run_data(
     records: StudyRecords,
-    table: Mapping[tuple[str, str], Cell],
     sources: Sequence[Scores],
     paper: ReferenceValues,
-    links: Links,
+    store: str,
 ) -> dict[str, Any]:
     """Return arms, datasets and the runs of each cell, for the page's script.
 
     A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`, with
     scores in percent points; an average over datasets and a recipe have the scores of their seeds
-    instead. `sources` are the scores of arms, then those of recipes if they are not the same.
+    instead. `sources` are the scores of arms, then those of recipes if they are not the same;
+    `store` is the link to the store.
     """
     scores = sources[0]
     models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
-    groups = records.by_cell
+    groups, selected = records.by_cell, selected_runs(records)
     cells = []
     for source, model in models:
         for dataset in source.datasets:
             key = model.name, dataset.name
             entry: dict[str, Any] = {}
-            if key in table and source is scores:
-                chosen = {outcome.run.id for outcome in table[key].selected}
+            if key in selected and source is scores:
+                chosen = {outcome.run.id for outcome in selected[key]}
                 runs = [
                     _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
                 ]
@@ -79,7 +69,7 @@ def run_data(
         ],
         "rates": [rate(value) if value else "none" for value in rates],
         "status": _STATUS,
-        "records": links.finetunes,
+        "records": f"{store}/finetunes",
         "cells": cells,
     }
 

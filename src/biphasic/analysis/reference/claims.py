@@ -14,7 +14,11 @@ from biphasic.analysis.claims import Check, Table, bounds, claim, nearest
 
 MLM, CLM = {"objective": "MLM"}, {"objective": "CLM"}
 FROM_MLM, FROM_CLM = {"start": "MLM"}, {"start": "CLM"}
-NEAR_40 = nearest(0.4)
+NEAR_40, AT_40 = nearest(0.4), nearest(0.4, within=0.05)
+CONTINUED = bounds(above=0)
+LOWEST_RATE, HIGHEST_RATE = {"mask_rate": "smallest"}, {"mask_rate": "largest"}
+AT_END, HALFWAY = {"continued_steps": "largest"}, {"continued_steps": "middle"}
+CLM_AT_END, MLM_AT_END = {**FROM_CLM, **AT_END}, {**FROM_MLM, **AT_END}
 
 
 @claim("C01", "Pretraining with MLM generally ends up better than pretraining with CLM over the "
@@ -91,19 +95,18 @@ def c08(table: Table) -> Iterator[Check]:
                "MS MARCO does not rise monotonically.")
 def c09(table: Table) -> Iterator[Check]:
     yield table.trend("mask_rate", "increases", steps="largest", objective="MLM", task="IR")
-    yield table.compare({"mask_rate": "largest"}, {"mask_rate": "smallest"},
-        "not significantly lower", steps="largest", objective="MLM", task="IR", dataset="each")
+    yield table.compare(HIGHEST_RATE, LOWEST_RATE, "not significantly lower", steps="largest",
+        objective="MLM", task="IR", dataset="each")
 
 
 @claim("C10", "On the token-level tasks TC and QA the small model does better with low masking "
        "rates.",
        source="Section 3, 'no universally optimal masking ratio'; Figure 3")
 def c10(table: Table) -> Iterator[Check]:
-    yield table.compare({"mask_rate": "smallest"}, {"mask_rate": "largest"}, "significantly higher",
-        needs={"size": 2}, steps="largest", size="smallest", objective="MLM", task=["TC", "QA"])
-    yield table.compare({"mask_rate": "smallest"}, {"mask_rate": "largest"}, "higher",
-        needs={"size": 2}, weaker=True, steps="largest", size="smallest", objective="MLM",
-        task=["TC", "QA"])
+    yield table.compare(LOWEST_RATE, HIGHEST_RATE, "significantly higher", needs={"size": 2},
+        steps="largest", size="smallest", objective="MLM", task=["TC", "QA"])
+    yield table.compare(LOWEST_RATE, HIGHEST_RATE, "higher", needs={"size": 2}, weaker=True,
+        steps="largest", size="smallest", objective="MLM", task=["TC", "QA"])
 
 
 @claim("C11", "At 610M and 1B the TC and QA curves over masking rate are U-shaped (better at both "
@@ -122,12 +125,12 @@ def c11(table: Table) -> Iterator[Check]:
                "form is lenient: it only requires that 40 % is the worst rate on no task, and it "
                "alone carries the verdict 'partly'.")
 def c12(table: Table) -> Iterator[Check]:
-    yield table.best("mask_rate", nearest(0.4, within=0.05), across="task", by="mean rank",
-        steps="largest", size="middle", objective="MLM")
-    yield table.best("mask_rate", nearest(0.4, within=0.05), across="task", steps="largest",
+    yield table.best("mask_rate", AT_40, across="task", by="mean rank", steps="largest",
         size="middle", objective="MLM")
-    yield table.worst("mask_rate", nearest(0.4, within=0.05), is_not=True, weaker=True,
-        steps="largest", size="middle", objective="MLM")
+    yield table.best("mask_rate", AT_40, across="task", steps="largest", size="middle",
+        objective="MLM")
+    yield table.worst("mask_rate", AT_40, is_not=True, weaker=True, steps="largest", size="middle",
+        objective="MLM")
 
 
 @claim("C13", "Where a smaller model tops a larger one on TC (210M above 610M), the difference is "
@@ -207,50 +210,45 @@ def c21(table: Table) -> Iterator[Check]:
        "is consistently better than the one that began as MLM, significantly so on SC.",
        source="Section 5, first result paragraph; Figure 8; abstract")
 def c22(table: Table) -> Iterator[Check]:
-    yield table.compare({**FROM_CLM, "continued_steps": "largest"},
-        {**FROM_MLM, "continued_steps": "largest"}, "higher", continued_steps=bounds(above=0))
-    yield table.compare({**FROM_CLM, "continued_steps": "largest"},
-        {**FROM_MLM, "continued_steps": "largest"}, "significantly higher",
-        continued_steps=bounds(above=0), task="SC")
+    yield table.compare(CLM_AT_END, MLM_AT_END, "higher", continued_steps=CONTINUED)
+    yield table.compare(CLM_AT_END, MLM_AT_END, "significantly higher", continued_steps=CONTINUED,
+        task="SC")
 
 
 @claim("C23", "Continuing the CLM model with MLM keeps its TC advantage and effectively closes the "
        "QA and IR gaps.",
        source="Section 5, first result paragraph; Figure 8")
 def c23(table: Table) -> Iterator[Check]:
-    yield table.compare({**FROM_CLM, "continued_steps": bounds(above=0)},
+    yield table.compare({**FROM_CLM, "continued_steps": CONTINUED},
         {**FROM_CLM, "continued_steps": 0}, "not significantly lower", task="TC")
-    yield table.compare({**FROM_CLM, "continued_steps": "largest"},
-        {**FROM_MLM, "continued_steps": "largest"}, "significantly higher",
-        continued_steps=bounds(above=0), task="TC")
-    yield table.compare({**FROM_CLM, "continued_steps": "largest"},
-        {**FROM_MLM, "continued_steps": "largest"}, "not significantly lower",
-        continued_steps=bounds(above=0), task=["QA", "IR"])
+    yield table.compare(CLM_AT_END, MLM_AT_END, "significantly higher", continued_steps=CONTINUED,
+        task="TC")
+    yield table.compare(CLM_AT_END, MLM_AT_END, "not significantly lower",
+        continued_steps=CONTINUED, task=["QA", "IR"])
 
 
 @claim("C24", "Already at 12,000 continued steps of 22,000 the model that began as CLM broadly "
        "matches MLM throughout; better on TC and IR, comparable on SC, nearly on par on QA.",
        source="Section 5, second result paragraph; Figure 9")
 def c24(table: Table) -> Iterator[Check]:
-    yield table.compare({**FROM_CLM, "continued_steps": "middle"},
-        {**FROM_MLM, "continued_steps": "middle"}, "higher", needs={"continued_steps": 2},
-        continued_steps=bounds(above=0), task=["TC", "IR"])
-    yield table.compare({**FROM_CLM, "continued_steps": "middle"},
-        {**FROM_MLM, "continued_steps": "middle"}, "not significantly different",
-        needs={"continued_steps": 2}, continued_steps=bounds(above=0), task=["SC", "QA"])
+    clm, mlm, lengths = {**FROM_CLM, **HALFWAY}, {**FROM_MLM, **HALFWAY}, {"continued_steps": 2}
+    yield table.compare(clm, mlm, "higher", needs=lengths, continued_steps=CONTINUED,
+        task=["TC", "IR"])
+    yield table.compare(clm, mlm, "not significantly different", needs=lengths,
+        continued_steps=CONTINUED, task=["SC", "QA"])
 
 
 @claim("C25", "Late in continued pretraining the curve of the model that began as CLM is steeper, "
        "while that of the one that began as MLM levels off, most visibly on SC.",
        source="Section 5, second result paragraph; Figure 9")
 def c25(table: Table) -> Iterator[Check]:
-    yield table.compare(FROM_CLM, FROM_MLM, "higher",
-        gap=({"continued_steps": "largest"}, {"continued_steps": "middle"}),
-        needs={"continued_steps": 2}, continued_steps=bounds(above=0))
-    yield table.compare({"continued_steps": "largest"}, {"continued_steps": "middle"}, "higher",
-        needs={"continued_steps": 2}, continued_steps=bounds(above=0), start="CLM", task="SC")
-    yield table.compare({"continued_steps": "largest"}, {"continued_steps": "middle"}, "not higher",
-        needs={"continued_steps": 2}, continued_steps=bounds(above=0), start="MLM", task="SC")
+    lengths = {"continued_steps": 2}
+    yield table.compare(FROM_CLM, FROM_MLM, "higher", gap=(AT_END, HALFWAY), needs=lengths,
+        continued_steps=CONTINUED)
+    yield table.compare(AT_END, HALFWAY, "higher", needs=lengths, continued_steps=CONTINUED,
+        start="CLM", task="SC")
+    yield table.compare(AT_END, HALFWAY, "not higher", needs=lengths, continued_steps=CONTINUED,
+        start="MLM", task="SC")
 
 
 @claim("B01", "The split of 50% CLM and 50% MLM often gives the best trade-off.",

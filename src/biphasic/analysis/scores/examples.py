@@ -94,11 +94,9 @@ def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExa
     Raises:
         DataError: The metric cannot be computed from these columns.
     """
-    build, needed = _BUILDERS.get(metric, (None, (metric,)))
+    build, needed = _builder(metric)
     if missing := [name for name in needed if name not in columns]:
         raise DataError(f"metric '{metric}' cannot be computed example by example: no {missing[0]}")
-    if build is None:
-        return mean_examples(_numbers(columns[metric]))
     return build(*(columns[name] for name in needed))
 
 
@@ -128,7 +126,12 @@ def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
 
 def needed_columns(metric: str) -> tuple[str, ...]:
     """Return the columns of `scores.parquet` that a metric needs."""
-    return _BUILDERS[metric][1] if metric in _BUILDERS else (metric,)
+    return _builder(metric)[1]
+
+
+def _builder(metric: str) -> tuple[Callable[..., RunExamples], tuple[str, ...]]:
+    """Return a function, and the columns it takes; other metrics are means of their column."""
+    return _BUILDERS.get(metric, (mean_examples, (metric,)))
 
 
 def _numbers(column: Sequence[Any]) -> Array:

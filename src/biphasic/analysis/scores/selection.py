@@ -2,17 +2,18 @@
 
 Both ways use validation scores only. The first is the study's: each seed takes its own best rate.
 The second takes one rate for all seeds. The difference between the two is the gain of choosing per
-seed.
+seed. A model's score is the mean of the selected runs' test scores (`estimate.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from biphasic.analysis.records import Outcome, StudyRecords
 from biphasic.records import ZERO_SHOT, ResultRecord
 
 RunT = TypeVar("RunT")
@@ -87,3 +88,36 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     totals = {rate: math.fsum(e.validation for e in entries) for rate, entries in whole.items()}
     best = min(whole, key=lambda rate: (-totals[rate] / len(seeds), rate))
     return tuple(sorted(whole[best], key=lambda entry: entry.seed))
+
+
+def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
+    """Return the runs with scores, both for selection and for reporting."""
+    scores = (
+        grid_score(outcome.result, outcome, metric=metric)
+        for outcome in outcomes
+        if outcome.result is not None and outcome.status == "finished"
+    )
+    return [score for score in scores if score is not None]
+
+
+def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
+    """Return the run of each seed with the best validation score, as `best_per_seed`."""
+    return tuple(entry.run for entry in best_per_seed(grid(outcomes, metric=metric)))
+
+
+def selected_runs(records: StudyRecords) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
+    """Return the selected runs of every arm on every task, in the study's order."""
+    cells = [(arm.name, task) for arm in records.arms for task in records.tasks]
+    return records.once(
+        "selected runs",
+        lambda: {
+            (arm, task.name): select(records.by_cell.get((arm, task.name), ()), metric=task.metric)
+            for arm, task in cells
+        },
+    )
+
+
+def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:
+    """Return the test scores of the runs that have one."""
+    scores = [outcome.score("test", metric) for outcome in outcomes]
+    return [score for score in scores if score is not None]

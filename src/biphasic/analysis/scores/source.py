@@ -25,7 +25,7 @@ from biphasic.analysis.scores.examples import (
     metric_examples,
     needed_columns,
 )
-from biphasic.analysis.scores.runs import Cell, cells, grid
+from biphasic.analysis.scores.selection import grid, selected_runs
 from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
@@ -126,25 +126,34 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
     `convention` overrides the study's own.
     """
     by = convention or records.study.convention
-    return records.once("scores", by, lambda: _study_scores(records, by))
+    return records.once(f"scores, {by}", lambda: _study_scores(records, by))
 
 
 def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
-    table, groups = cells(records, convention=convention), records.by_cell
+    selected = selected_runs(records)
+    metrics = {task.name: task.metric for task in records.tasks}
+    cells = {}
+    for arm in records.arms:
+        for task in records.tasks:
+            key = arm.name, task.name
+            outcomes = records.by_cell.get(key, ())
+            # A diverged rate was tried and lost; a missing one might have been the best.
+            is_tried = all(outcome.status in {"finished", "diverged"} for outcome in outcomes)
+            seeds = {outcome.run.seed for outcome in selected[key]}
+            cells[key] = score_of_grid(
+                grid(outcomes, metric=task.metric),
+                convention=convention,
+                is_complete=is_tried and seeds == set(records.seeds_of(task)),
+            )
     scores = Scores(
         source=records.study.title,
         convention=convention,
         models=tuple(_study_model(arm) for arm in records.arms),
         datasets=tuple(DatasetInfo(t.name, t.kind.upper(), t.metric) for t in records.tasks),
-        cells={
-            key: score_of_grid(
-                grid(groups.get(key, ()), metric=cell.metric),
-                convention=convention,
-                is_complete=cell.is_complete,
-            )
-            for key, cell in table.items()
-        },
-        examples=None if records.store is None else _example_reader(table, records.store),
+        cells=cells,
+        examples=None
+        if records.store is None
+        else _example_reader(selected, metrics, records.store),
     )
     return with_averages(scores)
 
@@ -188,18 +197,22 @@ def _replicate_of(record: ArmRecord) -> str:
     return digest([record.model, phases, record.continues, record.is_final, recipe])
 
 
-def _example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
+def _example_reader(
+    selected: Mapping[tuple[str, str], tuple[Outcome, ...]],
+    metrics: Mapping[str, str],
+    store: Path,
+) -> ExampleReader:
     """Return a reader of the test examples of the selected runs."""
 
     def read(model: str, dataset: str) -> ExampleScores:
-        cell = table.get((model, dataset))
-        if cell is None or not cell.selected:
+        outcomes = selected.get((model, dataset), ())
+        if not outcomes:
             raise DataError(f"{model} on {dataset}: no run has finished")
         ids: tuple[str, ...] | None = None
         by_seed: dict[int, RunExamples] = {}
-        for outcome in cell.selected:
+        for outcome in outcomes:
             path = store / "finetunes" / outcome.run.id / _EXAMPLES
-            run_ids, by_seed[outcome.run.seed] = _read_run(path, cell.metric, outcome)
+            run_ids, by_seed[outcome.run.seed] = _read_run(path, metrics[dataset], outcome)
             if ids is not None and run_ids != ids:
                 where = describe_run(outcome.run)
                 raise DataError(f"{where}: other test examples than its first seed")

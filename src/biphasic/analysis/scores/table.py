@@ -149,42 +149,6 @@ class Scores:
         """Display names of the models, by name."""
         return {model.name: model.label for model in self.models}
 
-    @cached_property
-    def _by_name(self) -> dict[str, ModelInfo]:
-        return {model.name: model for model in self.models}
-
-    def model(self, name: str) -> ModelInfo:
-        """Return the model with a name.
-
-        Raises:
-            DataError: The model is unknown.
-        """
-        if name not in self._by_name:
-            raise DataError(f"{self.source}: no model '{name}'; known: {', '.join(self._by_name)}")
-        return self._by_name[name]
-
-    def select(self, **factors: Any) -> tuple[ModelInfo, ...]:
-        """Return the models whose fields have the given values, in order.
-
-        A value may also be a set of allowed ones.
-
-        Raises:
-            DataError: The field is unknown.
-        """
-        known = {field.name for field in dataclasses.fields(ModelInfo)}
-        if unknown := sorted(set(factors) - known):
-            raise DataError(
-                f"no factor '{unknown[0]}' of a model; known: {', '.join(sorted(known))}"
-            )
-        return tuple(
-            model
-            for model in self.models
-            if all(
-                getattr(model, name) in (value if isinstance(value, set | frozenset) else (value,))
-                for name, value in factors.items()
-            )
-        )
-
     def get(self, model: str, dataset: str) -> Score | None:
         """Return one score; None if it is unknown."""
         return self.cells.get((model, dataset))

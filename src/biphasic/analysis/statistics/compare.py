@@ -21,10 +21,17 @@ from numpy.typing import NDArray
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
-from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
+from biphasic.analysis.statistics.paired import (
+    LEVEL,
+    EffectSize,
+    ExactTest,
+    detectable_difference,
+    effect_size,
+    sign_flip_test,
+    wilcoxon_test,
+)
 from biphasic.analysis.statistics.pairs import all_pairs, pair_of
-from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
 
 Verdict = Literal["higher", "lower", "undecided", "unknown"]
@@ -35,7 +42,6 @@ class ModelComparison:
     """Two models on a dataset.
 
     Attributes:
-        kind: Whether seeds were paired.
         difference: First minus second, in percentage points, by the scores' convention.
         differences: By seed that both have, in percentage points; empty if not paired.
         p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
@@ -52,7 +58,6 @@ class ModelComparison:
     first: str
     second: str
     dataset: str
-    kind: Literal["paired", "unpaired"]
     difference: Estimate
     differences: tuple[float, ...]
     p_value: float | None
@@ -112,12 +117,10 @@ class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
 
     Attributes:
-        dataset: A dataset or average.
         order: Names of the models that have a score, best first.
         p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
         p_over_seeds: Likewise.
         size: Number of pairs corrected for.
-        with_examples: Whether scores of single examples were requested.
     """
 
     scores: Scores
@@ -133,6 +136,11 @@ class Family:
         """The best model against every other, in order of their means."""
         comparisons = (self.compare(self.order[0], other) for other in self.order[1:])
         return tuple(comparison for comparison in comparisons if comparison is not None)
+
+    @property
+    def has_clear_best(self) -> bool:
+        """Return whether the best model is clearly ahead of every other."""
+        return bool(self.with_best) and all(one.is_clear for one in self.with_best)
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score."""
@@ -155,7 +163,6 @@ class Family:
             first=first,
             second=second,
             dataset=about.name,
-            kind="paired" if values else "unpaired",
             difference=pair.difference,
             differences=values,
             p_value=pair.p_value if over_examples is None else over_examples,

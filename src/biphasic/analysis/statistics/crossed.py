@@ -35,7 +35,6 @@ class ExampleInterval:
         high: Upper end, in percent points.
         p_value: Two-sided, for zero difference; not corrected for other comparisons.
         num_seeds: Pairs of seeds; with one, the interval is over examples alone.
-        num_examples: Test examples.
         seed_error: Standard error that seeds cause, in percent points.
         example_error: Standard error that test examples cause, in percent points.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.statistics.power import NO_SPREAD
+from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.text import flat, listing
 from biphasic.errors import DataError
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
 from biphasic.analysis.scores.table import Score, Scores
-from biphasic.analysis.statistics.power import NO_SPREAD, deviation
+from biphasic.analysis.statistics.paired import NO_SPREAD, deviation
 from biphasic.records import Convention
 
 _AT_ONCE = 200_000

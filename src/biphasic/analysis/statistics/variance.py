@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from biphasic.errors import DataError
 _ZERO_SHOT = "zero-shot: nothing is fine-tuned"
 
 
-@dataclass(frozen=True)
-class SpreadSource:
+class SpreadSource(NamedTuple):
     """One source of spread.
 
     Attributes:
@@ -41,19 +40,13 @@ class SpreadSource:
     basis: str
 
 
-@dataclass(frozen=True)
-class VarianceSplit:
+class VarianceSplit(NamedTuple):
     """The sources of spread on one dataset."""
 
     pretraining: SpreadSource
     finetuning: SpreadSource
     rate_choice: SpreadSource
     examples: SpreadSource
-
-    @property
-    def sources(self) -> tuple[SpreadSource, ...]:
-        """All four."""
-        return (self.pretraining, self.finetuning, self.rate_choice, self.examples)
 
 
 def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:

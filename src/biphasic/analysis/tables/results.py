@@ -10,7 +10,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.runs import cells, scores_on_test
+from biphasic.analysis.scores.selection import scores_on_test, selected_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import (
@@ -21,7 +21,7 @@ from biphasic.analysis.text import (
     metric_name,
     objective_name,
     plain,
-    score_cell,
+    points_cell,
 )
 from biphasic.records import PRETRAINING, Convention
 
@@ -48,10 +48,10 @@ def results_csv(records: StudyRecords) -> str:
         for objective, loss in sorted(arm.final_heldout.items()):
             metric = f"heldout_{objective}_loss"
             rows.append((arm.name, PRETRAINING, metric, "", "", "finished", "", "", repr(loss)))
-    table = cells(records)
+    selected = selected_runs(records)
     for arm in records.arms:
         for task in records.tasks:
-            chosen = {outcome.run.id for outcome in table[arm.name, task.name].selected}
+            chosen = {outcome.run.id for outcome in selected[arm.name, task.name]}
             outcomes = groups.get((arm.name, task.name), ())
             rows += [
                 (
@@ -72,19 +72,19 @@ def table_csv(records: StudyRecords) -> str:
         for objective, loss in sorted(arm.final_heldout.items()):
             metric = f"heldout_{objective}_loss"
             rows.append((arm.name, PRETRAINING, metric, repr(loss), "", "", "", ""))
-    for cell in cells(records, convention=convention).values():
-        others = {
-            metric for outcome in cell.selected if outcome.result
-            for metric in (outcome.result.test or {})
-        }  # fmt: skip
-        for metric in (cell.metric, *sorted(others - {cell.metric})):
-            score = estimate(scores_on_test(cell.selected, metric=metric), convention=convention)
+    metrics = {task.name: task.metric for task in records.tasks}
+    scores = study_scores(records)
+    for (arm_name, task_name), runs in selected_runs(records).items():
+        main = metrics[task_name]
+        others = {metric for run in runs if run.result for metric in (run.result.test or {})}
+        complete = str(scores.cells[arm_name, task_name].is_complete).lower()
+        for metric in (main, *sorted(others - {main})):
+            score = estimate(scores_on_test(runs, metric=metric), convention=convention)
             mean = repr(score.mean) if score else ""
             half_width = exact(score.half_width) if score else ""
             num_seeds = score.num_seeds if score else 0
-            complete = str(cell.is_complete).lower()
             rows.append(
-                (cell.arm, cell.task, metric, mean, half_width, num_seeds, complete, convention)
+                (arm_name, task_name, metric, mean, half_width, num_seeds, complete, convention)
             )
     return csv_text(_TABLE_COLUMNS, rows)
 
@@ -92,9 +92,9 @@ def table_csv(records: StudyRecords) -> str:
 def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:
     """Lay out held-out losses and scores for the terminal, with the best of each column in bold."""
     convention = convention or records.study.convention
-    table = cells(records, convention=convention)
+    scores = study_scores(records, convention)
     title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
-    doubts = doubt_notes(study_scores(records, convention))
+    doubts = doubt_notes(scores)
     caption = " ".join([seeds_note(records, convention=convention), *doubts])
     rich_table = Table(title=Text(title), caption=Text(caption))
     rich_table.add_column("Arm", overflow="fold")
@@ -106,11 +106,9 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
     lowest = {name: lowest_loss(records, name) for name in objectives}
-    means = {
-        task.name: [cell.estimate.mean for cell in table.values()
-                    if cell.task == task.name and cell.estimate]
-        for task in records.tasks
-    }  # fmt: skip
+    highest = {
+        task.name: max(scores.means(task.name).values(), default=None) for task in records.tasks
+    }
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective in objectives:
@@ -118,9 +116,9 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
             text = "–" if loss is None else f"{loss:.3f}"
             row.append(Text(text, style="bold" if loss == lowest[objective] else ""))
         for task in records.tasks:
-            cell = table[arm.name, task.name]
-            text = score_cell(cell.estimate) + ("" if cell.is_complete else " †")
-            is_best = cell.estimate and cell.estimate.mean == max(means[task.name])
+            score = scores.cells[arm.name, task.name]
+            text = points_cell(score.estimate) + ("" if score.is_complete else " †")
+            is_best = score.estimate and score.estimate.mean == highest[task.name]
             row.append(Text(text, style="bold" if is_best else ""))
         rich_table.add_row(*row)
     return rich_table
@@ -128,10 +126,11 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
 
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     """Describe the number of seeds, and how the intervals were computed."""
-    table = cells(records, convention=convention)
-    zero_shot = {task.name for task in records.tasks if task.is_zero_shot}
-    tuned = [cell for cell in table.values() if cell.task not in zero_shot]
-    numbers = sorted({cell.estimate.num_seeds for cell in tuned if cell.estimate})
+    tasks = {task.name: task for task in records.tasks}
+    cells = study_scores(records, convention).cells.items()
+    known = [(tasks[task], score) for (_, task), score in cells if task in tasks]
+    tuned = [score for task, score in known if not task.is_zero_shot]
+    numbers = sorted({score.estimate.num_seeds for score in tuned if score.estimate})
     if not numbers:
         return "No fine-tuning has finished yet." if tuned else _ZERO_SHOT_NOTE
     seeds = count(numbers[0], "seed")
@@ -144,9 +143,9 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     note = f"{seeds} per cell; convention '{convention}' ({how})."
     if numbers[0] < 2:
         note += " One seed gives no interval."
-    if any(not cell.is_complete for cell in table.values()):
+    if any(not score.is_complete for _, score in known):
         note += " †: runs are missing, the number is provisional."
-    return f"{note} {_ZERO_SHOT_NOTE}" if zero_shot else note
+    return f"{note} {_ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
 
 
 def lowest_loss(records: StudyRecords, objective: str) -> float | None:

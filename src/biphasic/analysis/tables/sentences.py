@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.compare import ModelComparison
-from biphasic.analysis.statistics.power import LEVEL
+from biphasic.analysis.statistics.paired import LEVEL
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import count, listing, short
 from biphasic.records import Convention
@@ -155,7 +155,7 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
         return ""
     mean = sum(gains.values()) / len(gains)
     name, most = max(gains.items(), key=lambda item: abs(item[1]))
-    label = short(scores.model(name).label)
+    label = short(scores.labels[name])
     return (
         f"Choosing the learning rate per seed rather than once for all changes the mean by "
         f"{mean:+.{_DIGITS}f} points on average over {count(len(gains), 'model')}, "

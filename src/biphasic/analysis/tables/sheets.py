@@ -115,7 +115,7 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
 
 def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None) -> Sheet:
     group, task = key
-    models = scores.select(group=group)
+    models = tuple(model for model in scores.models if model.group == group)
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from biphasic.analysis.records import StudyRecords, TrainedSegment
+from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.text import (
     OBJECTIVES,
     amount,
@@ -18,29 +18,7 @@ from biphasic.analysis.text import (
     short,
     truncations,
 )
-from biphasic.records import FEW_HELDOUT, ZERO_SHOT, ResultRecord, TaskRecord
-
-
-@dataclass(frozen=True)
-class CostRow:
-    """Cost of one phase of one arm; `phase` is None in an arm's total."""
-
-    arm: str
-    phase: int | None
-    objective: str
-    steps: int
-    documents: int
-    tokens: int
-    supervised_tokens: int
-    flops: float
-
-
-@dataclass(frozen=True)
-class SegmentRow:
-    """A segment with the arms that use it."""
-
-    segment: TrainedSegment
-    arms: tuple[str, ...]
+from biphasic.records import FEW_HELDOUT, ZERO_SHOT, LedgerEntry, ResultRecord, TaskRecord
 
 
 def loss_sentences(records: StudyRecords) -> list[str]:
@@ -75,13 +53,13 @@ def heldout_note(records: StudyRecords) -> str:
 
 def cost_sentence(records: StudyRecords) -> str:
     """Describe the cost of training and fine-tuning, and the savings by sharing."""
-    rows = segment_rows(records)
-    tokens = sum(row.segment.tokens for row in rows)
-    shared = sum(row.segment.tokens * (len(row.arms) - 1) for row in rows)
+    segments = trained_segments(records)
+    tokens = sum(segment.tokens for segment, _ in segments)
+    shared = sum(segment.tokens * (len(arms) - 1) for segment, arms in segments)
     parts = []
-    if rows:
-        flops = sum(row.segment.flops for row in rows)
-        seconds = sum(row.segment.seconds for row in rows)
+    if segments:
+        flops = sum(segment.flops for segment, _ in segments)
+        seconds = sum(segment.seconds for segment, _ in segments)
         parts.append(
             f"Pretraining read {amount(tokens)} tokens ({scientific(flops)} FLOPs) "
             f"in {duration(seconds)}"
@@ -110,37 +88,26 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
     return list(trained.values())
 
 
-def cost_rows(records: StudyRecords) -> list[CostRow]:
-    """List each trained arm's phases, then its total if it has several."""
-    rows = []
+def cost_rows(records: StudyRecords) -> Iterator[tuple[ArmData, str, LedgerEntry]]:
+    """Yield the cost of each trained arm's phases, then their sum, `total`, if it has several."""
     for arm in records.arms:
-        phases = [(entry.phase, objective_name(entry.objective), [entry]) for entry in arm.ledger]
-        total = [(None, "all", [*arm.ledger])] if len(phases) > 1 else []
-        rows += [
-            CostRow(
-                arm=arm.name,
-                phase=phase,
-                objective=objective,
-                steps=sum(entry.steps for entry in entries),
-                documents=sum(entry.documents for entry in entries),
-                tokens=sum(entry.tokens for entry in entries),
-                supervised_tokens=sum(entry.supervised_tokens for entry in entries),
-                flops=sum(entry.flops for entry in entries),
-            )
-            for phase, objective, entries in (*phases, *total)
-        ]
-    return rows
+        for entry in arm.ledger:
+            yield arm, f"{entry.phase + 1} · {objective_name(entry.objective)}", entry
+        if len(arm.ledger) > 1:
+            names = ("steps", "documents", "tokens", "supervised_tokens", "flops")
+            sums = {name: sum(getattr(entry, name) for entry in arm.ledger) for name in names}
+            yield arm, "total", arm.ledger[0].model_copy(update=sums)
 
 
-def segment_rows(records: StudyRecords) -> list[SegmentRow]:
-    """List every training segment once, with the arms that build on it."""
+def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[str, ...]]]:
+    """Return every training segment once, with the labels of the arms that build on it."""
     segments: dict[str, TrainedSegment] = {}
     users: dict[str, list[str]] = defaultdict(list)
     for arm in records.arms:
         for segment in arm.segments:
             segments[segment.state] = segment
             users[segment.state].append(short(arm.label))
-    return [SegmentRow(segment, tuple(users[state])) for state, segment in segments.items()]
+    return [(segment, tuple(users[state])) for state, segment in segments.items()]
 
 
 def rows_statement(records: StudyRecords) -> tuple[bool, str]:

@@ -90,7 +90,7 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
             detectable_sentence(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
             selection_sentence(scores, dataset.name),
-            *(source_sentence(source) for source in split.sources),
+            *(source_sentence(source) for source in split),
         )
         yield from (f"  {sentence}" for sentence in sentences if sentence)
 

@@ -153,10 +153,11 @@ def test_figure_7_compares_masking_alone_with_masking_after_clm():
 def test_figure_10_puts_models_where_their_flops_are():
     scores = grid_scores()
     chart = scores_by_flops(scores)
+    flops = {model.name: model.flops for model in scores.models}
     for panel in chart.panels:
         for series in panel.series:
             for point in series.points:
-                assert point.x == scores.model(point.model).flops
+                assert point.x == flops[point.model]
                 assert point.mean == scores.get(point.model, panel.key).estimate.mean
     names = {point.model for series in chart.panels[0].series for point in series.points}
     # Neither states on the way, nor continued training, nor other masking rates.

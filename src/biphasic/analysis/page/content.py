@@ -1,0 +1,177 @@
+"""The page's facts, the rows of its tables, problems and provenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from biphasic.analysis.page.cards import Card, CardRow
+from biphasic.analysis.records import ArmData, Problem, StudyRecords
+from biphasic.analysis.scores.selection import selected_runs
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import Family, ModelComparison
+from biphasic.analysis.statistics.variance import variance_split
+from biphasic.analysis.tables.results import lowest_loss
+from biphasic.analysis.tables.sentences import source_sentence
+from biphasic.analysis.tables.summary import finetunings, trained_segments
+from biphasic.analysis.text import amount, count, csv_text, duration, rate
+
+_KINDS = {
+    "missing": "Missing",
+    "diverged": "Diverged",
+    "damaged": "Damaged",
+    "mixed": "Inconsistent",
+}
+_MOST_STATES = 20
+_MOST_COMPARISONS = 24
+"""Maximum comparisons of one dataset, the closest first; the others are counted."""
+LossCell = tuple[str, float | None, bool]
+"""Text, value, and whether it is the lowest."""
+ScoreCell = tuple[CardRow, bool, str]
+"""A score, whether it is best and clearly so, and what it lacks."""
+
+
+def facts(records: StudyRecords) -> list[tuple[str, str]]:
+    """Return the numbers at the top of the page."""
+    segments = [segment for segment, _ in trained_segments(records)]
+    results = finetunings(records)
+    seconds = sum(part.seconds for part in segments) + sum(part.seconds for part in results)
+    numbers = [
+        (f"{len(records.arms):,}", "arms"),
+        (f"{len(records.tasks):,}", "tasks"),
+        (f"{len(records.study.seeds):,}", "seeds"),
+        (f"{len(results):,}", "fine-tunings"),
+    ]
+    if segments:
+        numbers.append((amount(sum(part.tokens for part in segments)), "tokens trained"))
+    return [*numbers, (duration(seconds), "compute time")]
+
+
+def score_rows(
+    records: StudyRecords,
+    cards: Sequence[Card],
+    *,
+    objectives: Sequence[str],
+    clear: Collection[str] = (),
+) -> Iterator[tuple[ArmData, list[LossCell], list[ScoreCell]]]:
+    """Yield each arm with its held-out losses and its scores on all datasets and averages.
+
+    `clear` names the datasets on which the best arm is clearly ahead of every other.
+    """
+    lowest = {name: lowest_loss(records, name) for name in objectives}
+    for arm in records.arms:
+        losses: list[LossCell] = []
+        for name in objectives:
+            loss = arm.final_heldout.get(name)
+            text = "–" if loss is None else f"{loss:.3f}"
+            losses.append((text, loss, loss is not None and loss == lowest[name]))
+        cells: list[ScoreCell] = []
+        for card in cards:
+            cell, dataset = card.by_arm[arm.name], card.dataset.name
+            gaps = "" if cell.is_complete else _gaps(records, arm.name, dataset)
+            cells.append((cell, cell.is_best and dataset in clear, gaps))
+        yield arm, losses, cells
+
+
+def _gaps(records: StudyRecords, arm: str, dataset: str) -> str:
+    for task in records.tasks:
+        if task.name == dataset:
+            expected = count(len(records.seeds_of(task)), "seed")
+            return f"{len(selected_runs(records)[arm, dataset])} of {expected}, runs missing"
+    return "runs missing"
+
+
+def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
+    """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
+    tuned = [task.name for task in records.tasks if not task.is_zero_shot]
+    for arm in records.arms:
+        selected = (selected_runs(records)[arm.name, task] for task in tuned)
+        counts = [Counter(outcome.run.learning_rate for outcome in runs) for runs in selected]
+        yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """The comparisons of a dataset's best arm with every other, the closest first."""
+
+    title: str
+    best: str
+    rows: tuple[ModelComparison, ...]
+    rest: str
+    """Summary of the arms further behind, if there are many."""
+    notes: tuple[str, ...]
+
+
+def comparison_tables(
+    scores: Scores, families: Iterable[Family], titles: Mapping[str, str]
+) -> Iterator[ComparisonTable]:
+    """Yield a table for each dataset with something to compare."""
+    for family in families:
+        comparisons, dataset = family.with_best, family.dataset.name
+        if comparisons:
+            shown, rest = comparisons[:_MOST_COMPARISONS], comparisons[_MOST_COMPARISONS:]
+            clear = sum(one.is_clear for one in rest)
+            behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
+            yield ComparisonTable(
+                title=titles[dataset],
+                best=scores.labels[family.order[0]],
+                rows=shown,
+                rest=behind if rest else "",
+                notes=tuple(map(source_sentence, variance_split(scores, dataset))),
+            )
+
+
+def problem_groups(problems: Sequence[Problem]) -> dict[str, list[str]]:
+    """Return the texts of problems by the title of their kind; unknown kinds keep their name."""
+    texts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+    for problem in problems:
+        texts.setdefault(problem.kind, []).append(problem.text)
+    return {_KINDS.get(kind, kind.capitalize()): found for kind, found in texts.items() if found}
+
+
+def problems_csv(problems: Sequence[Problem]) -> str:
+    """Write every problem with its kind."""
+    return csv_text(("kind", "text"), ((problem.kind, problem.text) for problem in problems))
+
+
+def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Flatten provenance into groups of names and values; scalars at the top come first."""
+    study = records.study
+    general = [
+        ("name", study.name),
+        ("statistics", f"convention '{study.convention}'"),
+        ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
+        ("fine-tuning seeds", ", ".join(str(seed) for seed in study.seeds)),
+    ]
+    groups = []
+    for name, value in study.provenance.items():
+        if isinstance(value, dict):
+            groups.append((_readable(name), list(_flatten(value))))
+        else:
+            general.append((_readable(name), _value(value)))
+    if len(records.arms) <= _MOST_STATES:
+        general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
+    return [("study", general), *groups]
+
+
+def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        path = f"{prefix}{_readable(str(name))}"
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{path} · ")
+        else:
+            yield path, _value(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(item) for item in value)
+    if value is None or value == {}:
+        return "–"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _readable(name: str) -> str:
+    return name.replace("_", " ")
