@@ -13,7 +13,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
