@@ -29,8 +29,8 @@ from biphasic.model.compute.forward import (
     first_pass,
     hidden_states,
     padded_states,
-    transformer_layers,
 )
+from biphasic.model.compute.layers import transformer_layers
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import probing
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.data.packing import Batching, PackedBatch, TokenIds
 from biphasic.errors import ModelError
@@ -111,26 +110,3 @@ def activation_dtype(model: PreTrainedModel) -> torch.dtype:
     """Return a model's compute precision; its embeddings may have another."""
     *_, last = model.base_model.parameters()
     return last.dtype
-
-
-def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    """Return the layers of a model's body with their names.
-
-    They are those that transformers marks, or the longest list of modules.
-
-    Raises:
-        ModelError: There is neither.
-    """
-    modules = dict(model.base_model.named_modules())
-    marked = [
-        name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
-    ]
-    # Groups of layers may be marked too.
-    names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
-    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
-    if not names and lists:
-        longest = max(lists, key=lambda name: len(lists[name]))
-        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
-    if not names:
-        raise ModelError(f"{type(model).__name__}: no list of layers found")
-    return [(name, modules[name]) for name in names]
