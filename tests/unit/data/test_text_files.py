@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from biphasic.data.text import files as module
 from biphasic.data.text import lines
 from biphasic.data.text.files import (
-    TextRecord,
+    SourceDocument,
     files_fingerprint,
     find_text_files,
     read_text_files,
@@ -47,7 +47,7 @@ def write_parquet(path: Path, **columns) -> Path:
     return path
 
 
-def read(path: Path, **options) -> list[TextRecord]:
+def read(path: Path, **options) -> list[SourceDocument]:
     return list(read_text_files(path, **options))
 
 
@@ -67,13 +67,13 @@ def test_json_lines(tmp_path, name):
         (tmp_path / name).write_bytes(gzip.compress(content))
     else:
         write(tmp_path / name, content)
-    expected = [TextRecord(f"{name}:{number}", text) for number, text in enumerate(TEXTS, 1)]
+    expected = [SourceDocument(f"{name}:{number}", text) for number, text in enumerate(TEXTS, 1)]
     assert read(tmp_path / name) == expected
 
 
 def test_parquet_over_several_row_groups(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", text=TEXTS, other=[1, 2, 3, 4])
-    expected = [TextRecord(f"a.parquet:{row}", text) for row, text in enumerate(TEXTS, 1)]
+    expected = [SourceDocument(f"a.parquet:{row}", text) for row, text in enumerate(TEXTS, 1)]
     assert read(path) == expected
 
 
@@ -88,7 +88,7 @@ def test_parquet_s_other_kinds_of_text(tmp_path, kind):
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_plain_file_is_one_document(tmp_path, suffix, text):
     (tmp_path / f"a{suffix}").write_bytes(text.encode())
-    assert read(tmp_path / f"a{suffix}") == [TextRecord(f"a{suffix}", text)]
+    assert read(tmp_path / f"a{suffix}") == [SourceDocument(f"a{suffix}", text)]
 
 
 def test_a_folder_is_read_in_the_order_of_relative_paths(tmp_path):
@@ -159,34 +159,34 @@ def test_ids_and_licences_of_the_rows_themselves(tmp_path):
     ]
     path = write(tmp_path / "a.jsonl", json_lines(rows))
     assert read(path) == [
-        TextRecord("doc/1", "a", "MIT"),
-        TextRecord("7", "b"),
-        TextRecord("a.jsonl:3", "c"),
-        TextRecord("a.jsonl:4", "d"),
-        TextRecord("a.jsonl:5", "e"),
+        SourceDocument("doc/1", "a", license="MIT"),
+        SourceDocument("7", "b"),
+        SourceDocument("a.jsonl:3", "c"),
+        SourceDocument("a.jsonl:4", "d"),
+        SourceDocument("a.jsonl:5", "e"),
     ]
     parquet = write_parquet(
         tmp_path / "a.parquet", license=["MIT", None], id=[5, 6], text=["a", "b"]
     )
-    assert read(parquet) == [TextRecord("5", "a", "MIT"), TextRecord("6", "b")]
+    assert read(parquet) == [SourceDocument("5", "a", license="MIT"), SourceDocument("6", "b")]
 
 
 def test_another_column(tmp_path):
     path = write(tmp_path / "a.jsonl", json_lines([{"body": "x", "text": "y"}]))
-    assert read(path, column="body") == [TextRecord("a.jsonl:1", "x")]
+    assert read(path, column="body") == [SourceDocument("a.jsonl:1", "x")]
     parquet = write_parquet(tmp_path / "a.parquet", body=["x"], text=["y"])
-    assert read(parquet, column="body") == [TextRecord("a.parquet:1", "x")]
+    assert read(parquet, column="body") == [SourceDocument("a.parquet:1", "x")]
 
 
 def test_a_null_text_is_an_empty_document(tmp_path):
-    assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [TextRecord("a.jsonl:1", "")]
+    assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [SourceDocument("a.jsonl:1", "")]
     parquet = write_parquet(tmp_path / "a.parquet", text=["a", None])
     assert [record.text for record in read(parquet)] == ["a", ""]
 
 
 def test_blank_lines_count_but_are_no_documents(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a"}\r\n\n  \n{"text": "b"}')
-    assert read(path) == [TextRecord("a.jsonl:1", "a"), TextRecord("a.jsonl:4", "b")]
+    assert read(path) == [SourceDocument("a.jsonl:1", "a"), SourceDocument("a.jsonl:4", "b")]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])

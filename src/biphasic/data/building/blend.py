@@ -66,13 +66,7 @@ class Blend:
         """
         config = self._config
         with (
-            Selection(
-                heldout_fraction=config.heldout_fraction,
-                min_characters=config.min_characters,
-                max_characters=config.max_characters,
-                deduplicate=config.deduplicate,
-                folder=self._work,
-            ) as self._selection,
+            Selection(config, self._work) as self._selection,
             ShardMaker(
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
             ) as self._maker,

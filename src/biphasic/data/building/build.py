@@ -32,7 +32,7 @@ from biphasic.data.building.mask_token import (
 from biphasic.data.building.sample import sample_training_text
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.text.sources import source_folder, source_origin
-from biphasic.data.tokens.shards import BLOCK_BYTES
+from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
     load_tokenizer,
@@ -250,6 +250,7 @@ def _assemble(
             folder,
             (part for source in sources for part in source.parts(split)),
             tokenizer_sha256=tokenizer.sha256,
+            dtype=token_dtype(tokenizer.vocab_size),
             vocab_size=tokenizer.vocab_size,
             provenance={**origin, "split": split, "by_source": by_source},
         )

@@ -19,8 +19,16 @@ from numpy.typing import NDArray
 
 from biphasic.data.building.mixture import POSITION, Limit, Reach
 from biphasic.data.building.selection import CorpusSplit, Reason, Selection
-from biphasic.data.text.sources import SourceDocument
-from biphasic.data.tokens.shards import BLOCK_BYTES, CHARACTERS, INDEX, LENGTHS, BlockBuilder
+from biphasic.data.text.files import SourceDocument
+from biphasic.data.tokens.shards import (
+    BLOCK_BYTES,
+    CHARACTERS,
+    INDEX,
+    LENGTHS,
+    BlockBuilder,
+    ShardContent,
+    read_shard,
+)
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 
@@ -84,12 +92,11 @@ class Gathered:
         if reach.documents < self.reach(Limit()).documents:
             self.stop = reach.stop
 
-    def parts(self, split: CorpusSplit) -> Iterator[tuple[Path, int]]:
-        """Yield a split's shards and the number of their documents in the corpus."""
+    def parts(self, split: CorpusSplit) -> Iterator[ShardContent]:
+        """Yield the documents of a split that are in the corpus, shard by shard."""
         for shard in self.shards[split]:
-            num_kept = len(self._kept(shard))
-            if num_kept:
-                yield shard, num_kept
+            if num_kept := len(self._kept(shard)):
+                yield from read_shard(shard, num_kept)
 
     def counts(self, split: CorpusSplit) -> Counts:
         """Count this source's part of a split of the corpus."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -155,8 +156,7 @@ class _Worker:
             raise RuntimeError("a worker was started without pipes")
         answer = b""
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
-            block.send(process.stdin)
+            pickle.dump((folder, block), process.stdin)
             process.stdin.flush()
             answer = process.stdout.readline()
         if not answer:
