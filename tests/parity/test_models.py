@@ -331,11 +331,8 @@ def row_batch(token_documents: Documents, *, row_length: int = 24) -> RowBatch:
     """Pack documents as a training step reads them: from BOS to EOS."""
     framed = [np.array([1, *document[1:-1], 2]) for document in token_documents]
     batch = pack_sequences(framed, row_length=row_length, pad_id=0)
-    is_token = np.zeros(batch.input_ids.size, dtype=bool)
-    for start, end in batch.spans:
-        is_token[start:end] = True
     pieces = tuple(Piece(0, index, 0, len(each) - 2) for index, each in enumerate(framed))
-    return RowBatch(packed=batch, pieces=pieces, is_token=is_token)
+    return RowBatch(batch, pieces)
 
 
 VOCABULARY = Vocabulary(size=97, mask_id=3, special_ids=frozenset({0, 1, 2, 3}))
@@ -393,8 +390,7 @@ def row_part(whole: RowBatch, index: int) -> RowBatch:
     start, end = whole.packed.spans[index]
     tokens = whole.packed.input_ids.reshape(-1)[start:end]
     packed = pack_sequences([tokens], row_length=whole.packed.row_length, pad_id=0)
-    is_token = np.arange(packed.input_ids.size) < len(tokens)
-    return RowBatch(packed=packed, pieces=(whole.pieces[index],), is_token=is_token)
+    return RowBatch(packed, (whole.pieces[index],))
 
 
 def gradient_by_name(weights: MasterWeights) -> dict[str, Tensor]:

@@ -43,6 +43,7 @@ DETAILS = "corpus.json"
 TEXTS = "texts"
 """Folder of a store for facts about corpora outside it."""
 _LENGTHS = "lengths.npy"
+_BLOCK_TOKENS = 1 << 22
 _FORMAT = "biphasic.corpus/1"
 _FIELDS = {
     "content_hash": str,
@@ -199,6 +200,12 @@ def write_corpus(
             vocab_size=tokenizer.vocab_size,
             provenance=provenance,
         )
+
+
+def token_blocks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:
+    """Yield parts of a shard's tokens that fit into memory, with the position of each."""
+    for start in range(0, len(tokens), _BLOCK_TOKENS):
+        yield start, tokens[start : start + _BLOCK_TOKENS]
 
 
 def content_hash_of(corpus: Corpus) -> str:

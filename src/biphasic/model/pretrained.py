@@ -84,10 +84,7 @@ def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
-    """Raise an error for weights of layers that the configuration does not have.
-
-    Heads and poolers may be left over; layers, or their biases, would change the outputs.
-    """
+    # Heads and poolers may be left over; layers, or their biases, would change the outputs.
     is_of_layer = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?(\w+\.)*\d+\.")
     in_layers = [name for name in names if is_of_layer.match(name)]
     if in_layers:

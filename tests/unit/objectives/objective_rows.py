@@ -41,10 +41,7 @@ def batch_of(
         members.append(range(first, first + len(row)))
         first += len(row)
     packed = lay_out(sequences, members, row_length=row_length, pad_id=PAD)
-    is_token = np.zeros(packed.input_ids.size, dtype=bool)
-    for start, end in packed.spans.tolist():
-        is_token[start:end] = True
-    return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+    return RowBatch(packed, pieces)
 
 
 def by_token(batch: RowBatch, supervision: Supervision) -> dict[tuple, tuple[int, int]]:

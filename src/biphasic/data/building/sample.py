@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from biphasic.data.building.blend import MOST_BYTES_PER_TOKEN, token_quotas
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.mixture import MOST_BYTES_PER_TOKEN, token_quotas
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.text.sources import read_documents
 from biphasic.errors import DataError

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from biphasic.data.building.build import CorpusFolders, read_record
-from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of
+from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of, token_blocks
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import verify_folder
-
-_BLOCK_TOKENS = 1 << 22
 
 
 def verify_corpus(folder: Path) -> Corpus:
@@ -51,7 +48,7 @@ def verify_corpus(folder: Path) -> Corpus:
             file,
             f"has {len(tokens)} tokens, but its documents {num_tokens}",
         )
-        largest = _largest(tokens)
+        largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
         # Corpora of version 0.1 do not record their vocabulary size.
         _check(
             largest < details.get("vocab_size", np.inf),
@@ -110,8 +107,3 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
 def _check(is_right: bool, file: Path, problem: str) -> None:
     if not is_right:
         raise CheckpointError(f"{file}: damaged: {problem}; {REMEDY}")
-
-
-def _largest(tokens: Any) -> int:
-    parts = range(0, len(tokens), _BLOCK_TOKENS)
-    return max((int(tokens[part : part + _BLOCK_TOKENS].max()) for part in parts), default=-1)
