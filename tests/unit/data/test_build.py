@@ -18,7 +18,7 @@ from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
-from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
 
 pytestmark = pytest.mark.slow
@@ -34,13 +34,6 @@ def synthetic_documents(count, *, seed):
         (f"{seed}/{number}", " ".join(draw.choice(TEXT.split(), length)))
         for number, length in enumerate(draw.integers(1, 61, count).tolist())
     ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer_folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
-    write_tokenizer(tokenizer, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -18,20 +18,12 @@ from biphasic.data.tokens.shards import (
     write_shard,
 )
 from biphasic.data.tokens.tokenize import ShardMaker
-from biphasic.data.tokens.tokenizer import write_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import is_complete
 
 pytestmark = pytest.mark.slow
 
 ODD = [("a/ü", "grüße 🙂 you"), ("b", ""), ("c\n", "a\x00line\nand\r\nanother")]
-
-
-@pytest.fixture(scope="module")
-def tokenizer_folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
-    write_tokenizer(tokenizer, folder)
-    return folder
 
 
 def content(folder):

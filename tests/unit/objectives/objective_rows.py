@@ -3,14 +3,33 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from biphasic.config import Config, parse_config
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
+from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.phases import Phase
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 BOS, EOS, PAD, MASK = 0, 1, 2, 3
+
+
+class Run(Config):
+    """The phases of a recipe."""
+
+    phases: tuple[Phase, ...]
+
+
+def phase_refusal(**phase: object) -> str:
+    """Return the one line with which a phase is refused."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Run, {"phases": [{"steps": 9, **phase}]}, where="x")
+    return str(caught.value).removeprefix("x: ")
+
+
 VOCABULARY = Vocabulary(size=320, mask_id=MASK, special_ids=frozenset({BOS, EOS, PAD, MASK}))
 
 
