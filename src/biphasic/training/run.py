@@ -22,10 +22,14 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context
-from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.loading.build import (
+    architecture_config,
+    load_pretrained,
+    load_weights,
+    new_model,
+)
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
-from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData

@@ -18,8 +18,7 @@ from biphasic.model.checks.contract import check_contract, load_checked_encoder
 from biphasic.model.checks.own_forward import probe_tokens
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import batching_of, padded_states
-from biphasic.model.loading.build import load_encoder, new_model
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import SHARED, replaced_attention, tiny_config, with_head
 
 pytestmark = pytest.mark.slow

@@ -29,10 +29,10 @@ from biphasic.model.compute.forward import (
     first_pass,
     hidden_states,
     padded_states,
+    probing,
 )
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.model.loading.build import load_encoder
-from biphasic.model.loading.reading import probing
 
 _LENGTH = 4  # of each probe document
 _TOKENS = 2 * _LENGTH

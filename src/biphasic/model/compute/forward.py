@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
@@ -13,8 +14,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import Batching, PackedBatch, TokenIds
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, ModelFilesError, reading
 from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
+
+REMEDY = "check its config.json and its weights"
+"""Remedy for a model that cannot be loaded or run."""
+_Options = ParamSpec("_Options")
 
 
 def batching_of(model: PreTrainedModel) -> Batching:
@@ -40,6 +45,21 @@ def first_pass(model: PreTrainedModel) -> Iterator[None]:
         raise ModelError(
             f"{type(model).__name__}: cannot read {batching_of(model)} rows ({reason})"
         ) from error
+
+
+def probing(check: Callable[Concatenate[PreTrainedModel, _Options], None]) -> Callable[..., None]:
+    """Name the model in any error raised while a check runs it.
+
+    Some damage of a configuration shows only then.
+    """
+
+    @wraps(check)
+    def checked(model: PreTrainedModel, *args: _Options.args, **options: _Options.kwargs) -> None:
+        name = model.name_or_path or type(model).__name__
+        with reading(name, ModelFilesError, failure="cannot be run", remedy=REMEDY):
+            check(model, *args, **options)
+
+    return checked
 
 
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
