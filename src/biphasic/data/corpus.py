@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +141,13 @@ def assemble_corpus(
         with (partial / "documents.jsonl").open("wb") as lines:
             for tokens, lengths, names in shards:
                 has_tokens = lengths > 0
-                # The names come second, so none is consumed beyond the documents.
-                for is_kept, name in zip(has_tokens.tolist(), names, strict=False):
-                    if is_kept:
-                        lines.write(name)
-                if has_tokens.any():
-                    target = partial / shard_name(len(kept))
-                    kept.append(lengths[has_tokens])
-                    _place(tokens, target, num_bytes=int(lengths.sum()) * int(dtype[-1]))
-                    _hash_documents(content_hash, np.memmap(target, dtype, mode="r"), kept[-1])
+                lines.writelines(compress(islice(names, len(lengths)), has_tokens))
+                if not has_tokens.any():
+                    continue
+                target = partial / shard_name(len(kept))
+                _place(tokens, target, num_bytes=int(lengths.sum()) * int(dtype[-1]))
+                kept.append(lengths[has_tokens])
+                _hash_documents(content_hash, np.memmap(target, dtype, mode="r"), kept[-1])
         if not kept:
             raise DataError(f"{folder.name}: the corpus is empty; no document has any text")
         all_lengths = np.concatenate(kept)
