@@ -40,7 +40,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from biphasic.distributed import ProcessGroup, joined_process_group
-from biphasic.model.compute.forward import transformer_layers
+from biphasic.model.compute.layers import transformer_layers
 from biphasic.training import loop, memory
 from biphasic.training.background import BackgroundWriter
 from biphasic.training.compute import ComputeConfig

@@ -110,6 +110,16 @@ def tokenizer(documents: list[tuple[str, str]]) -> TextTokenizer:
 
 
 @pytest.fixture(scope="session")
+def tokenizer_folder(tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tokenizer's folder; never change its files."""
+    from biphasic.data.tokens.tokenizer import write_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
+    write_tokenizer(tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def corpus(
     documents: list[tuple[str, str]],
     tokenizer: TextTokenizer,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -257,6 +260,21 @@ def save_family(
     if tokenizer is not None:
         tokenizer.save(folder)
     return folder
+
+
+@contextmanager
+def replaced_attention(changed: Callable[..., Any]) -> Iterator[None]:
+    """Let models attend by another function, which gets ours before its arguments."""
+    from biphasic.model.compute import attention
+
+    original = attention.packed_attention
+    attention.packed_attention = partial(changed, original)  # type: ignore[assignment]
+    attention.register_attention()
+    try:
+        yield
+    finally:
+        attention.packed_attention = original
+        attention.register_attention()
 
 
 def record(family: str, column: Column, value: float | str) -> None:

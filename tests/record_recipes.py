@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.model.presets import PRESETS
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.phases import PhaseConfig
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe

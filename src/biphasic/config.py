@@ -76,11 +76,8 @@ def duration_seconds(text: str) -> int:
 
 
 class _Described(GenerateJsonSchema):
-    """Add the docstrings of fields when a schema is generated.
-
-    pydantic's `use_attribute_docstrings` parses the source of every class at import, which doubles
-    the import time of settings.
-    """
+    # pydantic's `use_attribute_docstrings` doubles the import time of settings.
+    """Add the docstrings of fields when a schema is generated."""
 
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
         described = super().model_schema(schema)
@@ -364,11 +361,9 @@ def _unknown_value(path: str, value: str, expected: str) -> str:
 
 
 def _is_noise(issue: Any, issues: list[Any]) -> bool:
-    """Return whether an issue follows from another one, or is of an unintended union branch.
-
-    Pydantic reports every branch of `name | record`: a string is intended as a name, anything else
-    as a record.
-    """
+    """Return whether an issue follows from another one, or is of an unintended union branch."""
+    # Pydantic reports every branch of `name | record`: a string is intended as a name, anything
+    # else as a record.
     prefix, is_text = issue["loc"][:-1], isinstance(issue.get("input"), str)
     others = [other for other in issues if other is not issue]
     if issue["type"] == "too_short":  # a list without its invalid items
@@ -382,11 +377,9 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
 
 
 def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
-    """Follow an issue's location; return its path in the file and the record classes at its end.
-
-    Pydantic's locations include branches of unions (a record's class, a discriminator's value,
-    `literal['a']`). They narrow the classes and are omitted from the path.
-    """
+    """Follow an issue's location; return its path in the file and the record classes at its end."""
+    # Pydantic's locations include branches of unions (a record's class, a discriminator's value,
+    # `literal['a']`). They narrow the classes and are omitted from the path.
     models: set[Any] = {kind}
     path: list[str] = []
     location = list(issue["loc"])

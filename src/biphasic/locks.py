@@ -138,33 +138,6 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
         yield Lock(lease)
 
 
-@contextmanager
-def wait_for(path: Path, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
-    """Hold a lock while the block runs; wait until it is free.
-
-    Check again what is finished after acquiring it: the previous owner may have done the work.
-
-    Args:
-        path: File of the lock; its folder is made where it is missing.
-        doing: What a process with this lock does; follows "which is ".
-        say: Told once, if another process holds it.
-
-    Raises:
-        StudyError: Nothing can be written there.
-    """
-    pause = 0.0
-
-    def wait(owner: Owner) -> None:
-        nonlocal pause
-        if say is not None and not pause:
-            say(f"waiting for {owner}, which is {doing}")
-        pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
-        time.sleep(pause)
-
-    with _acquire(path, wait) as lease:
-        yield Lock(lease)
-
-
 def find_owner(path: Path) -> Owner | None:
     """Return the owner of a lock; None if it is free or its owner on this machine has exited.
 
@@ -243,15 +216,30 @@ def lock_work(store: Path, name: str) -> Iterator[Lock]:
 def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
     """Lock a piece of work in a store while the block runs; wait until it is free.
 
-    `doing` and `say` are as in `wait_for`.
+    Check again what is finished after acquiring it: the previous owner may have done the work.
+
+    Args:
+        store: Folder of the store.
+        name: Name of the work.
+        doing: What a process with this lock does; follows "which is ".
+        say: Told once, if another process holds it.
 
     Raises:
         LockedError: The store is being cleaned.
-        StudyError: Nothing can be written there.
+        StudyError: The store is not writable.
     """
-    with wait_for(store / LEASES / name, doing=doing, say=say) as held:
+    pause = 0.0
+
+    def wait(owner: Owner) -> None:
+        nonlocal pause
+        if say is not None and not pause:
+            say(f"waiting for {owner}, which is {doing}")
+        pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
+        time.sleep(pause)
+
+    with _acquire(store / LEASES / name, wait) as lease:
         refuse_while_cleaning(store)
-        yield held
+        yield Lock(lease)
 
 
 def refuse_while_cleaning(store: Path) -> None:

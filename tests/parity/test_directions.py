@@ -15,10 +15,9 @@ from transformers import EuroBertConfig, LlamaConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.forward import hidden_states, padded_states
-from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.build import load_encoder, load_pretrained
 from biphasic.model.loading.directions import close_again, is_open, open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
-from biphasic.model.pretrained import load_pretrained
 from families import FAMILIES, save_family, tiny_config
 
 Documents = list[NDArray[np.int64]]

@@ -23,9 +23,8 @@ from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.forward import hidden_states
-from biphasic.model.loading.build import new_model
+from biphasic.model.loading.build import load_pretrained, new_model
 from biphasic.model.loading.directions import is_decoder, open_both_ways
-from biphasic.model.pretrained import load_pretrained
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import summed_loss

@@ -18,13 +18,13 @@ from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.errors import ModelError
 from biphasic.model.compute import attention
-from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import hidden_states
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.step.optimizer import MasterWeights, set_precision
 from biphasic.training.step.passes import summed_loss
+from families import replaced_attention
 
 pytestmark = pytest.mark.slow
 
@@ -187,32 +187,24 @@ class TestOwnAttention:
 def calls() -> Iterator[list[tuple[object, dict[str, Any]]]]:
     """Record the layer and arguments of each call of our function."""
     recorded: list[tuple[object, dict[str, Any]]] = []
-    original = attention.packed_attention
 
-    def record(module: object, *states: Any, **options: Any) -> Any:
+    def record(ours: Any, module: object, *states: Any, **options: Any) -> Any:
         recorded.append((module, options))
-        return original(module, *states, **options)
+        return ours(module, *states, **options)
 
-    attention.packed_attention = record
-    register_attention()
-    yield recorded
-    attention.packed_attention = original
-    register_attention()
+    with replaced_attention(record):
+        yield recorded
 
 
 @pytest.fixture
 def broken() -> Iterator[None]:
     """Put a function that returns nothing but zeros in the place of ours."""
-    original = attention.packed_attention
 
-    def zeros(_module: object, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    def zeros(_ours: Any, _module: object, query: Tensor, *_: Any, **__: Any) -> Any:
         return torch.zeros_like(query).transpose(1, 2), None
 
-    attention.packed_attention = zeros
-    register_attention()
-    yield
-    attention.packed_attention = original
-    register_attention()
+    with replaced_attention(zeros):
+        yield
 
 
 def attention_layers(model: PreTrainedModel) -> list[object]:
@@ -331,11 +323,8 @@ def row_batch(token_documents: Documents, *, row_length: int = 24) -> RowBatch:
     """Pack documents as a training step reads them: from BOS to EOS."""
     framed = [np.array([1, *document[1:-1], 2]) for document in token_documents]
     batch = pack_sequences(framed, row_length=row_length, pad_id=0)
-    is_token = np.zeros(batch.input_ids.size, dtype=bool)
-    for start, end in batch.spans:
-        is_token[start:end] = True
     pieces = tuple(Piece(0, index, 0, len(each) - 2) for index, each in enumerate(framed))
-    return RowBatch(packed=batch, pieces=pieces, is_token=is_token)
+    return RowBatch(batch, pieces)
 
 
 VOCABULARY = Vocabulary(size=97, mask_id=3, special_ids=frozenset({0, 1, 2, 3}))
@@ -393,8 +382,7 @@ def row_part(whole: RowBatch, index: int) -> RowBatch:
     start, end = whole.packed.spans[index]
     tokens = whole.packed.input_ids.reshape(-1)[start:end]
     packed = pack_sequences([tokens], row_length=whole.packed.row_length, pad_id=0)
-    is_token = np.arange(packed.input_ids.size) < len(tokens)
-    return RowBatch(packed=packed, pieces=(whole.pieces[index],), is_token=is_token)
+    return RowBatch(packed, (whole.pieces[index],))
 
 
 def gradient_by_name(weights: MasterWeights) -> dict[str, Tensor]:

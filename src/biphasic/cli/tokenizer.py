@@ -93,15 +93,15 @@ def check_command(
 
     Includes the mask token that a corpus would use, and why.
     """
-    from biphasic.data.building.mask_token import choose_mask_token
+    from biphasic.data.building.mask_token import with_mask_token
     from biphasic.data.tokens.tokenizer import load_tokenizer
 
     loaded = load_tokenizer(tokenizer, revision=revision)
     for role, token in loaded.special_tokens.items():
         if role != "mask":
             echo(f"{role:<13} {token} ({loaded.special_ids[role]})")
-    choice = choose_mask_token(loaded)
-    echo(f"{'mask':<13} {choice.token} ({choice.token_id}): {choice.reason}")
-    num_entries = max(loaded.vocab_size, choice.token_id + 1)
+    masked, reason = with_mask_token(loaded)
+    echo(f"{'mask':<13} {masked.special_tokens['mask']} ({masked.mask_id}): {reason}")
+    num_entries = masked.vocab_size
     echo(f"{'vocabulary':<13} {num_entries:,} ids")
     echo(f"{'bytes per id':<13} {2 if num_entries <= 1 << 16 else 4}")

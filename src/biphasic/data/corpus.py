@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,9 @@ from numpy.typing import NDArray
 
 from biphasic.data.tokens.shards import (
     BLOCK_BYTES,
-    INDEX,
-    LENGTHS,
-    NAMES,
-    TOKENS,
+    ShardContent,
     blocks,
+    read_shard,
     token_dtype,
     write_shard,
 )
@@ -45,6 +43,7 @@ DETAILS = "corpus.json"
 TEXTS = "texts"
 """Folder of a store for facts about corpora outside it."""
 _LENGTHS = "lengths.npy"
+_BLOCK_TOKENS = 1 << 22
 _FORMAT = "biphasic.corpus/1"
 _FIELDS = {
     "content_hash": str,
@@ -120,99 +119,52 @@ class Corpus:
             yield file, np.memmap(file, dtype=self.details["dtype"], mode="r"), lengths
 
 
-class CorpusWriter:
-    """Assembles finished shards; used within `complete_folder`."""
-
-    def __init__(
-        self, folder: Path, *, tokenizer_sha256: str, dtype: str, vocab_size: int | None
-    ) -> None:
-        """Start a corpus in an empty folder."""
-        self._folder, self._dtype = folder, dtype
-        self._details: dict[str, Any] = {
-            "format": _FORMAT,
-            "dtype": dtype,
-            "tokenizer_sha256": tokenizer_sha256,
-        }
-        if vocab_size is not None:
-            self._details["vocab_size"] = vocab_size
-        self._hash = hashlib.sha256(self._dtype.encode())
-        self._lengths: list[NDArray[np.int64]] = []
-        self._names = (folder / "documents.jsonl").open("wb")
-
-    def add(self, tokens: Path, lengths: NDArray[np.int64], names: Iterable[bytes]) -> None:
-        """Append documents.
-
-        Args:
-            tokens: File that starts with the documents' token ids; linked or copied.
-            lengths: int64 [num_documents]; empty documents are skipped.
-            names: Line of each document's id; may continue after them.
-        """
-        has_tokens = lengths > 0
-        # The names come second, so none is consumed beyond the documents.
-        for is_kept, name in zip(has_tokens.tolist(), names, strict=False):
-            if is_kept:
-                self._names.write(name)
-        lengths = lengths[has_tokens]
-        if not len(lengths):
-            return
-        target = self._folder / shard_name(len(self._lengths))
-        _place(tokens, target, num_bytes=int(lengths.sum()) * int(self._dtype[-1]))
-        _hash_documents(self._hash, np.memmap(target, dtype=self._dtype, mode="r"), lengths)
-        self._lengths.append(lengths)
-
-    def close(self, *, provenance: dict[str, Any]) -> None:
-        """Write the remaining files once all documents are added.
-
-        Raises:
-            DataError: The corpus is empty.
-        """
-        self._names.close()
-        if not self._lengths:
-            raise DataError("the corpus is empty; no document has any text")
-        lengths = np.concatenate(self._lengths)
-        np.save(self._folder / _LENGTHS, lengths)
-        details = {
-            **self._details,
-            "provenance": provenance,
-            "num_documents": len(lengths),
-            "num_tokens": int(lengths.sum()),
-            "shard_documents": [len(part) for part in self._lengths],
-            "content_hash": self._hash.hexdigest(),
-        }
-        write_json(self._folder / DETAILS, details)
-
-
 def assemble_corpus(
     folder: Path,
-    shards: Iterable[tuple[Path, int | None]],
+    shards: Iterable[ShardContent],
     *,
     tokenizer_sha256: str,
-    vocab_size: int,
+    dtype: str,
+    vocab_size: int | None,
     provenance: dict[str, Any],
 ) -> None:
-    """Create a corpus folder from shards.
+    """Create a corpus folder from the non-empty documents of shards.
 
-    The folder appears when complete. Each shard comes with the number of documents to take; None
-    for all.
+    The folder appears when complete. Token files are linked if possible, else copied.
 
     Raises:
         DataError: No document has a token.
     """
+    content_hash = hashlib.sha256(dtype.encode())
+    kept: list[NDArray[np.int64]] = []
     with complete_folder(folder) as partial:
-        writer = CorpusWriter(
-            partial,
-            tokenizer_sha256=tokenizer_sha256,
-            dtype=token_dtype(vocab_size),
-            vocab_size=vocab_size,
-        )
-        for shard, num_documents in shards:
-            lengths = np.load(shard / INDEX, mmap_mode="r")[:num_documents, LENGTHS]
-            with (shard / NAMES).open("rb") as names:
-                writer.add(shard / TOKENS, lengths, names)
-        try:
-            writer.close(provenance=provenance)
-        except DataError as error:
-            raise DataError(f"{folder.name}: {error}") from None
+        with (partial / "documents.jsonl").open("wb") as lines:
+            for tokens, lengths, names in shards:
+                has_tokens = lengths > 0
+                lines.writelines(compress(islice(names, len(lengths)), has_tokens))
+                if not has_tokens.any():
+                    continue
+                target = partial / shard_name(len(kept))
+                _place(tokens, target, num_bytes=int(lengths.sum()) * int(dtype[-1]))
+                kept.append(lengths[has_tokens])
+                _hash_documents(content_hash, np.memmap(target, dtype, mode="r"), kept[-1])
+        if not kept:
+            raise DataError(f"{folder.name}: the corpus is empty; no document has any text")
+        all_lengths = np.concatenate(kept)
+        np.save(partial / _LENGTHS, all_lengths)
+        details = {
+            "format": _FORMAT,
+            "dtype": dtype,
+            "tokenizer_sha256": tokenizer_sha256,
+            "provenance": provenance,
+            "num_documents": len(all_lengths),
+            "num_tokens": int(all_lengths.sum()),
+            "shard_documents": [len(part) for part in kept],
+            "content_hash": content_hash.hexdigest(),
+        }
+        if vocab_size is not None:
+            details["vocab_size"] = vocab_size
+        write_json(partial / DETAILS, details)
 
 
 def write_corpus(
@@ -230,19 +182,28 @@ def write_corpus(
     Raises:
         DataError: No document has a token.
     """
+
+    def tokenized(work: Path) -> Iterator[ShardContent]:
+        for number, block in enumerate(blocks(documents, block_bytes=block_bytes)):
+            write_shard(work / f"{number:05d}", block, tokenizer)
+            yield from read_shard(work / f"{number:05d}")
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-shards-", dir=folder.parent) as work:
-        shards: list[tuple[Path, None]] = []
-        for block in blocks(documents, block_bytes=block_bytes):
-            shards.append((Path(work) / f"{len(shards):05d}", None))
-            write_shard(shards[-1][0], block, tokenizer)
         assemble_corpus(
             folder,
-            shards,
+            tokenized(Path(work)),
             tokenizer_sha256=tokenizer.sha256,
+            dtype=token_dtype(tokenizer.vocab_size),
             vocab_size=tokenizer.vocab_size,
             provenance=provenance,
         )
+
+
+def token_blocks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:
+    """Yield parts of a shard's tokens that fit into memory, with the position of each."""
+    for start in range(0, len(tokens), _BLOCK_TOKENS):
+        yield start, tokens[start : start + _BLOCK_TOKENS]
 
 
 def content_hash_of(corpus: Corpus) -> str:

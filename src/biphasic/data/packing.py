@@ -106,11 +106,9 @@ def best_fit(
 
 
 def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.int64]:
-    """Return the bin of each item, largest first; bins are numbered as they are opened.
-
-    Items of equal size are placed together: a bin that takes one is then the fullest with room for
-    the next, until it has no room.
-    """
+    """Return the bin of each item, largest first; bins are numbered as they are opened."""
+    # Items of equal size are placed together: a bin that takes one is then the fullest with room
+    # for the next, until it has no room.
     visited: list[int] = []
     taken: list[int] = []
     num_bins = 0

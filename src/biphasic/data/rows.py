@@ -60,12 +60,18 @@ class RowBatch:
 
     Attributes:
         pieces: Provenance of each sequence, as ordered in `packed.spans`.
-        is_token: bool [num_rows * row_length]; False for padding.
     """
 
     packed: PackedBatch
     pieces: tuple[Piece, ...]
-    is_token: NDArray[np.bool_]
+
+    @property
+    def is_token(self) -> NDArray[np.bool_]:
+        """A new array, bool [num_rows * row_length]; False for padding."""
+        is_token = np.zeros(self.packed.input_ids.size, dtype=bool)
+        for start, end in self.packed.spans.tolist():
+            is_token[start:end] = True
+        return is_token
 
     def sha256(self) -> bytes:
         """Hash of tokens and borders, equal for two arms if and only if they read the same."""
@@ -75,13 +81,11 @@ class RowBatch:
 
     def part(self, start: int, end: int) -> RowBatch:
         """Return rows `start` to `end` as a separate batch."""
-        length = self.packed.row_length
-        rows = self.packed.spans[:, 0] // length
+        rows = self.packed.spans[:, 0] // self.packed.row_length
         inside = np.flatnonzero((rows >= start) & (rows < end)).tolist()
         return RowBatch(
             packed=self.packed.part(start, end),
             pieces=tuple(self.pieces[index] for index in inside),
-            is_token=self.is_token[start * length : end * length],
         )
 
 
@@ -255,10 +259,7 @@ class RowReader:
             row_length=max_seqlen,
             pad_id=self._special_ids["pad"],
         )
-        is_token = np.zeros(packed.input_ids.size, dtype=bool)
-        for start, end in packed.spans.tolist():
-            is_token[start:end] = True
-        return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+        return RowBatch(packed, pieces)
 
     def _sequence(self, piece: Piece) -> NDArray[np.int64]:
         sequence = np.empty(piece.end - piece.start + NUM_SPECIAL, dtype=np.int64)

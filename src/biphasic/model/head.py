@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.compute.forward import first_pass, hidden_states, packed_arguments
-from biphasic.model.loading.reading import probing
+from biphasic.model.compute.forward import first_pass, hidden_states, packed_arguments, probing
 from biphasic.seeds import stream
 
 _PROBE_TOKENS = 6

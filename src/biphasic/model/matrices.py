@@ -63,15 +63,12 @@ def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
 
 
 def _layer_reaches(config: PretrainedConfig) -> list[int | None]:
-    """Return how many tokens each layer attends to on each side; None for all.
-
-    Windows of causal decoders exclude their border, those of others include it
-    (`directions.py`).
-    """
+    """Return how many tokens each layer attends to on each side; None for all."""
     window = getattr(config, "sliding_window", None)
     if window is None:
         # ALBERT's groups of shared layers hold several.
         return [None] * (config.num_hidden_layers * getattr(config, "inner_group_num", 1))
+    # Windows of causal decoders exclude their border, those of others include it (`directions.py`).
     reach = window - 1 if is_decoder(config) and not is_open(config) else window
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     return [reach if kind == "sliding_attention" else None for kind in kinds]

@@ -39,7 +39,7 @@ class Clm(ObjectiveConfig):
         """
         del vocabulary, mask_seed
         rows = batch.packed
-        has_next = batch.is_token.copy()
+        has_next = batch.is_token
         has_next[rows.spans[:, 1] - 1] = False
         positions = np.flatnonzero(has_next)
         labels = rows.input_ids.reshape(-1)[positions + 1]

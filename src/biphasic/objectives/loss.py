@@ -103,10 +103,7 @@ class _Sum:
 
 
 def _loss_and_delta(logits: Tensor, targets: Tensor, softcap: float | None) -> Tensor:
-    """Sum the losses of some tokens, and overwrite their logits with the gradient.
-
-    The gradient is softmax - one-hot, times the slope of the cap if there is one.
-    """
+    """Sum the losses of some tokens, and overwrite their logits with the gradient."""
     total = torch.zeros((), dtype=torch.float32, device=logits.device)
     on_cpu = logits.device.type == "cpu"
     rows = max(BLOCK_LOGITS // logits.shape[1], 1) if on_cpu else len(logits)

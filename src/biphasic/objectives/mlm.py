@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from biphasic.data.rows import RowBatch
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 

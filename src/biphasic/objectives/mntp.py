@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from biphasic.data.rows import RowBatch
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 

@@ -95,11 +95,7 @@ def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[n
 
 
 def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the kind of each byte's character, and that of its base.
-
-    The base of a combining mark is the character it combines with; the base of any other character
-    is the character itself.
-    """
+    """Return the kind of each byte's character, and that of the character it combines with."""
     is_lead = (text & 0xC0) != 0x80
     places = np.flatnonzero(is_lead)
     padded = np.concatenate([text, np.zeros(3, dtype=np.uint8)]).astype(np.int64)

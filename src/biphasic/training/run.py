@@ -18,14 +18,17 @@ from transformers import PreTrainedModel
 from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
-from biphasic.model.compute.compiled import compile_layers, uncompiled
 from biphasic.model.compute.device import on_compute_device
-from biphasic.model.compute.memory_saving import recompute_activations
+from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context
-from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.loading.build import (
+    architecture_config,
+    load_pretrained,
+    load_weights,
+    new_model,
+)
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
-from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData

@@ -17,6 +17,7 @@ import pytest
 from biphasic import locks
 from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.locks import (
+    LEASES,
     LOCK,
     find_owner,
     lock,
@@ -26,7 +27,6 @@ from biphasic.locks import (
     refuse_while_cleaning,
     running_work,
     this_process,
-    wait_for,
     wait_for_work,
 )
 
@@ -37,7 +37,7 @@ from biphasic import locks
 locks._LONGEST_POLL = 0.02
 folder, turns = Path(sys.argv[1]), int(sys.argv[2])
 for _ in range(turns):
-    with locks.wait_for(folder / "lock", doing="counting") as held:
+    with locks.wait_for_work(folder, "work", doing="counting") as held:
         inside = folder / "inside"
         inside.touch(exist_ok=False)
         counter = folder / "counter"
@@ -61,7 +61,7 @@ print("lost", flush=True)
 
 @pytest.fixture
 def path(tmp_path) -> Path:
-    return tmp_path / "locks" / "work"
+    return tmp_path / LEASES / "work"
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_six_processes_take_turns(tmp_path):
     ]
     assert [contender.wait() for contender in contenders] == [0] * 6
     assert (tmp_path / "counter").read_text() == "300"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["counter"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["counter"]
 
 
 def test_threads_of_one_process_take_turns(path):
@@ -152,7 +152,7 @@ def test_threads_of_one_process_take_turns(path):
 
     def turn(_: int) -> None:
         nonlocal inside, most
-        with wait_for(path, doing="counting"):
+        with wait_for_work(path.parents[1], path.name, doing="counting"):
             inside += 1
             most = max(most, inside)
             time.sleep(0.001)
@@ -227,7 +227,7 @@ def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_le
 def test_a_paused_owner_loses_the_lock_and_notices(path, short_lease):
     process = start_owner(path, lease=0.5)
     process.send_signal(signal.SIGSTOP)
-    with wait_for(path, doing="waiting") as held:
+    with wait_for_work(path.parents[1], path.name, doing="waiting") as held:
         process.send_signal(signal.SIGCONT)
         assert process.stdout is not None
         assert process.stdout.readline() == "lost\n"
@@ -268,7 +268,7 @@ def test_an_empty_file_is_named_and_replaced_when_its_lease_expires(path, short_
         held.check()
     assert time.monotonic() - begin >= locks.LEASE_SECONDS
     path.touch()
-    with wait_for(path, doing="waiting") as held:
+    with wait_for_work(path.parents[1], path.name, doing="waiting") as held:
         held.check()
 
 
@@ -320,7 +320,9 @@ def test_waiting_ends_when_the_lock_is_free(path):
     said: list[str] = []
     with ThreadPoolExecutor(1) as pool:
         with lock(path):
-            waiter = pool.submit(lambda: wait_for(path, doing="reading", say=said.append))
+            waiter = pool.submit(
+                lambda: wait_for_work(path.parents[1], path.name, doing="reading", say=said.append)
+            )
             held = waiter.result()
             entering = pool.submit(held.__enter__)
             deadline = time.monotonic() + 20

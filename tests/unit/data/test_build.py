@@ -18,7 +18,7 @@ from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
-from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
 
 pytestmark = pytest.mark.slow
@@ -34,13 +34,6 @@ def synthetic_documents(count, *, seed):
         (f"{seed}/{number}", " ".join(draw.choice(TEXT.split(), length)))
         for number, length in enumerate(draw.integers(1, 61, count).tolist())
     ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer_folder(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
-    write_tokenizer(tokenizer, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +58,14 @@ def configure(tokenizer_folder):
         return parse_config(CorpusConfig, raw, where="test")
 
     return make
+
+
+def share(path, number):
+    return {"source": str(path), "share": number}
+
+
+def write_texts(path, texts):
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
 
 
 def build(config, folder, **options):
@@ -146,20 +147,15 @@ def test_a_finished_corpus_is_not_rebuilt(tmp_path, files, configure):
 
 def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkeypatch, configure):
     pages = tmp_path / "pages.jsonl"
-
-    def write(texts):
-        lines = (json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts))
-        pages.write_text("\n".join(lines) + "\n")
-
     texts = [text for _, text in synthetic_documents(80, seed=3)]
     config = configure(pages, tokenizer=None, vocab_size=300)
-    write(texts)
+    write_texts(pages, texts)
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_json", fail_at("built.json", module.write_json))
         with pytest.raises(KeyboardInterrupt):
             build(config, tmp_path / "c")
     assert (tmp_path / "c/heldout/manifest.json").is_file()
-    write([text.replace("array", "row") for text in texts])
+    write_texts(pages, [text.replace("array", "row") for text in texts])
     said = []
     build(config, tmp_path / "c", say=said.append)
     assert "c: sources or settings differ from the interrupted build's" in said
@@ -170,7 +166,7 @@ def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkey
 def test_input_that_changed_unseen_is_not_mixed_either(tmp_path, monkeypatch, configure):
     pages = tmp_path / "pages.jsonl"
     texts = [text for _, text in synthetic_documents(80, seed=3)]
-    pages.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    write_texts(pages, texts)
     before = pages.stat()
     config = configure(pages)
     with monkeypatch.context() as patch:
@@ -262,7 +258,7 @@ def test_a_source_without_fitting_documents_ends_the_corpus(tmp_path, files, con
     everything = build(configure(files / "small.jsonl"), tmp_path / "small")
     tokens = Corpus(everything.train).num_tokens
     long = tmp_path / "long.jsonl"
-    long.write_text(json.dumps({"text": "rows " * 50}))
+    write_texts(long, ["rows " * 50])
     sources = files / "small.jsonl", long, files / "big.jsonl"
     folders = build(configure(*sources, max_tokens=tokens + 5, deduplicate=True), tmp_path / "c")
     assert Corpus(folders.train).num_tokens == tokens
@@ -274,11 +270,8 @@ def test_a_source_without_fitting_documents_ends_the_corpus(tmp_path, files, con
 
 
 def test_a_mixture_by_shares(tmp_path, files, configure):
-    config = configure(
-        {"source": str(files / "big.jsonl"), "share": 1},
-        {"source": str(files / "small.jsonl"), "share": 3},
-        max_tokens=1200,
-    )
+    sources = [share(files / "big.jsonl", 1), share(files / "small.jsonl", 3)]
+    config = configure(*sources, max_tokens=1200)
     folders = build(config, tmp_path / "c")
     counts = record(tmp_path / "c")["sources"]
     longest = int(Corpus(folders.train).lengths.max())
@@ -288,10 +281,7 @@ def test_a_mixture_by_shares(tmp_path, files, configure):
 
 
 def test_the_largest_mixture(tmp_path, files, configure):
-    sources = [
-        {"source": str(files / "big.jsonl"), "share": 0.5},
-        {"source": str(files / "small.jsonl"), "share": 0.5},
-    ]
+    sources = [share(files / "big.jsonl", 0.5), share(files / "small.jsonl", 0.5)]
     build(configure(*sources), tmp_path / "c")
     build(configure(files / "small.jsonl"), tmp_path / "small")
     counts = record(tmp_path / "c")["sources"]
@@ -307,19 +297,15 @@ def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure)
     texts = [text for _, text in synthetic_documents(60, seed=4)]
     texts.sort(key=lambda text: split_of(digest_of(text), 0.1), reverse=True)  # held out last
     for name, part in (("small", texts), ("big", [text + " array" for text in texts * 3])):
-        lines = (json.dumps({"text": text}) for text in part)
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    sources = [{"source": str(tmp_path / f"{name}.jsonl"), "share": 1} for name in ("small", "big")]
+        write_texts(tmp_path / f"{name}.jsonl", part)
+    sources = [share(tmp_path / f"{name}.jsonl", 1) for name in ("small", "big")]
     build(configure(*sources), tmp_path / "c")
     counts = record(tmp_path / "c")["sources"]["small.jsonl"]
     assert counts["train"]["documents"] + counts["heldout"]["documents"] == 60
 
 
 def test_a_share_below_the_first_document_is_reported(tmp_path, files, configure):
-    sources = [
-        {"source": str(files / "big.jsonl"), "share": 1},
-        {"source": str(files / "small.jsonl"), "share": 100_000},
-    ]
+    sources = [share(files / "big.jsonl", 1), share(files / "small.jsonl", 100_000)]
     with pytest.raises(DataError, match=r"big\.jsonl: its first .*; give it a larger share"):
         build(configure(*sources), tmp_path / "c")
     with pytest.raises(DataError, match=r"big\.jsonl: its first .*; raise max_tokens \(or its"):
@@ -327,10 +313,7 @@ def test_a_share_below_the_first_document_is_reported(tmp_path, files, configure
 
 
 def test_a_source_too_small_for_its_share_reports_a_share_that_fits(tmp_path, files, configure):
-    sources = [
-        {"source": str(files / "big.jsonl"), "share": 1},
-        {"source": str(files / "small.jsonl"), "share": 1},
-    ]
+    sources = [share(files / "big.jsonl", 1), share(files / "small.jsonl", 1)]
     build(configure(files / "small.jsonl"), tmp_path / "small")
     tokens = record(tmp_path / "small")["sources"]["small.jsonl"]["train"]["tokens"]
     with pytest.raises(DataError) as caught:
@@ -352,10 +335,7 @@ def test_what_is_read_ahead_counts_nowhere(tmp_path, configure):
         records = [{"id": key, "text": text} for key, text in documents]
         records[3::7] = [{"id": "", "text": " "}] * len(records[3::7])
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
-    sources = [
-        {"source": str(tmp_path / "first.jsonl"), "share": 1},
-        {"source": str(tmp_path / "second.jsonl"), "share": 1},
-    ]
+    sources = [share(tmp_path / "first.jsonl", 1), share(tmp_path / "second.jsonl", 1)]
     config = configure(*sources, max_tokens=1000, deduplicate=True)
     outcomes = []
     for number, (workers, block_bytes) in enumerate([(1, 500), (1, 10_000), (3, 500)]):
@@ -422,12 +402,16 @@ def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
         build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
 
 
+def spoil(tokenizer_folder, folder, name):
+    """Copy a tokenizer that declares an ordinary letter as a special token."""
+    shutil.copytree(tokenizer_folder, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: "a"}))
+    return folder
+
+
 def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokenizer_folder):
-    spoilt = tmp_path / "tokenizer"
-    shutil.copytree(tokenizer_folder, spoilt)
-    settings = json.loads((spoilt / "tokenizer_config.json").read_text())
-    settings["mask_token"] = "a"  # noqa: S105
-    (spoilt / "tokenizer_config.json").write_text(json.dumps(settings))
+    spoilt = spoil(tokenizer_folder, tmp_path / "tokenizer", "mask_token")
     config = configure(files / "big.jsonl", tokenizer=str(spoilt))
     with pytest.raises(DataError, match="contains the mask token"):
         build(config, tmp_path / "c")
@@ -439,11 +423,7 @@ def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokeniz
 def test_special_tokens_in_the_text_are_counted_and_reported(
     tmp_path, files, configure, tokenizer_folder
 ):
-    spoilt = tmp_path / "tokenizer"
-    shutil.copytree(tokenizer_folder, spoilt)
-    settings = json.loads((spoilt / "tokenizer_config.json").read_text())
-    settings["eos_token"] = "a"  # noqa: S105
-    (spoilt / "tokenizer_config.json").write_text(json.dumps(settings))
+    spoilt = spoil(tokenizer_folder, tmp_path / "tokenizer", "eos_token")
     said = []
     config = configure(files / "big.jsonl", tokenizer=str(spoilt))
     folders = build(config, tmp_path / "c", say=said.append)
@@ -505,7 +485,7 @@ def test_names_of_sources_are_their_own():
 
 
 def test_contradictions_are_refused(tmp_path, files, configure):
-    mixture = configure({"source": str(files / "big.jsonl"), "share": 1}, max_documents=5)
+    mixture = configure(share(files / "big.jsonl", 1), max_documents=5)
     with pytest.raises(ConfigError, match="limit a mixture by max_tokens, not max_documents"):
         build(mixture, tmp_path / "c")
     with pytest.raises(ConfigError, match="names a finished corpus"):

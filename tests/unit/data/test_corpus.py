@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of, write_corpus
 from biphasic.data.tokens import shards
-from biphasic.data.tokens.shards import blocks, write_shard
+from biphasic.data.tokens.shards import blocks, read_shard, write_shard
 from biphasic.errors import CheckpointError, DataError
 
 
@@ -91,8 +92,9 @@ def test_the_first_documents_of_shards(tmp_path):
         write_shard(made[-1], block, tokenizer)
     assemble_corpus(
         tmp_path / "c",
-        [(made[0], 3), (made[2], None), (made[1], None)],
+        chain(read_shard(made[0], 3), read_shard(made[2]), read_shard(made[1])),
         tokenizer_sha256=tokenizer.sha256,
+        dtype="<u2",
         vocab_size=100,
         provenance={},
     )

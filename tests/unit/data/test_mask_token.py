@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.data.building.mask_token import (
-    MaskChoice,
-    choose_mask_token,
     count_special_tokens,
     refuse_if_present,
     with_mask_token,
@@ -50,11 +48,18 @@ def unigram(*pieces: str) -> TextTokenizer:
     return TextTokenizer(made, {"bos": "</s>", "eos": "</s>", "pad": "</s>"})
 
 
+def chosen(tokenizer: TextTokenizer) -> tuple[str, int, bool]:
+    """Return the mask token, its id, and whether it is new."""
+    masked, _ = with_mask_token(tokenizer)
+    is_new = masked.vocab_size > tokenizer.vocab_size
+    return masked.special_tokens["mask"], masked.mask_id, is_new
+
+
 def test_a_declared_mask_token_is_kept(tokenizer):
-    choice = choose_mask_token(tokenizer)
-    assert (choice.token, choice.token_id, choice.is_new) == (MASK, 3, False)
-    assert "declares" in choice.reason
-    assert with_mask_token(tokenizer, choice) is tokenizer
+    masked, reason = with_mask_token(tokenizer)
+    assert masked is tokenizer
+    assert chosen(tokenizer) == (MASK, 3, False)
+    assert "declares" in reason
 
 
 @pytest.mark.parametrize("role", ["bos", "eos", "pad"])
@@ -63,10 +68,9 @@ def test_a_mask_token_with_another_role_is_none(role):
     tokens = {"bos": ENDS, "eos": ENDS, "pad": ENDS, "mask": "<mask>", role: "<mask>"}
     made.add_special_tokens(["<mask>"])
     tokenizer = TextTokenizer(made, tokens)
-    choice = choose_mask_token(tokenizer)
-    assert (choice.token, choice.token_id) == ("<unused0>", FIRST)
-    assert choice.reason.startswith(f"the declared <mask> is also the {role} token; the vocab")
-    assert with_mask_token(tokenizer, choice).mask_id == FIRST
+    assert chosen(tokenizer) == ("<unused0>", FIRST, False)
+    _, reason = with_mask_token(tokenizer)
+    assert reason.startswith(f"the declared <mask> is also the {role} token; the vocab")
 
 
 @pytest.mark.parametrize(
@@ -87,18 +91,14 @@ def test_a_mask_token_with_another_role_is_none(role):
 @pytest.mark.parametrize("is_special", [True, False])
 def test_the_first_entry_that_is_kept_free_is_taken(names, is_special):
     tokenizer = byte_level(*names) if is_special else byte_level(plain=names)
-    choice = choose_mask_token(tokenizer)
-    assert choice == MaskChoice(names[0], tokenizer.vocabulary()[names[0]], choice.reason, False)
-    assert choice.token_id == FIRST
-    assert names[0] in choice.reason
-    masked = with_mask_token(tokenizer, choice)
-    assert (masked.mask_id, masked.vocab_size) == (choice.token_id, tokenizer.vocab_size)
+    assert chosen(tokenizer) == (names[0], FIRST, False)
+    assert tokenizer.vocabulary()[names[0]] == FIRST
+    assert names[0] in with_mask_token(tokenizer)[1]
 
 
 def test_the_lowest_id_is_first_as_in_llama_3():
     names = ["<|begin|>", *(f"<|reserved_special_token_{number}|>" for number in (5, 0, 1))]
-    choice = choose_mask_token(byte_level(*names))
-    assert (choice.token, choice.token_id) == ("<|reserved_special_token_5|>", FIRST + 1)
+    assert chosen(byte_level(*names)) == ("<|reserved_special_token_5|>", FIRST + 1, False)
 
 
 @pytest.mark.parametrize(
@@ -118,71 +118,62 @@ def test_the_lowest_id_is_first_as_in_llama_3():
     ],
 )
 def test_entries_that_models_are_trained_with_are_not_reused(name):
-    choice = choose_mask_token(byte_level(name))
-    assert (choice.token, choice.token_id, choice.is_new) == (MASK, FIRST + 1, True)
-    assert "one row more" in choice.reason
+    assert chosen(byte_level(name)) == (MASK, FIRST + 1, True)
+    assert "one row more" in with_mask_token(byte_level(name))[1]
 
 
 def test_a_reserved_entry_that_serves_another_role_is_not_taken():
     tokenizer = byte_level("<unused0>", "<unused1>")
     declared = {**tokenizer.special_tokens, "pad": "<unused0>"}
     taken = TextTokenizer(Tokenizer.from_str(tokenizer._tokenizer.to_str()), declared)
-    assert choose_mask_token(taken).token_id == FIRST + 1
+    assert chosen(taken) == ("<unused1>", FIRST + 1, False)
 
 
 @pytest.mark.parametrize("name", [MASK, "<mask>", "[MASK]"])
 def test_a_mask_token_that_nothing_declares_goes_before_reserved_ones(name):
-    choice = choose_mask_token(byte_level("<unused0>", name))
-    assert (choice.token, choice.token_id, choice.is_new) == (name, FIRST + 1, False)
-    assert "although it is not declared" in choice.reason
+    tokenizer = byte_level("<unused0>", name)
+    assert chosen(tokenizer) == (name, FIRST + 1, False)
+    assert "although it is not declared" in with_mask_token(tokenizer)[1]
 
 
 def test_a_candidate_that_text_can_spell_is_passed_over():
     tokenizer = unigram("<unused0>", "<mask>")
     # The danger is real: the spelling alone gives the id.
     assert tokenizer.vocabulary()["<unused0>"] in tokenizer.encode("<unused0>")
-    choice = choose_mask_token(tokenizer)
-    assert (choice.token, choice.is_new) == (MASK, True)
-    masked = with_mask_token(tokenizer, choice)
-    assert masked.mask_id == choice.token_id == tokenizer.vocab_size
-    assert masked.mask_id not in masked.encode(f"the {MASK}{MASK} rows")
+    assert chosen(tokenizer) == (MASK, tokenizer.vocab_size, True)
 
 
 def test_a_new_token_s_name_is_free():
     tokenizer = unigram(MASK, "<|mask_1|>")
-    choice = choose_mask_token(tokenizer)
-    assert (choice.token, choice.is_new) == ("<|mask_2|>", True)
+    assert chosen(tokenizer) == ("<|mask_2|>", tokenizer.vocab_size, True)
 
 
 @given(st.lists(st.sampled_from(["<unused0>", " ", "the", "<", "0", ">", "\n"]), max_size=12))
 @pytest.mark.parametrize(
     "tokenizer",
-    [byte_level("<unused0>"), byte_level(plain=("<unused0>",)), byte_level(), unigram()],
-    ids=["special", "plain", "new", "unigram"],
+    [
+        byte_level("<unused0>"),
+        byte_level(plain=("<unused0>",)),
+        byte_level(),
+        unigram(),
+        unigram("<unused0>", "<mask>"),
+    ],
+    ids=["special", "plain", "new", "unigram", "unigram-spelt"],
 )
 def test_no_text_gets_the_chosen_id(tokenizer, parts):
-    choice = choose_mask_token(tokenizer)
-    masked = with_mask_token(tokenizer, choice)
-    text = "".join(parts).replace("<unused0>", choice.token)
+    masked, _ = with_mask_token(tokenizer)
+    text = "".join(parts).replace("<unused0>", masked.special_tokens["mask"])
     assert masked.mask_id not in masked.encode(text)
     assert masked.mask_id not in masked.encode_many([text])[0]
 
 
 def test_a_choice_survives_saving(tmp_path):
-    tokenizer = byte_level(plain=("<unused0>",))
-    masked = with_mask_token(tokenizer, choose_mask_token(tokenizer))
+    masked, _ = with_mask_token(byte_level(plain=("<unused0>",)))
     write_tokenizer(masked, tmp_path / "masked")
     loaded = TextTokenizer.load(tmp_path / "masked")
     assert loaded.sha256 == masked.sha256
-    assert loaded.mask_id == FIRST
     assert FIRST not in loaded.encode("a <unused0> b")
-    assert choose_mask_token(loaded).token_id == FIRST
-
-
-def test_a_choice_made_for_another_tokenizer_is_refused():
-    choice = choose_mask_token(byte_level("<|x|>", "<unused0>"))
-    with pytest.raises(DataError, match=r"<unused0> has id 260 in this tokenizer, not 261"):
-        with_mask_token(byte_level("<unused0>"), choice)
+    assert chosen(loaded) == ("<unused0>", FIRST, False)
 
 
 def with_gap(entry_id: int) -> TextTokenizer:
@@ -197,8 +188,8 @@ def test_nothing_can_be_appended_to_a_vocabulary_with_gaps():
     # The next id would be the number of entries, 261, which the last entry may have already.
     for entry_id in (FIRST + 1, FIRST + 50):
         with pytest.raises(DataError, match="has gaps"):
-            choose_mask_token(with_gap(entry_id))
-    assert choose_mask_token(with_gap(FIRST)).token_id == FIRST + 1
+            with_mask_token(with_gap(entry_id))
+    assert chosen(with_gap(FIRST)) == (MASK, FIRST + 1, True)
 
 
 class Ids:
@@ -219,7 +210,7 @@ def build(folder, *texts, **options) -> Corpus:
 @pytest.mark.parametrize("block_tokens", [3, 1 << 22])
 @pytest.mark.parametrize("block_bytes", [1, 6, 1 << 20])
 def test_a_corpus_with_the_mask_token_is_refused(tmp_path, monkeypatch, block_bytes, block_tokens):
-    monkeypatch.setattr("biphasic.data.building.mask_token._BLOCK_TOKENS", block_tokens)
+    monkeypatch.setattr("biphasic.data.corpus._BLOCK_TOKENS", block_tokens)
     texts = ("1 2 3", "4", "5 6 7", "8 9 7")
     corpus = build(tmp_path / "c", *texts, block_bytes=block_bytes)
     for mask_id, document in [(1, 0), (3, 0), (4, 1), (5, 2), (7, 2), (9, 3)]:
@@ -236,14 +227,13 @@ def test_a_corpus_with_the_mask_token_is_refused(tmp_path, monkeypatch, block_by
 
 def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_path):
     tokenizer = byte_level(plain=("<unused0>",))
-    choice = choose_mask_token(tokenizer)
-    text = json.dumps({"token": choice.token})
+    masked, _ = with_mask_token(tokenizer)
+    text = json.dumps({"token": "<unused0>"})
     write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
     with pytest.raises(DataError, match="document 'a' contains the mask token"):
-        refuse_if_present(Corpus(tmp_path / "before"), choice.token_id)
-    masked = with_mask_token(tokenizer, choice)
+        refuse_if_present(Corpus(tmp_path / "before"), masked.mask_id)
     write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
-    refuse_if_present(Corpus(tmp_path / "after"), choice.token_id)
+    refuse_if_present(Corpus(tmp_path / "after"), masked.mask_id)
 
 
 def test_special_tokens_that_text_spells_are_counted(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.data.building.mixture import Limit, Reach, fitting_quotas, largest_total, token_quotas
+from biphasic.data.building.blend import fitting_quotas, largest_total, token_quotas
+from biphasic.data.building.gather import Limit, Reach
 
 
 def reach(lengths, *, limit, positions=None, cuts=()):

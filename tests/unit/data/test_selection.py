@@ -3,11 +3,13 @@
 import hashlib
 import sqlite3
 import tracemalloc
+from contextlib import closing
 
 import pytest
 
+from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.selection import SeenDigests, Selection, digest_of, split_of
-from biphasic.data.text.sources import SourceDocument
+from biphasic.data.text.files import SourceDocument
 
 
 def documents(*texts: str, split=None) -> list[SourceDocument]:
@@ -15,7 +17,7 @@ def documents(*texts: str, split=None) -> list[SourceDocument]:
 
 
 def selected(texts, **options) -> tuple[list[str], dict[str, int]]:
-    with Selection(**{"heldout_fraction": 0.01, **options}) as selection:
+    with Selection(CorpusConfig(**options)) as selection:
         kept = [document.text for document, _ in selection.select(documents(*texts))]
         return kept, dict(selection.left_out)
 
@@ -46,7 +48,7 @@ def test_what_was_left_out_for_its_length_is_no_duplicate():
 
 
 def test_duplicates_are_found_across_streams_drawn_from_in_turns(tmp_path):
-    with Selection(heldout_fraction=0.01, deduplicate=True, folder=tmp_path) as selection:
+    with Selection(CorpusConfig(deduplicate=True), tmp_path) as selection:
         first = selection.select(documents("a", "b", "c"))
         second = selection.select(documents("b", "d", "a"))
         assert next(first)[0].text == "a"
@@ -57,7 +59,7 @@ def test_duplicates_are_found_across_streams_drawn_from_in_turns(tmp_path):
 
 
 def test_what_is_forgotten_may_be_selected_again():
-    with Selection(heldout_fraction=0.01, deduplicate=True) as selection:
+    with Selection(CorpusConfig(deduplicate=True)) as selection:
         assert selection.mark() == 0
         list(selection.select(documents("a", "a", "b")))
         mark = selection.mark()
@@ -72,7 +74,7 @@ def test_what_is_forgotten_may_be_selected_again():
 
 
 def test_marks_mean_nothing_without_deduplication():
-    with Selection(heldout_fraction=0.01) as selection:
+    with Selection(CorpusConfig()) as selection:
         list(selection.select(documents("a", "b")))
         assert selection.mark() == 0
         selection.forget(0)
@@ -81,9 +83,9 @@ def test_marks_mean_nothing_without_deduplication():
 
 def test_the_split_depends_on_the_text_alone():
     texts = [f"text {number}" for number in range(300)]
-    with Selection(heldout_fraction=0.2) as selection:
+    with Selection(CorpusConfig(heldout_fraction=0.2)) as selection:
         forwards = {doc.text: split for doc, split in selection.select(documents(*texts))}
-    with Selection(heldout_fraction=0.2) as selection:
+    with Selection(CorpusConfig(heldout_fraction=0.2)) as selection:
         backwards = {doc.text: split for doc, split in selection.select(documents(*texts[::-1]))}
     assert forwards == backwards
     assert set(forwards.values()) == {"train", "heldout"}
@@ -105,7 +107,7 @@ def test_the_held_out_side_has_the_asked_size_and_grows_within_itself():
 def test_splits_that_documents_bring_are_kept():
     texts = [str(number) for number in range(50)]
     for own in ("train", "heldout"):
-        with Selection(heldout_fraction=0.5) as selection:
+        with Selection(CorpusConfig(heldout_fraction=0.5)) as selection:
             chosen = selection.select(documents(*texts, split=own))
             assert {split for _, split in chosen} == {own}
 
@@ -119,7 +121,7 @@ def test_digests_match_their_definition():
 
 
 def test_the_index_is_in_the_given_folder_and_is_deleted(tmp_path):
-    with Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path) as selection:
+    with Selection(CorpusConfig(heldout_fraction=0.1, deduplicate=True), tmp_path) as selection:
         list(selection.select(documents("a", "b")))
         (left,) = tmp_path.iterdir()
         assert left.name.startswith(".partial-")  # so that `remove_partials` clears it
@@ -131,14 +133,14 @@ def test_the_index_is_in_the_given_folder_and_is_deleted(tmp_path):
 def test_the_index_is_also_deleted_after_an_error(tmp_path):
     with (
         pytest.raises(RuntimeError),
-        Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path),
+        Selection(CorpusConfig(heldout_fraction=0.1, deduplicate=True), tmp_path),
     ):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_index_without_deduplication(tmp_path):
-    with Selection(heldout_fraction=0.1, folder=tmp_path):
+    with Selection(CorpusConfig(heldout_fraction=0.1), tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +148,7 @@ def test_an_index_larger_than_its_cache_still_knows_all(tmp_path, monkeypatch):
     monkeypatch.setattr("biphasic.data.building.selection._CACHE_KIB", 64)
     digests = [digest_of(str(number)) for number in range(20_000)]
     tracemalloc.start()
-    with SeenDigests(tmp_path) as seen:
+    with closing(SeenDigests(tmp_path)) as seen:
         tracemalloc.reset_peak()
         assert all(map(seen.add, digests))
         assert not any(map(seen.add, digests))

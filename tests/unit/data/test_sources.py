@@ -12,14 +12,9 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.data.text import sources as module
+from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.pydocs import Document
-from biphasic.data.text.sources import (
-    HubSource,
-    SourceConfig,
-    SourceDocument,
-    read_documents,
-    source_origin,
-)
+from biphasic.data.text.sources import HubSource, SourceConfig, read_documents, source_origin
 from biphasic.errors import ConfigError, DataError
 
 

@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 from biphasic.data.text import files as module
 from biphasic.data.text import lines
 from biphasic.data.text.files import (
-    TextRecord,
+    SourceDocument,
     files_fingerprint,
     find_text_files,
     read_text_files,
 )
 from biphasic.errors import DataError
 
+ANY_JSON_LINES = pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+PACKED = pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
 TEXTS = ["naïve 日本語 👩‍👩‍👧‍👦", "two\nlines\r\n", " tab\t\x00 \u2028 end", ""]
 
 
@@ -34,9 +36,9 @@ def json_lines(rows) -> bytes:
 def write(path: Path, content: bytes | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = content.encode() if isinstance(content, str) else content
-    if path.name.endswith(".gz"):
+    if path.suffix.lower() == ".gz":
         content = gzip.compress(content)
-    if path.name.endswith(".zst"):
+    if path.suffix == ".zst":
         content = zstandard.compress(content)
     path.write_bytes(content)
     return path
@@ -47,7 +49,7 @@ def write_parquet(path: Path, **columns) -> Path:
     return path
 
 
-def read(path: Path, **options) -> list[TextRecord]:
+def read(path: Path, **options) -> list[SourceDocument]:
     return list(read_text_files(path, **options))
 
 
@@ -62,18 +64,14 @@ def refusal(path: Path, **options) -> str:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "A.JSONL.GZ"])
 def test_json_lines(tmp_path, name):
     rows = [{"text": text, "n": number} for number, text in enumerate(TEXTS)]
-    content = json_lines(rows)
-    if name.isupper():
-        (tmp_path / name).write_bytes(gzip.compress(content))
-    else:
-        write(tmp_path / name, content)
-    expected = [TextRecord(f"{name}:{number}", text) for number, text in enumerate(TEXTS, 1)]
+    write(tmp_path / name, json_lines(rows))
+    expected = [SourceDocument(f"{name}:{number}", text) for number, text in enumerate(TEXTS, 1)]
     assert read(tmp_path / name) == expected
 
 
 def test_parquet_over_several_row_groups(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", text=TEXTS, other=[1, 2, 3, 4])
-    expected = [TextRecord(f"a.parquet:{row}", text) for row, text in enumerate(TEXTS, 1)]
+    expected = [SourceDocument(f"a.parquet:{row}", text) for row, text in enumerate(TEXTS, 1)]
     assert read(path) == expected
 
 
@@ -88,7 +86,7 @@ def test_parquet_s_other_kinds_of_text(tmp_path, kind):
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_plain_file_is_one_document(tmp_path, suffix, text):
     (tmp_path / f"a{suffix}").write_bytes(text.encode())
-    assert read(tmp_path / f"a{suffix}") == [TextRecord(f"a{suffix}", text)]
+    assert read(tmp_path / f"a{suffix}") == [SourceDocument(f"a{suffix}", text)]
 
 
 def test_a_folder_is_read_in_the_order_of_relative_paths(tmp_path):
@@ -159,39 +157,39 @@ def test_ids_and_licences_of_the_rows_themselves(tmp_path):
     ]
     path = write(tmp_path / "a.jsonl", json_lines(rows))
     assert read(path) == [
-        TextRecord("doc/1", "a", "MIT"),
-        TextRecord("7", "b"),
-        TextRecord("a.jsonl:3", "c"),
-        TextRecord("a.jsonl:4", "d"),
-        TextRecord("a.jsonl:5", "e"),
+        SourceDocument("doc/1", "a", license="MIT"),
+        SourceDocument("7", "b"),
+        SourceDocument("a.jsonl:3", "c"),
+        SourceDocument("a.jsonl:4", "d"),
+        SourceDocument("a.jsonl:5", "e"),
     ]
     parquet = write_parquet(
         tmp_path / "a.parquet", license=["MIT", None], id=[5, 6], text=["a", "b"]
     )
-    assert read(parquet) == [TextRecord("5", "a", "MIT"), TextRecord("6", "b")]
+    assert read(parquet) == [SourceDocument("5", "a", license="MIT"), SourceDocument("6", "b")]
 
 
 def test_another_column(tmp_path):
     path = write(tmp_path / "a.jsonl", json_lines([{"body": "x", "text": "y"}]))
-    assert read(path, column="body") == [TextRecord("a.jsonl:1", "x")]
+    assert read(path, column="body") == [SourceDocument("a.jsonl:1", "x")]
     parquet = write_parquet(tmp_path / "a.parquet", body=["x"], text=["y"])
-    assert read(parquet, column="body") == [TextRecord("a.parquet:1", "x")]
+    assert read(parquet, column="body") == [SourceDocument("a.parquet:1", "x")]
 
 
 def test_a_null_text_is_an_empty_document(tmp_path):
-    assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [TextRecord("a.jsonl:1", "")]
+    assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [SourceDocument("a.jsonl:1", "")]
     parquet = write_parquet(tmp_path / "a.parquet", text=["a", None])
     assert [record.text for record in read(parquet)] == ["a", ""]
 
 
 def test_blank_lines_count_but_are_no_documents(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a"}\r\n\n  \n{"text": "b"}')
-    assert read(path) == [TextRecord("a.jsonl:1", "a"), TextRecord("a.jsonl:4", "b")]
+    assert read(path) == [SourceDocument("a.jsonl:1", "a"), SourceDocument("a.jsonl:4", "b")]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_the_last_line_needs_no_end(tmp_path, name):
-    path = write(tmp_path / name, '{"text": "a"}\n{"text": "b"}')
+@ANY_JSON_LINES
+def test_the_last_line_needs_no_end(tmp_path, suffix):
+    path = write(tmp_path / f"a.{suffix}", '{"text": "a"}\n{"text": "b"}')
     assert [record.text for record in read(path)] == ["a", "b"]
 
 
@@ -237,7 +235,7 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
     ],
     ids=lambda value: str(value)[:20],
 )
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+@ANY_JSON_LINES
 def test_bad_lines_are_named(tmp_path, suffix, line, message):
     line = line if isinstance(line, bytes) else line.encode()
     path = write(tmp_path / f"a.{suffix}", b'{"text": "fine"}\n\n' + line + b"\n")
@@ -280,15 +278,15 @@ def test_bytes_that_are_no_utf8_are_named(tmp_path):
     assert f"{path}: damaged" in refusal(path)
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@PACKED
 def test_damaged_compression_is_named_with_the_last_good_line(tmp_path, suffix):
     rows = [{"text": f"{number} " * 50} for number in range(2000)]
-    path = write(tmp_path / f"a.jsonl.{suffix}", json_lines(rows))
+    path = write(tmp_path / f"a.{suffix}", json_lines(rows))
     whole = path.read_bytes()
     for damaged in (whole[:-5], whole[: len(whole) // 2], whole + b"junk", b"", b"not compressed"):
         path.write_bytes(damaged)
         told = refusal(path)
-        assert f"{path}: damaged .{suffix} data after line " in told
+        assert f"{path}: damaged {path.suffix} data after line " in told
         assert told.endswith("; copy it again")
     path.write_bytes(whole[:100] + b"\x00\x00\x00\x00" + whole[104:])
     assert str(path) in refusal(path)
@@ -328,7 +326,7 @@ def test_unreadable_files_are_refused_with_the_accepted_formats(tmp_path):
     assert "no text files in this folder" in refusal(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+@ANY_JSON_LINES
 def test_memory_stays_flat(tmp_path, suffix):
     # Text that hardly compresses, so that the file is large too.
     rows = [{"text": random.Random(number).randbytes(4000).hex()} for number in range(400)]  # noqa: S311
@@ -342,11 +340,10 @@ def test_memory_stays_flat(tmp_path, suffix):
     assert peak < 1_000_000
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
-def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeypatch, compress):
+@PACKED
+def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 22)
-    path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
-    path.write_bytes(compress(b"x" * (1 << 26)))
+    path = write(tmp_path / f"a.{suffix}", b"x" * (1 << 26))
     tracemalloc.start()
     assert refusal(path).startswith(f"{path}: a line of more than 4 MiB")
     _, peak = tracemalloc.get_traced_memory()
@@ -354,16 +351,15 @@ def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeyp
     assert peak < 1 << 25  # of 64 MiB
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
-def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatch, compress):
+@PACKED
+def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(lines, "_LARGE", 1 << 16)
     monkeypatch.setattr(lines, "_MOST_RATIO", 500)
-    path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
-    path.write_bytes(compress(b"\n" * (1 << 22)))
+    path = write(tmp_path / f"a.{suffix}", b"\n" * (1 << 22))
     assert refusal(path).startswith(f"{path}: decompresses to more than 500 times its size")
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+@ANY_JSON_LINES
 def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
     path = write(tmp_path / f"a.{suffix}", b'{"text": "' + b"x" * 100 + b'"}\n')
     assert len(read(path)[0].text) == 100

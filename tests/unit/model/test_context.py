@@ -11,8 +11,7 @@ from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.context import check_length, extend_config, extend_context
-from biphasic.model.loading.build import new_model
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.loading.build import load_pretrained, new_model
 from families import FAMILIES, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

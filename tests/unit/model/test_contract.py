@@ -1,6 +1,8 @@
 """Models that break the attention contract are refused, by the name of the layer."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 from biphasic.errors import ModelError
 from biphasic.model.checks import contract
 from biphasic.model.checks.contract import check_contract
-from biphasic.model.compute import attention
-from biphasic.model.compute.attention import attention_arguments, register_attention
+from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.training.step.optimizer import set_precision
-from families import tiny_config
+from families import replaced_attention, tiny_config
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 Change = Callable[[dict[str, Any], Tensor], None]
@@ -26,22 +27,17 @@ Change = Callable[[dict[str, Any], Tensor], None]
 @pytest.fixture
 def change_layer(model: PreTrainedModel) -> Iterator[Callable[[Change], None]]:
     """Let the attention of layer 1 alone work with other arguments."""
-    original = attention.packed_attention
+    target = model.base_model.layers[1].self_attn
 
-    def install(change: Change) -> None:
-        target = model.base_model.layers[1].self_attn
+    def changed(
+        change: Change, ours: Any, module: nn.Module, query: Tensor, *states: Any, **options: Any
+    ) -> Any:
+        if module is target:
+            change(options, query)
+        return ours(module, query, *states, **options)
 
-        def changed(module: nn.Module, query: Tensor, *states: Any, **options: Any) -> Any:
-            if module is target:
-                change(options, query)
-            return original(module, query, *states, **options)
-
-        attention.packed_attention = changed
-        register_attention()
-
-    yield install
-    attention.packed_attention = original
-    register_attention()
+    with ExitStack() as undo:
+        yield lambda change: undo.enter_context(replaced_attention(partial(changed, change)))
 
 
 def segments_of(options: dict[str, Any], cu_seqlens: Tensor, query: Tensor, causal: bool) -> None:

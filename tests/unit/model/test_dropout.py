@@ -9,8 +9,7 @@ from torch import nn
 from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.dropout import dropout, speed_up_dropout
 from biphasic.model.compute.forward import hidden_states
-from biphasic.model.loading.build import load_encoder, new_model
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import FAMILIES, save_family, tiny_config
 
 SIZE = 400_000

@@ -9,13 +9,13 @@ import torch
 
 from biphasic.errors import ModelError
 from biphasic.model.loading import footprint
+from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.footprint import (
     check_memory,
     free_memory,
     required_memory,
     stored_parameters,
 )
-from biphasic.model.pretrained import load_pretrained
 from families import FAMILIES, save_family
 
 

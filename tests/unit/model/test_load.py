@@ -17,8 +17,7 @@ from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
-from biphasic.model.loading.build import load_encoder
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.loading.build import load_encoder, load_pretrained
 from families import tiny_config
 
 WEIGHTS = "model.safetensors"

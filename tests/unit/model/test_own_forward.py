@@ -1,13 +1,14 @@
 """Models whose states on packed rows are not transformers' own are refused, before any work."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -15,12 +16,10 @@ from biphasic.errors import ModelError
 from biphasic.model.checks import own_forward
 from biphasic.model.checks.contract import check_contract, load_checked_encoder
 from biphasic.model.checks.own_forward import probe_tokens
-from biphasic.model.compute import attention
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import batching_of, padded_states
-from biphasic.model.loading.build import load_encoder, new_model
-from biphasic.model.pretrained import load_pretrained
-from families import SHARED, tiny_config, with_head
+from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
+from families import SHARED, replaced_attention, tiny_config, with_head
 
 pytestmark = pytest.mark.slow
 
@@ -125,22 +124,18 @@ def test_both_ways_are_named_where_neither_is_right(tmp_path):
 @pytest.fixture
 def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
     """Let our attention work with another window than it is given."""
-    original = attention.packed_attention
+    with ExitStack() as undo:
 
-    def install(change: Callable[[int], int | None]) -> None:
-        def changed(
-            module: nn.Module, *states: Any, sliding_window: int | None = None, **options: Any
-        ) -> Any:
-            window = None if sliding_window is None else change(sliding_window)
-            return original(module, *states, sliding_window=window, **options)
+        def install(change: Callable[[int], int | None]) -> None:
+            def changed(ours: Any, *states: Any, **options: Any) -> Any:
+                if (window := options.get("sliding_window")) is not None:
+                    options["sliding_window"] = change(window)
+                return ours(*states, **options)
 
-        attention.packed_attention = changed
-        register_attention()
-        own_forward._equal_to_transformers.clear()
+            undo.enter_context(replaced_attention(changed))
+            own_forward._equal_to_transformers.clear()
 
-    yield install
-    attention.packed_attention = original
-    register_attention()
+        yield install
 
 
 @CAUSAL

@@ -12,9 +12,8 @@ import transformers
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
-from biphasic.model.loading.build import new_model
+from biphasic.model.loading.build import load_pretrained, load_weights, new_model
 from biphasic.model.loading.directions import close_again
-from biphasic.model.pretrained import load_pretrained, load_weights
 from families import FAMILIES, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

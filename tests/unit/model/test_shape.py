@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.compute import attention
-from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import config_shape, model_shape
@@ -21,7 +19,7 @@ from biphasic.model.presets import PRESETS
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.passes import summed_loss
-from families import FAMILIES, tiny_config
+from families import FAMILIES, replaced_attention, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
@@ -31,19 +29,15 @@ CAUSAL = pytest.mark.parametrize("causal", [True, False])
 def calls() -> Iterator[list[tuple[int, int | None]]]:
     """Record width and reach of each call of our attention."""
     recorded: list[tuple[int, int | None]] = []
-    original = attention.packed_attention
 
-    def record(module: object, query: Tensor, *states: Any, **options: Any) -> Any:
+    def record(ours: Any, module: object, query: Tensor, *states: Any, **options: Any) -> Any:
         window = options.get("sliding_window")
         reach = None if window is None else window - 1
         recorded.append((query.shape[1] * query.shape[3], reach))
-        return original(module, query, *states, **options)
+        return ours(module, query, *states, **options)
 
-    attention.packed_attention = record
-    register_attention()
-    yield recorded
-    attention.packed_attention = original
-    register_attention()
+    with replaced_attention(record):
+        yield recorded
 
 
 @EVERY

@@ -3,14 +3,33 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from biphasic.config import Config, parse_config
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
+from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.phases import Phase
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 BOS, EOS, PAD, MASK = 0, 1, 2, 3
+
+
+class Run(Config):
+    """The phases of a recipe."""
+
+    phases: tuple[Phase, ...]
+
+
+def phase_refusal(**phase: object) -> str:
+    """Return the one line with which a phase is refused."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Run, {"phases": [{"steps": 9, **phase}]}, where="x")
+    return str(caught.value).removeprefix("x: ")
+
+
 VOCABULARY = Vocabulary(size=320, mask_id=MASK, special_ids=frozenset({BOS, EOS, PAD, MASK}))
 
 
@@ -41,10 +60,7 @@ def batch_of(
         members.append(range(first, first + len(row)))
         first += len(row)
     packed = lay_out(sequences, members, row_length=row_length, pad_id=PAD)
-    is_token = np.zeros(packed.input_ids.size, dtype=bool)
-    for start, end in packed.spans.tolist():
-        is_token[start:end] = True
-    return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+    return RowBatch(packed, pieces)
 
 
 def by_token(batch: RowBatch, supervision: Supervision) -> dict[tuple, tuple[int, int]]:

@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from objective_rows import BOS, EOS, MASK, PAD, VOCABULARY, batch_of, by_token, supervise
+from objective_rows import (
+    BOS,
+    EOS,
+    MASK,
+    PAD,
+    VOCABULARY,
+    batch_of,
+    by_token,
+    phase_refusal,
+    supervise,
+)
 
-from biphasic.config import Config, parse_config
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.objectives.masking.selection import SpanConfig, select
+from biphasic.objectives.masking import SpanConfig, select
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
-from biphasic.objectives.phases import Phase
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.objectives.words import spellings_of, word_starts
 
@@ -191,7 +199,7 @@ def test_a_lower_rate_selects_a_subset(selection, low, high):
     batch = text_batch([[Piece(0, 0, 0, 200)]], row_length=202)
     fewer, more = (
         select(batch, vocabulary(), selection if isinstance(selection, str) else SpanConfig(),
-               mlm_probability=rate, mask_seed=0).is_selected
+               mlm_probability=rate, mask_seed=0)[0]
         for rate in (low, high)
     )  # fmt: skip
     assert not (fewer & ~more).any()
@@ -300,10 +308,12 @@ def test_a_scheduled_step_is_one_at_its_rate():
     assert constant.at(5, num_steps=9) is constant
 
 
-def test_determinants_of_settings_that_are_not_the_default():
+def test_determinants_have_all_settings_that_affect_results():
     base = {"name": "mlm", "mlm_probability": 0.4, "replacement": "mask", "mask_seed": 0}
     spanbert = {"mean_words": 5.0, "longest_words": 10}
-    assert mlm(selection="token").determinants(0) == base
+    assert mlm().determinants(0) == mlm(selection="token").determinants(0) == base
+    assert mlm().determinants(1) == {**base, "mask_seed": 1}
+    assert mlm(mlm_probability=0.3).determinants(0) == {**base, "mlm_probability": 0.3}
     assert mlm(selection="word").determinants(0) == {**base, "selection": "word"}
     assert mlm(selection="span").determinants(0) == {**base, "selection": spanbert}
     assert mlm(selection=spanbert).determinants(0) == mlm(selection="span").determinants(0)
@@ -346,10 +356,6 @@ def test_mntp_stays_within_the_sequence():
         supervise(Mntp(objective="mntp", mlm_probability=1e-9), batch, VOCABULARY, mask_seed=0)
 
 
-class Run(Config):
-    phases: tuple[Phase, ...]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -375,9 +381,7 @@ class Run(Config):
 )
 @pytest.mark.parametrize("objective", ["mlm", "mntp"])
 def test_nonsense_is_refused(objective, options, message):
-    with pytest.raises(ConfigError) as caught:
-        parse_config(Run, {"phases": [{"objective": objective, "steps": 2, **options}]}, where="x")
-    assert str(caught.value) == f"x: {message}"
+    assert phase_refusal(objective=objective, **options) == message
 
 
 def test_words_need_a_tokenizer_that_shows_them():

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from objective_rows import VOCABULARY, batch_of, supervise
+from objective_rows import VOCABULARY, Run, batch_of, supervise
 
 import biphasic
-from biphasic.config import Config, parse_config
+from biphasic.config import parse_config
 from biphasic.data.rows import Piece
 from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phases import Phase
 from biphasic.objectives.registry import OBJECTIVES
 
 PAGE = (Path(__file__).parents[3] / "docs/objectives.md").read_text(encoding="utf-8")
@@ -43,10 +42,6 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Objective
         patch.syspath_prepend(str(path.parent))
         yield importlib.import_module(path.stem).Ahead
     del sys.modules[path.stem]
-
-
-class Run(Config):
-    phases: tuple[Phase, ...]
 
 
 def test_settings_are_valid():

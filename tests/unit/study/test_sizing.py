@@ -12,7 +12,7 @@ import torch
 import biphasic
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
-from biphasic.model.compute.memory_saving import recompute_activations
+from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of

@@ -7,7 +7,7 @@ import torch
 from short_runs import CLM, MIX, MLM, assert_close, train
 
 from biphasic.errors import ModelError
-from biphasic.model.compute import compiled
+from biphasic.model.compute import layers
 from biphasic.training import run
 from biphasic.training.loop import StepReport
 
@@ -25,7 +25,7 @@ def counters(monkeypatch):
 
     torch.compiler.reset()
     counters.clear()
-    quick = partial(compiled.compile_layers, backend="aot_eager")
+    quick = partial(layers.compile_layers, backend="aot_eager")
     monkeypatch.setattr(run, "compile_layers", quick)
     with torch._dynamo.config.patch(recompile_limit=8):
         yield counters
@@ -81,7 +81,7 @@ def test_no_compiler(training_data, make_recipe):
 
     model = run.first_model(make_recipe(), training_data)
     with pytest.raises(ModelError) as caught:
-        compiled.compile_layers(model, backend=refuse)  # type: ignore[arg-type]
+        layers.compile_layers(model, backend=refuse)  # type: ignore[arg-type]
     text = str(caught.value)
     assert text.startswith("compile: torch cannot compile for cpu here (")
     assert "No working C++ compiler found in CXX" in text
@@ -91,4 +91,4 @@ def test_no_compiler(training_data, make_recipe):
 def test_a_model_without_layers():
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ModelError, match="no layers to compile"):
-        compiled.compile_layers(model)  # type: ignore[arg-type]
+        layers.compile_layers(model)  # type: ignore[arg-type]

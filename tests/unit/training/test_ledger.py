@@ -24,8 +24,7 @@ def batch_of(*lengths: int, row_length: int, starts: tuple[int, ...] = ()) -> Ro
             zip(lengths, starts or [0] * len(lengths), strict=True)
         )
     )
-    is_token = np.arange(row_length) < sum(lengths)
-    return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+    return RowBatch(packed, pieces)
 
 
 def flops(batch: RowBatch, *, causal: bool, supervised: int = 5, layers: int = 2) -> int:

@@ -5,7 +5,7 @@ import torch
 from short_runs import CLM, MIX, assert_same, train
 
 from biphasic.errors import ModelError
-from biphasic.model.compute import attention, memory_saving
+from biphasic.model.compute import attention, layers
 from biphasic.training import run
 
 pytestmark = pytest.mark.slow
@@ -42,4 +42,4 @@ def test_families_that_cannot_are_refused(training_data, make_recipe, monkeypatc
     model = run.first_model(make_recipe(), training_data)
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(ModelError, match="does not support activation checkpointing"):
-        memory_saving.recompute_activations(model)
+        layers.recompute_activations(model)

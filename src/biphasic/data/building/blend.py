@@ -5,24 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import Gathered, Gathering
-from biphasic.data.building.mixture import (
-    MOST_BYTES_PER_TOKEN,
-    Limit,
-    fitting_quotas,
-    largest_total,
-    token_quotas,
-)
+from biphasic.data.building.gather import Gathered, Gathering, Limit
 from biphasic.data.building.selection import Selection
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.files import expanded
 
+MOST_BYTES_PER_TOKEN = 8
+"""Average bytes of text per token, an upper bound; limits how much of a source is read."""
 _LEAST_BLOCK_BYTES = 1 << 16
 
 
@@ -66,13 +62,7 @@ class Blend:
         """
         config = self._config
         with (
-            Selection(
-                heldout_fraction=config.heldout_fraction,
-                min_characters=config.min_characters,
-                max_characters=config.max_characters,
-                deduplicate=config.deduplicate,
-                folder=self._work,
-            ) as self._selection,
+            Selection(config, self._work) as self._selection,
             ShardMaker(
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
             ) as self._maker,
@@ -167,6 +157,25 @@ class Blend:
                 seconds=time.monotonic() - self._began,
             )
             self._report(progress)
+
+
+def token_quotas(shares: Sequence[float], total: int) -> list[int]:
+    """Divide a number of tokens by shares, rounded down."""
+    exact = [Fraction(share) for share in shares]
+    return [int(share * total / sum(exact)) for share in exact]
+
+
+def fitting_quotas(shares: Sequence[float], available: Sequence[int]) -> list[int]:
+    """Return the largest quotas in the ratio of the shares that the sources can fill."""
+    exact = [Fraction(share) for share in shares]
+    unit = min(tokens / share for tokens, share in zip(available, exact, strict=True))
+    return [int(share * unit) for share in exact]
+
+
+def largest_total(shares: Sequence[float], source: int, tokens: int) -> int:
+    """Return the largest total for which a source can fill its share."""
+    exact = [Fraction(share) for share in shares]
+    return int(tokens * sum(exact) / exact[source])
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

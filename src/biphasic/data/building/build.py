@@ -23,8 +23,6 @@ from biphasic.data.building.blend import Blend, Report
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import SPLITS, Gathered
 from biphasic.data.building.mask_token import (
-    MaskChoice,
-    choose_mask_token,
     count_special_tokens,
     refuse_if_present,
     with_mask_token,
@@ -32,7 +30,7 @@ from biphasic.data.building.mask_token import (
 from biphasic.data.building.sample import sample_training_text
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.text.sources import source_folder, source_origin
-from biphasic.data.tokens.shards import BLOCK_BYTES
+from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
     load_tokenizer,
@@ -159,7 +157,7 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
         for source in config.sources
     ]
     if config.tokenizer:
-        tokenizer = {"sha256": _given_tokenizer(config.tokenizer)[0].sha256}
+        tokenizer = {"sha256": with_mask_token(load_tokenizer(config.tokenizer))[0].sha256}
     else:
         vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
         tokenizer = {"kind": "byte-level BPE", "vocab_size": vocab_size}
@@ -181,18 +179,11 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
     }
 
 
-def _given_tokenizer(name: str) -> tuple[TextTokenizer, MaskChoice]:
-    """Load the requested tokenizer, and add a mask token."""
-    tokenizer = load_tokenizer(name)
-    choice = choose_mask_token(tokenizer)
-    return with_mask_token(tokenizer, choice), choice
-
-
 def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) -> TextTokenizer:
     """Load the requested tokenizer, or train one."""
     if config.tokenizer:
-        tokenizer, choice = _given_tokenizer(config.tokenizer)
-        say(f"mask token {choice.token} (id {choice.token_id}): {choice.reason}")
+        tokenizer, reason = with_mask_token(load_tokenizer(config.tokenizer))
+        say(f"mask token {tokenizer.special_tokens['mask']} (id {tokenizer.mask_id}): {reason}")
         return tokenizer
     say("reading text for training a tokenizer")
     texts = sample_training_text(config, work)
@@ -203,11 +194,9 @@ def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) 
 
 
 def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) -> Path:
-    """Keep the reusable parts of an interrupted build, and return the working folder.
-
-    Shards are always reusable: their names are hashes of their inputs. A corpus is assembled again,
-    because its sources may have changed although the settings did not.
-    """
+    """Keep the reusable parts of an interrupted build, and return the working folder."""
+    # Shards are always reusable: their names are hashes of their inputs. A corpus is assembled
+    # again, because its sources may have changed although the settings did not.
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
     begun = read_json(work / _BEGUN) if (work / _BEGUN).is_file() else None
@@ -251,6 +240,7 @@ def _assemble(
             folder,
             (part for source in sources for part in source.parts(split)),
             tokenizer_sha256=tokenizer.sha256,
+            dtype=token_dtype(tokenizer.vocab_size),
             vocab_size=tokenizer.vocab_size,
             provenance={**origin, "split": split, "by_source": by_source},
         )

@@ -1,5 +1,8 @@
 """Converts one source to shards: selected documents, grouped by split, until a limit is filled.
 
+A limit ends a source between two documents: after the last one with which its training documents
+stay within the limit. Held-out documents are those before this point.
+
 Workers run ahead of the count, so a limited source is read a little beyond its end. Its end is
 found by counting shards in order, and everything beyond is discarded. The result does not depend on
 how much was read.
@@ -17,22 +20,76 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.building.mixture import POSITION, Limit, Reach
 from biphasic.data.building.selection import CorpusSplit, Reason, Selection
-from biphasic.data.text.sources import SourceDocument
-from biphasic.data.tokens.shards import BLOCK_BYTES, CHARACTERS, INDEX, LENGTHS, BlockBuilder
+from biphasic.data.text.files import SourceDocument
+from biphasic.data.tokens.shards import (
+    CHARACTERS,
+    INDEX,
+    LENGTHS,
+    BlockBuilder,
+    ShardContent,
+    read_shard,
+)
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
 REASONS: tuple[Reason, ...] = get_args(Reason)
-# Columns of a shard's index after the position: the selection's counts of remembered and skipped
-# texts at every document, as the source may end at any of them.
-_LICENSE, _MARK, _LEFT_OUT = POSITION + 1, POSITION + 2, POSITION + 3
-
+# Columns of a shard's index: the document's number in its source, counting both splits; that of its
+# license; and the selection's counts of remembered and skipped texts, as the source may end here.
+POSITION, _LICENSE, _MARK, _LEFT_OUT = range(4)
 
 Watch = Callable[[int, int], None]
 """Counts a shard: bytes of its text, and tokens."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Maximum training documents and tokens of a source; None for no limit."""
+
+    tokens: int | None = None
+    documents: int | None = None
+
+
+class Reach:
+    """Counts a source's training documents until they fill a limit.
+
+    Attributes:
+        tokens: Tokens of the kept documents.
+        documents: Number of kept documents; empty ones are not counted.
+        stop: Position of the first document that is not kept; None while the limit is not filled.
+    """
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.tokens = self.documents = 0
+        self.stop: int | None = None
+
+    def extend(self, index: NDArray[np.int64]) -> None:
+        """Add a shard of training documents.
+
+        Args:
+            index: int64 [num_documents, columns], as in shards.
+        """
+        if self.stop is not None:
+            return
+        lengths = index[:, LENGTHS]
+        tokens = self.tokens + np.cumsum(lengths)
+        documents = self.documents + np.cumsum(lengths > 0)
+        is_filled = np.zeros(len(index), dtype=bool)
+        if self.limit.tokens is not None:
+            is_filled |= tokens >= self.limit.tokens
+        if self.limit.documents is not None:
+            is_filled |= documents >= self.limit.documents
+        num_kept = len(index)
+        if is_filled.any():
+            last = int(is_filled.argmax())
+            is_beyond = self.limit.tokens is not None and tokens[last] > self.limit.tokens
+            num_kept = last if is_beyond else last + 1
+            # Not the position of the next document, which may not have been read yet.
+            self.stop = int(index[last, POSITION]) + (not is_beyond)
+        if num_kept:
+            self.tokens, self.documents = int(tokens[num_kept - 1]), int(documents[num_kept - 1])
 
 
 @dataclass(frozen=True)
@@ -84,12 +141,11 @@ class Gathered:
         if reach.documents < self.reach(Limit()).documents:
             self.stop = reach.stop
 
-    def parts(self, split: CorpusSplit) -> Iterator[tuple[Path, int]]:
-        """Yield a split's shards and the number of their documents in the corpus."""
+    def parts(self, split: CorpusSplit) -> Iterator[ShardContent]:
+        """Yield the documents of a split that are in the corpus, shard by shard."""
         for shard in self.shards[split]:
-            num_kept = len(self._kept(shard))
-            if num_kept:
-                yield shard, num_kept
+            if num_kept := len(self._kept(shard)):
+                yield from read_shard(shard, num_kept)
 
     def counts(self, split: CorpusSplit) -> Counts:
         """Count this source's part of a split of the corpus."""
@@ -150,11 +206,10 @@ class Gathering:
         selection: Selection,
         maker: ShardMaker,
         limit: Limit,
-        prefix: str = "",
-        block_bytes: int = BLOCK_BYTES,
+        prefix: str,
+        block_bytes: int,
         watch: Watch,
     ) -> None:
-        self._limit = limit
         self._name, self._prefix, self._documents = name, prefix, documents
         self._selection, self._maker, self._watch = selection, maker, watch
         self._builders = {split: BlockBuilder(block_bytes) for split in SPLITS}
@@ -190,7 +245,7 @@ class Gathering:
         self.count_finished(wait=True)
         if self.fits_nothing:
             remedy = "raise max_tokens (or its share, if there are shares)"
-            raise DataError(_too_little(self._name, self._limit, remedy=remedy))
+            raise DataError(_too_little(self._name, self.reach.limit, remedy=remedy))
         gathered = Gathered(
             self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -161,7 +162,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
 def count_duplicates(corpus: Corpus) -> int:
     """Count documents whose exact tokens occurred before, with bounded memory."""
     num_duplicates = 0
-    with SeenDigests() as seen:
+    with closing(SeenDigests()) as seen:
         for _, tokens, lengths in corpus.shards():
             end = 0
             for length in lengths.tolist():

@@ -6,12 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from biphasic.data.corpus import Corpus
+from biphasic.data.corpus import Corpus, token_blocks
 from biphasic.data.tokens.tokenizer import MASK, TextTokenizer
 from biphasic.errors import DataError
 
@@ -30,23 +29,10 @@ _RESERVED = re.compile(
     re.VERBOSE,
 )
 _MASK_NAMES = (MASK, "<mask>", "[MASK]")
-_BLOCK_TOKENS = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class MaskChoice:
-    """The chosen mask token."""
-
-    token: str
-    token_id: int
-    reason: str
-    """One sentence: what it is and why it was chosen."""
-    is_new: bool
-    """Whether it is added to the vocabulary, so the embedding grows by one row."""
-
-
-def choose_mask_token(tokenizer: TextTokenizer) -> MaskChoice:
-    """Choose a tokenizer's mask token.
+def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
+    """Return a tokenizer that declares a mask token, and a sentence: what it is and why.
 
     It is the declared one, unless that has another role; otherwise the first unused entry that no
     text can spell; otherwise a new one.
@@ -54,37 +40,21 @@ def choose_mask_token(tokenizer: TextTokenizer) -> MaskChoice:
     declared = tokenizer.special_tokens.get("mask")
     also = [role for role, token in tokenizer.special_tokens.items() if token == declared]
     if also == ["mask"]:
-        reason = f"the tokenizer declares {declared} as its mask token"
-        return MaskChoice(str(declared), tokenizer.mask_id, reason, is_new=False)
+        return tokenizer, f"the tokenizer declares {declared} as its mask token"
     unfit = f"the declared {declared} is also the {also[0]} token; " if also else ""
     vocabulary = tokenizer.vocabulary()
     for token, why in _candidates(tokenizer, vocabulary):
-        if not _can_be_spelt(tokenizer, token):
-            return MaskChoice(token, vocabulary[token], unfit + why, is_new=False)
+        masked = tokenizer.with_mask(token)
+        # In Unigram vocabularies, text can spell a token and get its id.
+        texts = (token, f"a {token} b{token}")
+        if not any(masked.mask_id in masked.encode(text) for text in texts):
+            return masked, unfit + why
     token = _new_name(vocabulary)
     reason = (
         f"{unfit}the vocabulary keeps no entry free, so {token} is appended; the model gets one "
         "row more"
     )
-    return MaskChoice(token, tokenizer.with_mask(token).mask_id, reason, is_new=True)
-
-
-def with_mask_token(tokenizer: TextTokenizer, choice: MaskChoice) -> TextTokenizer:
-    """Return the tokenizer with the chosen mask token declared.
-
-    Raises:
-        DataError: The choice was made for another tokenizer.
-    """
-    if tokenizer.special_tokens.get("mask") == choice.token:
-        changed = tokenizer
-    else:
-        changed = tokenizer.with_mask(choice.token)
-    if changed.mask_id != choice.token_id:
-        raise DataError(
-            f"mask token {choice.token} has id {changed.mask_id} in this tokenizer, not "
-            f"{choice.token_id}: it was chosen for another tokenizer; choose again"
-        )
-    return changed
+    return tokenizer.with_mask(token), reason
 
 
 def refuse_if_present(corpus: Corpus, mask_id: int) -> None:
@@ -107,8 +77,8 @@ def find_token(token_id: int, corpus: Corpus) -> int | None:
     """Return the index of the first document that contains an id; None if there is none."""
     num_before = 0
     for _, tokens, lengths in corpus.shards():
-        for start in range(0, len(tokens), _BLOCK_TOKENS):
-            positions = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)
+        for start, block in token_blocks(tokens):
+            positions = np.flatnonzero(block == token_id)
             if len(positions):
                 place = start + int(positions[0])
                 return num_before + int(np.searchsorted(np.cumsum(lengths), place, side="right"))
@@ -131,8 +101,7 @@ def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, 
     }
     counts = Counter[str]()
     for _, tokens, _ in corpus.shards():
-        for start in range(0, len(tokens), _BLOCK_TOKENS):
-            block = tokens[start : start + _BLOCK_TOKENS]
+        for _, block in token_blocks(tokens):
             for token_id, token in tokens_by_id.items():
                 counts[token] += int(np.count_nonzero(block == token_id))
     return {token: count for token, count in counts.items() if count}
@@ -147,12 +116,6 @@ def _candidates(tokenizer: TextTokenizer, vocabulary: dict[str, int]) -> Iterato
     reserved = [token for token in vocabulary if _RESERVED.fullmatch(token) and token not in taken]
     for token in sorted(reserved, key=vocabulary.__getitem__):
         yield token, f"the vocabulary reserves {token} for uses like this"
-
-
-def _can_be_spelt(tokenizer: TextTokenizer, token: str) -> bool:
-    """Return whether text can spell the token and get its id, as in Unigram vocabularies."""
-    masked = tokenizer.with_mask(token)
-    return any(masked.mask_id in masked.encode(text) for text in (token, f"a {token} b{token}"))
 
 
 def _new_name(vocabulary: dict[str, int]) -> str:

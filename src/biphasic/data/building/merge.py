@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.building.blend import unique_names
 from biphasic.data.building.build import RECORD, CorpusFolders, read_record
 from biphasic.data.building.verify import verify_tokenizer
-from biphasic.data.corpus import Corpus, CorpusWriter
+from biphasic.data.corpus import Corpus, assemble_corpus
+from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder, is_complete, read_json, write_json
+from biphasic.files import is_complete, read_json, write_json
 
 
 def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
@@ -81,18 +82,21 @@ def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
 
 def _write(corpora: Sequence[Corpus], folder: Path) -> None:
     first = corpora[0].details
-    with complete_folder(folder) as partial:
-        writer = CorpusWriter(
-            partial,
-            tokenizer_sha256=first["tokenizer_sha256"],
-            dtype=first["dtype"],
-            vocab_size=first.get("vocab_size"),
-        )
-        for corpus in corpora:
-            names = corpus.names()
-            for file, _, lengths in corpus.shards():
-                writer.add(file, lengths, names)
-        writer.close(provenance={"merged": [_origin(corpus) for corpus in corpora]})
+    assemble_corpus(
+        folder,
+        _shards(corpora),
+        tokenizer_sha256=first["tokenizer_sha256"],
+        dtype=first["dtype"],
+        vocab_size=first.get("vocab_size"),
+        provenance={"merged": [_origin(corpus) for corpus in corpora]},
+    )
+
+
+def _shards(corpora: Sequence[Corpus]) -> Iterator[ShardContent]:
+    for corpus in corpora:
+        names = corpus.names()
+        for file, _, lengths in corpus.shards():
+            yield file, lengths, names
 
 
 def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

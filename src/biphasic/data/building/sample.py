@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from biphasic.data.building.blend import MOST_BYTES_PER_TOKEN, token_quotas
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.mixture import MOST_BYTES_PER_TOKEN, token_quotas
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.text.sources import read_documents
 from biphasic.errors import DataError
@@ -31,14 +31,7 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     if config.max_tokens is not None:
         num_bytes = min(num_bytes, config.max_tokens * MOST_BYTES_PER_TOKEN)
     quotas = token_quotas([source.share or 1.0 for source in config.sources], num_bytes)
-    selection = Selection(
-        heldout_fraction=config.heldout_fraction,
-        min_characters=config.min_characters,
-        max_characters=config.max_characters,
-        deduplicate=config.deduplicate,
-        folder=folder,
-    )
-    with selection:
+    with Selection(config, folder) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
             documents = read_documents(source, libraries=config.libraries, copies=config.hub_copies)
             texts = (doc.text for doc, split in selection.select(documents) if split == "train")

@@ -7,11 +7,11 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
-from biphasic.data.text.sources import SourceDocument
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.text.files import SourceDocument
 
 CorpusSplit = Literal["train", "heldout"]
 Reason = Literal["empty", "too_short", "too_long", "duplicate"]
@@ -29,33 +29,23 @@ class Selection:
         left_out: Number of skipped documents, by reason.
     """
 
-    def __init__(
-        self,
-        *,
-        heldout_fraction: float,
-        min_characters: int = 0,
-        max_characters: int | None = None,
-        deduplicate: bool = False,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, config: CorpusConfig, folder: Path | None = None) -> None:
         """Start without any document.
 
         Texts are held out by their hash: equal ones get the same split whatever their order and
         source. `folder` is for the index of seen texts (40 bytes per document), by default the
         system's temporary folder.
         """
-        self._heldout_fraction = heldout_fraction
-        self._min_characters = min_characters
-        self._max_characters = max_characters
-        self._cleanup = ExitStack()
-        self._seen = self._cleanup.enter_context(SeenDigests(folder)) if deduplicate else None
+        self._config = config
+        self._seen = SeenDigests(folder) if config.deduplicate else None
         self.left_out: Counter[Reason] = Counter()
 
     def __enter__(self) -> Selection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cleanup.close()
+        if self._seen is not None:
+            self._seen.close()
 
     def select(
         self, documents: Iterable[SourceDocument]
@@ -69,7 +59,8 @@ class Selection:
             if reason := self._reason_against(document.text, text_digest):
                 self.left_out[reason] += 1
             else:
-                yield document, document.split or split_of(text_digest, self._heldout_fraction)
+                fraction = self._config.heldout_fraction
+                yield document, document.split or split_of(text_digest, fraction)
 
     def mark(self) -> int:
         """Return the number of texts in the index, for `forget`."""
@@ -86,9 +77,10 @@ class Selection:
     def _reason_against(self, text: str, text_digest: bytes) -> Reason | None:
         if not text or text.isspace():
             return "empty"
-        if len(text) < self._min_characters:
+        if len(text) < self._config.min_characters:
             return "too_short"
-        if self._max_characters is not None and len(text) > self._max_characters:
+        longest = self._config.max_characters
+        if longest is not None and len(text) > longest:
             return "too_long"
         if self._seen is not None and not self._seen.add(text_digest):
             return "duplicate"
@@ -126,10 +118,8 @@ class SeenDigests:
         # One transaction that never ends: its pages leave memory as the cache fills.
         self._connection.execute("BEGIN")
 
-    def __enter__(self) -> SeenDigests:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Delete the file."""
         self._connection.close()
         self._folder.cleanup()
 

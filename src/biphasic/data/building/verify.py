@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from biphasic.data.building.build import CorpusFolders, read_record
-from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of
+from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of, token_blocks
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import verify_folder
-
-_BLOCK_TOKENS = 1 << 22
 
 
 def verify_corpus(folder: Path) -> Corpus:
@@ -27,43 +25,32 @@ def verify_corpus(folder: Path) -> Corpus:
         DataError: `corpus.json` is not readable.
     """
     corpus = Corpus(folder)
-    details = corpus.details
-    _check(
-        sum(details["shard_documents"]) == len(corpus) == details["num_documents"],
-        folder / "lengths.npy",
-        "its number of documents differs from corpus.json",
-    )
-    _check(
-        bool((corpus.lengths > 0).all()) and corpus.num_tokens == details["num_tokens"],
-        folder / "lengths.npy",
-        "its lengths do not add up to the tokens in corpus.json",
-    )
+    if contradiction := next(_contradictions(corpus), None):
+        file, problem = contradiction
+        raise CheckpointError(f"{file}: damaged: {problem}; {REMEDY}")
+    return corpus
+
+
+def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
+    """Yield files whose contents contradict those of others, and how."""
+    folder, details = corpus.folder, corpus.details
+    if not sum(details["shard_documents"]) == len(corpus) == details["num_documents"]:
+        yield folder / "lengths.npy", "its number of documents differs from corpus.json"
+    if (corpus.lengths <= 0).any() or corpus.num_tokens != details["num_tokens"]:
+        yield folder / "lengths.npy", "its lengths do not add up to the tokens in corpus.json"
     num_names = sum(1 for _ in corpus.names())
-    _check(
-        num_names == len(corpus),
-        folder / "documents.jsonl",
-        f"has {num_names} ids for {len(corpus)} documents",
-    )
+    if num_names != len(corpus):
+        yield folder / "documents.jsonl", f"has {num_names} ids for {len(corpus)} documents"
     for file, tokens, lengths in corpus.shards():
         num_tokens = int(lengths.sum())
-        _check(
-            len(tokens) == num_tokens,
-            file,
-            f"has {len(tokens)} tokens, but its documents {num_tokens}",
-        )
-        largest = _largest(tokens)
+        if len(tokens) != num_tokens:
+            yield file, f"has {len(tokens)} tokens, but its documents {num_tokens}"
+        largest = max((int(block.max()) for _, block in token_blocks(tokens)), default=-1)
         # Corpora of version 0.1 do not record their vocabulary size.
-        _check(
-            largest < details.get("vocab_size", np.inf),
-            file,
-            f"has the token {largest}, beyond the vocabulary",
-        )
-    _check(
-        content_hash_of(corpus) == corpus.content_hash,
-        folder / DETAILS,
-        "its content hash does not match the tokens",
-    )
-    return corpus
+        if largest >= details.get("vocab_size", np.inf):
+            yield file, f"has the token {largest}, beyond the vocabulary"
+    if content_hash_of(corpus) != corpus.content_hash:
+        yield folder / DETAILS, "its content hash does not match the tokens"
 
 
 def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
@@ -105,13 +92,3 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
     """
     verify_folder(folder, remedy=REMEDY)
     return TextTokenizer.load(folder)
-
-
-def _check(is_right: bool, file: Path, problem: str) -> None:
-    if not is_right:
-        raise CheckpointError(f"{file}: damaged: {problem}; {REMEDY}")
-
-
-def _largest(tokens: Any) -> int:
-    parts = range(0, len(tokens), _BLOCK_TOKENS)
-    return max((int(tokens[part : part + _BLOCK_TOKENS].max()) for part in parts), default=-1)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.config import nearest
 from biphasic.data.text.lines import PACKING_ERRORS, read_lines
@@ -23,12 +23,14 @@ _PARQUET_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TextRecord:
-    """One document of a file."""
+class SourceDocument:
+    """One document of a source."""
 
     id: str
-    """The record's own `id`, or its position: `folder/file.jsonl:17`."""
+    """Its own `id`, or its position: `folder/file.jsonl:17`."""
     text: str
+    split: Literal["train", "heldout"] | None = None
+    """None if the hash of the text decides."""
     license: str = ""
 
 
@@ -95,7 +97,7 @@ def is_hidden(file: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
-def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]:
+def read_text_files(path: Path, *, column: str = "text") -> Iterator[SourceDocument]:
     """Read every document of a file or folder, one at a time.
 
     Plain text and Markdown files are one document each, named by their relative path. Other files
@@ -125,7 +127,7 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
     return {"count": len(listed), "bytes": num_bytes, "fingerprint": digest(listed)}
 
 
-def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> TextRecord:
+def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> SourceDocument:
     """Convert a row to a document.
 
     A row without an id gets `place` as its id.
@@ -144,7 +146,7 @@ def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) ->
     own_id, license_ = row.get("id"), row.get("license")
     if isinstance(own_id, int) and not isinstance(own_id, bool):
         own_id = str(own_id)
-    return TextRecord(
+    return SourceDocument(
         id=own_id if isinstance(own_id, str) and own_id else place,
         text=text,
         license=license_ if isinstance(license_, str) else "",
@@ -160,7 +162,7 @@ def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
     return f"{where}: no column '{column}'{hint}{listed}"
 
 
-def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     del column  # the whole file is the text
     if file.stat().st_size > _MOST_WHOLE_BYTES:
         raise DataError(f"{file}: a document of more than 1 GiB; split it, or use JSON lines")
@@ -168,17 +170,17 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 (byte {error.start}); convert it first") from None
-    yield TextRecord(id=name, text=text)
+    yield SourceDocument(id=name, text=text)
 
 
-def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+def _read_json_lines(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     number = 0
     try:
         for number, line in enumerate(read_lines(file), start=1):
             where = f"{file}:{number}"
             row = _parse_object(line, where=where, is_first=number == 1)
             if row is not None:
-                yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+                yield document_of(row, column=column, place=f"{name}:{number}", where=where)
     except PACKING_ERRORS as error:
         raise DataError(
             f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
@@ -217,7 +219,7 @@ def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
             ) from None
 
 
-def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+def _read_parquet(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -231,7 +233,7 @@ def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
                 for values in batch.to_pylist():
                     row += 1
                     place, where = f"{name}:{row}", f"{file}:row {row}"
-                    yield record_of(values, column=column, place=place, where=where)
+                    yield document_of(values, column=column, place=place, where=where)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{file}: damaged, or not a Parquet file ({reason})") from None
@@ -254,7 +256,7 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     return [column, *extra]
 
 
-_Reader = Callable[[Path, str, str], Iterator[TextRecord]]
+_Reader = Callable[[Path, str, str], Iterator[SourceDocument]]
 _READERS: Mapping[str, _Reader] = {
     ".txt": _read_whole,
     ".md": _read_whole,

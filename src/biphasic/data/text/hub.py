@@ -145,10 +145,15 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
     folder = expanded(dataset)
     if dataset and folder.is_dir():
         return folder
-    if not _HUB_ID.fullmatch(dataset) or dataset.startswith("."):
-        raise DataError(f"{dataset}: no such folder, and not a hub id such as owner/name")
+    check_hub_id(dataset)
     copy = copies / dataset if copies else None
     return copy if copy and copy.is_dir() else None
+
+
+def check_hub_id(name: str) -> None:
+    """Raise a DataError for a name, of no folder, that cannot be an id on the hub."""
+    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
 
 
 def _locate(
@@ -170,11 +175,8 @@ def _locate(
 
 
 def _cache_of(local: Path) -> str:
-    """Return the library's cache folder for a local copy.
-
-    By default the library identifies a copy by its folder name only, and would return the old rows
-    of a changed copy or of another one with the same name.
-    """
+    # By default the library identifies a copy by its folder name only, and would return the old
+    # rows of a changed copy or of another one with the same name.
     import datasets.config  # noqa: PLC0415
 
     key = digest({"path": str(local.resolve()), "files": _copy_fingerprint(local)})[:32]

@@ -58,10 +58,7 @@ def _too_long(file: Path) -> DataError:
 def _decompress(
     file: Path, stream: io.BufferedReader, open_decompressor: Callable[[], Any]
 ) -> Iterator[bytes]:
-    """Yield the content of a stream of compressed members (or frames).
-
-    zstandard's own reader is not used: it accepts a truncated file as complete.
-    """
+    # zstandard's own reader is not used: it accepts a truncated file as complete.
     decompressor = None
     num_unpacked = 0
     rest = stream.read(_READ_BYTES)

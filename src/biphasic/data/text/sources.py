@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -12,7 +12,13 @@ from urllib.parse import unquote
 from pydantic import PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest
-from biphasic.data.text.files import files_fingerprint, find_text_files, read_text_files, record_of
+from biphasic.data.text.files import (
+    SourceDocument,
+    document_of,
+    files_fingerprint,
+    find_text_files,
+    read_text_files,
+)
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
 from biphasic.data.text.pydocs import (
     PYDOCS_VERSION,
@@ -43,17 +49,6 @@ class HubSource:
     revision: str | None
     column: str | None
     streaming: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SourceDocument:
-    """One document of a source."""
-
-    id: str
-    text: str
-    split: Literal["train", "heldout"] | None
-    """None if the hash of the text decides."""
-    license: str = ""
 
 
 class SourceConfig(Config):
@@ -159,11 +154,13 @@ def read_documents(
         for document in load_documents(libraries):
             if split := _BUILTIN_SPLITS.get(document.split):
                 yield SourceDocument(document.id, document.text, split, source.license)
-    elif source.hub:
-        yield from _read_hub(source, source.hub, copies)
-    elif source.path:
-        for record in read_text_files(source.path, column=source.column):
-            yield SourceDocument(record.id, record.text, None, record.license or source.license)
+        return
+    if source.hub:
+        documents = _read_hub(source.hub, column=source.hub.column or source.column, copies=copies)
+    else:
+        documents = read_text_files(expanded(source.source), column=source.column)
+    for document in documents:
+        yield replace(document, license=document.license or source.license)
 
 
 def source_origin(
@@ -218,9 +215,7 @@ def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path |
     return source.path if source.path and source.path.is_dir() else None
 
 
-def _read_hub(
-    source: SourceConfig, hub: HubSource, copies: Path | None
-) -> Iterator[SourceDocument]:
+def _read_hub(hub: HubSource, *, column: str, copies: Path | None) -> Iterator[SourceDocument]:
     table = open_hub(
         hub.dataset,
         config=hub.config,
@@ -229,10 +224,6 @@ def _read_hub(
         streaming=hub.streaming,
         copies=copies,
     )
-    column = hub.column or source.column
-    where = f"hf:{hub.dataset}, split {hub.split}"
     for number, row in enumerate(table.read([column], optional=("id", "license"))):
-        record = record_of(
-            row, column=column, place=f"{hub.split}:{number}", where=f"{where}, row {number}"
-        )
-        yield SourceDocument(record.id, record.text, None, record.license or source.license)
+        where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
+        yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)

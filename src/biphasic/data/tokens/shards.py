@@ -19,7 +19,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,9 @@ SHARD_VERSION = 1
 TOKENS, INDEX, NAMES = "tokens.bin", "index.npy", "documents.jsonl"
 CHARACTERS, LENGTHS = -2, -1
 """Columns of the index, after the notes."""
+ShardContent = tuple[Path, NDArray[np.int64], Iterable[bytes]]
+"""A file that starts with token ids; the documents' lengths in it, int64 [num_documents], zero for
+empty ones; and the line of each document's id, of which there may be more."""
 # Text tokenized at once: the tokenizer's records need many times the text's memory.
 _BATCH_CHARACTERS = 1 << 18
 
@@ -78,31 +80,6 @@ class Block:
         for part in (self.notes.tobytes(), self.sizes.tobytes(), self.content):
             hasher.update(part)
         return hasher.hexdigest()[:40]
-
-    def send(self, stream: IO[bytes]) -> None:
-        """Write the block for `receive`."""
-        shape = [*self.notes.shape, len(self.content)]
-        stream.write(json.dumps(shape).encode() + b"\n")
-        for part in (self.notes.tobytes(), self.sizes.tobytes(), self.content):
-            stream.write(part)
-
-    @classmethod
-    def receive(cls, stream: IO[bytes]) -> Block:
-        """Read a block written by `send`.
-
-        Raises:
-            EOFError: The stream ends before the block does.
-        """
-        documents, notes, num_bytes = json.loads(_read(stream.readline(), at_least=1))
-        parts = [
-            _read(stream.read(size), at_least=size)
-            for size in (documents * notes * 8, documents * 2 * 8, num_bytes)
-        ]
-        return cls(
-            notes=np.frombuffer(parts[0], dtype=np.int64).reshape(documents, notes),
-            sizes=np.frombuffer(parts[1], dtype=np.int64).reshape(documents, 2),
-            content=parts[2],
-        )
 
 
 class BlockBuilder:
@@ -184,6 +161,13 @@ def write_shard(folder: Path, block: Block, tokenizer: TextTokenizer) -> None:
         np.save(partial / INDEX, np.hstack([block.notes, columns]))
 
 
+def read_shard(folder: Path, num_documents: int | None = None) -> Iterator[ShardContent]:
+    """Yield the content of a shard, up to a number of documents, while its files are open."""
+    lengths = np.load(folder / INDEX, mmap_mode="r")[:num_documents, LENGTHS]
+    with (folder / NAMES).open("rb") as names:
+        yield folder / TOKENS, lengths, names
+
+
 def _batches(documents: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     batch: list[tuple[str, str]] = []
     characters = 0
@@ -202,9 +186,3 @@ def _encoded(text: str, what: str, *, remedy: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{what} is not valid Unicode ({error.reason}); {remedy}") from None
-
-
-def _read(content: bytes, *, at_least: int) -> bytes:
-    if len(content) < at_least:
-        raise EOFError
-    return content

@@ -12,16 +12,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
-from types import TracebackType
+from queue import LifoQueue
 from typing import IO, cast
 
 from biphasic.data.tokens.shards import Block, write_shard
@@ -61,81 +60,55 @@ class ShardMaker:
         self.num_found = 0
         self._tokenizer = TextTokenizer.load(tokenizer_folder)
         self.tokenizer_sha256 = self._tokenizer.sha256
-        self._queue: SimpleQueue[_Order | None] = SimpleQueue()
         self._room = threading.Semaphore(num_workers + _WAITING_BLOCKS)
         self._workers = [
             _Worker(tokenizer_folder, folder / f"worker-{number}.log")
             for number in range(num_workers if num_workers > 1 else 0)
         ]
-        self._threads = [
-            threading.Thread(target=self._attend, args=(worker,), daemon=True)
-            for worker in self._workers
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._idle: LifoQueue[_Worker] = LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(num_workers)
 
     def make(self, block: Block, *, label: str) -> Future[Path]:
         """Request a shard, once there is room; the future returns its folder.
 
-        The future raises `DataError` if the shard cannot be made.
+        The future raises `DataError` if a worker cannot make the shard.
         """
-        order = _Order(block, label, self._folder / block.key(self.tokenizer_sha256))
-        if _is_whole(order.folder):
-            self.num_found += 1
-            order.future.set_result(order.folder)
-        elif self._workers:
+        folder = self._folder / block.key(self.tokenizer_sha256)
+        is_found = _is_whole(folder)
+        self.num_found += is_found
+        if self._workers and not is_found:
             self._room.acquire()
-            self._queue.put(order)
-        else:
-            order.fill(lambda folder, block: write_shard(folder, block, self._tokenizer))
-        return order.future
+            ordered = self._threads.submit(self._make_elsewhere, folder, block, label)
+            ordered.add_done_callback(lambda _: self._room.release())
+            return ordered
+        if not is_found:
+            write_shard(folder, block, self._tokenizer)
+        made: Future[Path] = Future()
+        made.set_result(folder)
+        return made
 
     def __enter__(self) -> ShardMaker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the workers immediately; finished shards stay."""
         for worker in self._workers:
             worker.stop()
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
         for worker in self._workers:
             worker.close()
 
-    def _attend(self, worker: _Worker) -> None:
-        while order := self._queue.get():
-            order.fill(worker.write)
-            self._room.release()
-
-
-class _Order:
-    """A requested shard."""
-
-    def __init__(self, block: Block, label: str, folder: Path) -> None:
-        self._block, self._label = block, label
-        self.folder = folder
-        self.future: Future[Path] = Future()
-
-    def fill(self, write: Callable[[Path, Block], str | None]) -> None:
-        """Set the future's result; `write` writes a shard, or returns an error message."""
+    def _make_elsewhere(self, folder: Path, block: Block, label: str) -> Path:
+        worker = self._idle.get()
         try:
-            problem = write(self.folder, self._block)
-        except Exception as error:  # noqa: BLE001 - passed to the waiter of the future
-            self.future.set_exception(error)
-            return
+            problem = worker.write(folder, block)
         finally:
-            del self._block  # the future outlives the need for the text
-        if problem is None:
-            self.future.set_result(self.folder)
-        else:
-            self.future.set_exception(DataError(f"{self._label}: {problem}"))
+            self._idle.put(worker)
+        if problem is not None:
+            raise DataError(f"{label}: {problem}")
+        return folder
 
 
 class _Worker:
@@ -148,6 +121,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def write(self, folder: Path, block: Block) -> str | None:
+        """Write a shard, or return what went wrong."""
         process = self._started()
         if process is None:
             return "not made because the build was stopped"
@@ -155,8 +129,7 @@ class _Worker:
             raise RuntimeError("a worker was started without pipes")
         answer = b""
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
-            block.send(process.stdin)
+            pickle.dump((folder, block), process.stdin)
             process.stdin.flush()
             answer = process.stdout.readline()
         if not answer:

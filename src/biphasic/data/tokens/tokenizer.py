@@ -51,7 +51,11 @@ class TextTokenizer:
 
     A tokenizer may lack a mask token; accessing `mask_id` then raises an error.
 
-    BOS precedes documents and EOS follows them. `vocab_size` is the highest id plus one.
+    BOS precedes documents and EOS follows them.
+
+    Attributes:
+        special_tokens: Tokens of the four roles: bos, eos, pad and, if there is one, mask.
+        vocab_size: The highest id plus one.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._special_tokens = dict(special_tokens)
+        self.special_tokens = dict(special_tokens)
         self._further_tokens = dict(further_tokens or {})
         self.bos_id = self._special_id("bos")
         self.eos_id = self._special_id("eos")
@@ -87,7 +91,7 @@ class TextTokenizer:
     @cached_property
     def sha256(self) -> str:
         """Hash of everything that determines ids: vocabulary, rules, and the four roles."""
-        identity = canonical_json([self.rules(), self._special_tokens])
+        identity = canonical_json([self.rules(), self.special_tokens])
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @classmethod
@@ -115,14 +119,14 @@ class TextTokenizer:
 
     def save_with_model(self, folder: Path) -> None:
         """Write the files of `save_framed`; `load` restores this tokenizer, with the same hash."""
-        model_part = own_part(self.rules(), self._special_tokens.get("mask"))
+        model_part = own_part(self.rules(), self.special_tokens.get("mask"))
         self.save_framed(folder, **{_OWN: model_part})
 
     def _save_settings(self, folder: Path, further: Mapping[str, Any]) -> None:
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **self._further_tokens,
-            **{f"{role}_token": token for role, token in self._special_tokens.items()},
+            **{f"{role}_token": token for role, token in self.special_tokens.items()},
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **further,
@@ -135,7 +139,7 @@ class TextTokenizer:
     def _framed_text(self) -> str:
         rules = framed(
             self.rules(),
-            self._special_tokens,
+            self.special_tokens,
             vocabulary=self.vocabulary(),
             separator=self.separator_ids,
         )
@@ -172,11 +176,6 @@ class TextTokenizer:
         """Return all tokens with their ids, including added and special ones."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
-    @property
-    def special_tokens(self) -> dict[str, str]:
-        """Tokens of the four roles: bos, eos, pad and, if there is one, mask."""
-        return dict(self._special_tokens)
-
     def with_mask(self, token: str) -> TextTokenizer:
         """Return a tokenizer whose mask is `token`, added to the vocabulary if it is new.
 
@@ -188,7 +187,7 @@ class TextTokenizer:
         is_new = self._tokenizer.token_to_id(token) is None
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        special_tokens = {**self._special_tokens, "mask": token}
+        special_tokens = {**self.special_tokens, "mask": token}
         changed = TextTokenizer(tokenizer, special_tokens, further_tokens=self._further_tokens)
         # The library uses the number of entries as the next id, which is taken if there are gaps.
         if is_new and changed.mask_id != self.vocab_size:
@@ -205,7 +204,7 @@ class TextTokenizer:
         Raises:
             DataError: There is none.
         """
-        if "mask" not in self._special_tokens:
+        if "mask" not in self.special_tokens:
             raise DataError(
                 "the tokenizer has no mask token, which masked language modelling needs; set "
                 f"'mask_token' in its {_SETTINGS} to a token that no text contains"
@@ -215,10 +214,10 @@ class TextTokenizer:
     @property
     def special_ids(self) -> dict[str, int]:
         """Ids of the four roles: bos, eos, pad and, if there is one, mask."""
-        return {role: self._special_id(role) for role in self._special_tokens}
+        return {role: self._special_id(role) for role in self.special_tokens}
 
     def _special_id(self, role: str) -> int:
-        token = self._special_tokens[role]
+        token = self.special_tokens[role]
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None:
             raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")

@@ -1,14 +1,15 @@
 """Worker process of `biphasic.data.tokens.tokenize`: reads blocks of documents, writes shards.
 
-Each request is a line of JSON (the target folder) and a block; each answer is a line of JSON. The
-worker ends when its input ends, so it never outlives its parent process. It imports neither torch
-nor transformers.
+Each request is a pickled pair of target folder and block; each answer is a line of JSON. The worker
+ends when its input ends, so it never outlives its parent process. It imports neither torch nor
+transformers.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -35,15 +36,12 @@ def main() -> None:
 
 
 def _read_requests(requests: SimpleQueue[_Request]) -> None:
-    """Queue requests; exit immediately at the end of input, even while writing a shard.
-
-    The parent has then ended or finished, and an incomplete shard is ignored.
-    """
+    """Queue requests; exit immediately at the end of input, even while writing a shard."""
     try:
-        while line := sys.stdin.buffer.readline():
-            requests.put((Path(json.loads(line)), Block.receive(sys.stdin.buffer)))
+        while True:
+            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301 - written by our parent
     except EOFError:
-        pass
+        pass  # the parent has ended or finished; an incomplete shard is ignored
     except Exception:  # noqa: BLE001 - the log shows why the worker ends
         traceback.print_exc()
         sys.stderr.flush()

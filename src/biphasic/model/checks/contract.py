@@ -29,10 +29,10 @@ from biphasic.model.compute.forward import (
     first_pass,
     hidden_states,
     padded_states,
-    transformer_layers,
+    probing,
 )
+from biphasic.model.compute.layers import transformer_layers
 from biphasic.model.loading.build import load_encoder
-from biphasic.model.loading.reading import probing
 
 _LENGTH = 4  # of each probe document
 _TOKENS = 2 * _LENGTH
@@ -103,10 +103,7 @@ def load_checked_encoder(
 def _check_layer(
     name: str, sees: Tensor, model: PreTrainedModel, *, causal: bool, has_padding: bool
 ) -> None:
-    """Compare the tokens that a layer attends to with the expected ones.
-
-    `sees` is bool [tokens of a row, row_length]: whether token i attends to token j.
-    """
+    """Check `sees`, bool [tokens of a row, row_length]: whether token i attends to token j."""
     among = sees[:, :_TOKENS]
     if not bool(among.diagonal().all()):
         raise ModelError(f"{name}: tokens do not attend to themselves; it cannot be probed")
@@ -134,10 +131,8 @@ def _is_causal(among: Tensor) -> bool:
 
 
 def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[tuple[str, Tensor]]:
-    """Return, per layer, its name and what its tokens attend to, bool [tokens, row_length].
-
-    All rows are equal, and row i probes token i: one pass covers all tokens and layers.
-    """
+    """Return, per layer, its name and what its tokens attend to, bool [tokens, row_length]."""
+    # All rows are equal, and row i probes token i: one pass covers all tokens and layers.
     tokens = probe_tokens(model, _TOKENS + _ROW_LENGTH)
     document, longer = tokens[:_TOKENS], tokens[_TOKENS:]
     if batching_of(model) == "padded":
@@ -223,10 +218,8 @@ class _LayerProbe:
         return type(output)([states.detach(), *others])
 
     def _by_token(self, states: Tensor) -> Tensor:
-        """Return states as [rows, row_length, width].
-
-        A few families order axes differently, have an additional one, or add padding.
-        """
+        """Return states as [rows, row_length, width]."""
+        # A few families order axes differently, have an additional one, or add padding.
         sizes, (num_rows, row_length) = list(states.shape), self._shape
         rows = sizes.index(num_rows) if num_rows in sizes else None
         tokens = (axis for axis, size in enumerate(sizes) if axis != rows and size >= row_length)

@@ -266,10 +266,8 @@ def _varlen(
     scaling: float | None,
     sliding_window: int | None,
 ) -> Tensor:
-    """Attend with the variable-length kernel, on [tokens, heads, head_dim].
-
-    Without a GPU, tests check only the names of its options.
-    """
+    """Attend with the variable-length kernel, on [tokens, heads, head_dim]."""
+    # Without a GPU, tests check only the names of its options.
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - absent in CPU-only paths
 
     num_rows, num_heads, row_length, head_dim = query.shape

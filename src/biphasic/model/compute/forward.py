@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.data.packing import Batching, PackedBatch, TokenIds
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, ModelFilesError, reading
 from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
+
+REMEDY = "check its config.json and its weights"
+"""Remedy for a model that cannot be loaded or run."""
+_Options = ParamSpec("_Options")
 
 
 def batching_of(model: PreTrainedModel) -> Batching:
@@ -41,6 +45,21 @@ def first_pass(model: PreTrainedModel) -> Iterator[None]:
         raise ModelError(
             f"{type(model).__name__}: cannot read {batching_of(model)} rows ({reason})"
         ) from error
+
+
+def probing(check: Callable[Concatenate[PreTrainedModel, _Options], None]) -> Callable[..., None]:
+    """Name the model in any error raised while a check runs it.
+
+    Some damage of a configuration shows only then.
+    """
+
+    @wraps(check)
+    def checked(model: PreTrainedModel, *args: _Options.args, **options: _Options.kwargs) -> None:
+        name = model.name_or_path or type(model).__name__
+        with reading(name, ModelFilesError, failure="cannot be run", remedy=REMEDY):
+            check(model, *args, **options)
+
+    return checked
 
 
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
@@ -111,26 +130,3 @@ def activation_dtype(model: PreTrainedModel) -> torch.dtype:
     """Return a model's compute precision; its embeddings may have another."""
     *_, last = model.base_model.parameters()
     return last.dtype
-
-
-def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    """Return the layers of a model's body with their names.
-
-    They are those that transformers marks, or the longest list of modules.
-
-    Raises:
-        ModelError: There is neither.
-    """
-    modules = dict(model.base_model.named_modules())
-    marked = [
-        name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
-    ]
-    # Groups of layers may be marked too.
-    names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
-    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
-    if not names and lists:
-        longest = max(lists, key=lambda name: len(lists[name]))
-        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
-    if not names:
-        raise ModelError(f"{type(model).__name__}: no list of layers found")
-    return [(name, modules[name]) for name in names]

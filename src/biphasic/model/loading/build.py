@@ -1,18 +1,23 @@
-"""Builds models of transformers' own classes, from a preset or a folder."""
+"""Builds and loads models of transformers' own classes, from presets and folders."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
 from transformers import EuroBertConfig, PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
+from biphasic.errors import ModelError
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
 from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.head import check_head
 from biphasic.model.loading.directions import close_again, open_both_ways
 from biphasic.model.loading.reading import (
     PACKED,
@@ -78,6 +83,35 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
     return model
 
 
+def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
+    """Load a decoder or encoder with its language-model head, in fp32, with our attention.
+
+    Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
+    rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
+    output; additional rows of the model are kept.
+
+    Nothing is initialized at random: an encoder saved without its masked-LM head is refused, unless
+    the head is its embeddings and needs no further weights.
+
+    Raises:
+        ModelError: transformers cannot load it as a language model, weights are missing, left over
+            or of other shapes, or its head or attention is not supported.
+    """
+    register_attention()
+    config = read_config(folder)
+    require_packing(folder, config)
+    close_again(config)
+    kind = language_model_class(folder, config)
+    model, left_over = _load_whole(kind, folder, config, **PACKED)
+    _refuse_left_over(folder, model, left_over)
+    if num_embeddings > _num_rows(model):
+        _add_rows(model, num_embeddings)
+    speed_up_linear_layers(model)
+    switch_off_dropout(model)
+    check_head(model)
+    return model
+
+
 def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
     """Load the body of any model as an encoder, in fp32, without head or pooler.
 
@@ -102,9 +136,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         options |= PACKED
     if "add_pooling_layer" in inspect.signature(body).parameters:
         options["add_pooling_layer"] = False
-    model, report = load_model(body, folder, config, **options)
-    refuse_missing(folder, report["missing_keys"])
-    refuse_unfit(folder, report["mismatched_keys"])
+    model, _ = _load_whole(body, folder, config, **options)
     speed_up_linear_layers(model)
     speed_up_dropout(model)
     return model
@@ -120,3 +152,66 @@ def empty_body(folder: Path | str) -> PreTrainedModel:
     body = body_class(folder, config)
     with loading(folder), torch.device("meta"):
         return body(config)
+
+
+@torch.no_grad()
+def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model in place.
+
+    Names are those of `named_parameters`, so a tied head is absent.
+
+    Raises:
+        ModelError: Names or shapes differ; no weight has been changed.
+    """
+    parameters = dict(model.named_parameters())
+    differing = sorted(parameters.keys() ^ tensors.keys())
+    if differing:
+        side = "are missing or unknown"
+        raise ModelError(f"weights do not fit: {len(differing)} {side}, first {differing[0]}")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise ModelError(
+                f"weights do not fit: {name} is {list(tensors[name].shape)}, but the model has "
+                f"{list(parameter.shape)}"
+            )
+    for name, parameter in parameters.items():
+        parameter.copy_(tensors[name])
+
+
+def _load_whole(
+    kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load a model with all of its weights; return it, and the names of weights left over."""
+    model, report = load_model(kind, folder, config, **options)
+    refuse_missing(folder, report["missing_keys"])
+    refuse_unfit(folder, report["mismatched_keys"])
+    return model, report["unexpected_keys"]
+
+
+def _refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
+    # Heads and poolers may be left over; layers, or their biases, would change the outputs.
+    is_of_layer = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?(\w+\.)*\d+\.")
+    in_layers = [name for name in names if is_of_layer.match(name)]
+    if in_layers:
+        raise ModelError(
+            f"{folder}: config.json does not use {len(in_layers)} weights, first "
+            f"{min(in_layers)}; they need another configuration or custom code"
+        )
+
+
+@torch.no_grad()
+def _add_rows(model: PreTrainedModel, num_embeddings: int) -> None:
+    """Add rows to the input embeddings and, if it is separate, to the head."""
+    held = _num_rows(model)
+    with torch.random.fork_rng(devices=[]):  # transformers draws rows, which are overwritten
+        model.resize_token_embeddings(num_embeddings, mean_resizing=False)
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    for layer in cast(tuple[nn.Module, ...], layers):
+        # A weight and, for some heads, a bias; a tied weight is filled twice with the same values.
+        for table in layer.parameters(recurse=False):
+            table[held:] = table[:held].mean(0, keepdim=True)
+
+
+def _num_rows(model: PreTrainedModel) -> int:
+    embedding = cast(nn.Embedding, model.get_input_embeddings())
+    return embedding.weight.shape[0]

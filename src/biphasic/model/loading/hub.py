@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.text.hub import explain
+from biphasic.data.text.hub import check_hub_id, explain
 from biphasic.errors import (
     CheckpointError,
     ConfigError,
@@ -43,7 +42,6 @@ _FILES = (
     "sentence_bert_config.json",
 )
 _AT_REST_SECONDS = 2.0
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +184,7 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
 
 
 def _fetch(name: str, revision: str | None) -> Path:
-    if not _HUB_ID.fullmatch(name) or name.startswith("."):
-        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
+    check_hub_id(name)
     # Slow to import, and most models are folders.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import (  # noqa: PLC0415

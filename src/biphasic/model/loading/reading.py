@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
@@ -21,6 +20,7 @@ from transformers.utils import logging
 from biphasic.errors import DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json
 from biphasic.model.compute.attention import ATTENTION_NAME
+from biphasic.model.compute.forward import REMEDY
 from biphasic.model.loading.footprint import stored_tensors, weight_files
 
 # Weights in other formats are pickles, which can run code and which no identity covers.
@@ -31,8 +31,6 @@ LOADING = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
-_REMEDY = "check its config.json and its weights"
-P = ParamSpec("P")
 _MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
 # Settings of how to run a model, not what it computes: code, kernels, other weight files.
@@ -113,27 +111,12 @@ def loading(folder: Path | str) -> Iterator[None]:
     logging.set_verbosity_error()
     try:
         # With a damaged configuration, transformers may raise any error.
-        with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=_REMEDY):
+        with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=REMEDY):
             yield
     finally:
         logging.set_verbosity(verbosity)
         if had_bars:
             logging.enable_progress_bar()
-
-
-def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[..., None]:
-    """Name the model in any error raised while a check runs it.
-
-    Some damage of a configuration shows only then.
-    """
-
-    @wraps(check)
-    def checked(model: PreTrainedModel, *args: P.args, **options: P.kwargs) -> None:
-        name = model.name_or_path or type(model).__name__
-        with reading(name, ModelFilesError, failure="cannot be run", remedy=_REMEDY):
-            check(model, *args, **options)
-
-    return checked
 
 
 def body_class(where: Path | str, config: PretrainedConfig) -> Any:

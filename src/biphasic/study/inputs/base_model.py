@@ -9,9 +9,9 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import model_limits
+from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.footprint import check_memory
 from biphasic.model.loading.hub import LocalModel, fetch_model
-from biphasic.model.pretrained import load_pretrained
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from biphasic.data.packing import PackedBatch
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.expansion import is_steady

@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.records import ArmRecord, PhaseRecord, RunRecord, StudyRecord, TaskRecord
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedPoint, Segment

@@ -11,7 +11,7 @@ from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from biphasic.model.presets import Architecture
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.spec.arms import RecipeConfig

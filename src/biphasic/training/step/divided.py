@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from biphasic.errors import ConfigError
-from biphasic.model.compute.forward import activation_dtype, transformer_layers
+from biphasic.model.compute.forward import activation_dtype
+from biphasic.model.compute.layers import transformer_layers
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.step.optimizer import MasterWeights
 from biphasic.training.step.passes import Pass, pass_loss

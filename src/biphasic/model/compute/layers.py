@@ -1,0 +1,118 @@
+"""A model's layers: how to find, compile and recompute them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from biphasic.errors import ModelError
+
+_GRAPHS = 64
+"""Graphs per layer: row shapes, causal or not, frozen or not. torch's default limit is 8; beyond
+it, torch only warns and runs without compilation."""
+
+
+def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    """Return the layers of a model's body with their names.
+
+    They are those that transformers marks, or the longest list of modules.
+
+    Raises:
+        ModelError: There is neither.
+    """
+    modules = dict(model.base_model.named_modules())
+    marked = [
+        name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    # Groups of layers may be marked too.
+    names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
+    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
+    if not names and lists:
+        longest = max(lists, key=lambda name: len(lists[name]))
+        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
+    if not names:
+        raise ModelError(f"{type(model).__name__}: no list of layers found")
+    return [(name, modules[name]) for name in names]
+
+
+def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None:
+    """Compile the layers of a model in place, one at a time: equal layers share one graph.
+
+    The first pass of each shape is slow; shapes are static, except for the number of documents.
+    Parameter names do not change. Code that hooks into layers or reads other shapes once should run
+    `uncompiled`. The model is in its compute precision, on its device.
+
+    Raises:
+        ModelError: The family has no layers that transformers marks as such, or torch cannot
+            compile on this machine.
+    """
+    layers = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    if not layers:
+        raise ModelError(f"{type(model).__name__}: no layers to compile; set compile: false")
+    _try_out(model.device, backend)
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, _GRAPHS)
+    body = cast(nn.Module, model.base_model)
+    body.register_forward_pre_hook(_same_shapes, with_kwargs=True)
+    for layer in layers:
+        layer.compile(backend=backend, dynamic=False)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Return a context that disables compilation."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def recompute_activations(model: PreTrainedModel) -> None:
+    """Make each layer store only its input and recompute the rest in the backward pass.
+
+    Results are bitwise the same, including dropout. It applies to training only; evaluation stores
+    no activations anyway.
+
+    Raises:
+        ModelError: The family's layers do not support it.
+
+    Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise ModelError(
+            f"{type(model).__name__} does not support activation checkpointing; set "
+            "activation_checkpointing: false, and max_tokens_per_pass to save memory"
+        )
+    # transformers 5.2x renamed this; the old name warns there.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+
+
+def _try_out(device: torch.device, backend: str) -> None:
+    """Compile something small."""
+
+    def small(values: torch.Tensor) -> torch.Tensor:
+        return (values * 2).relu() + 1
+
+    try:
+        torch.compile(small, backend=backend)(torch.ones(8, device=device))
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"compile: torch cannot compile for {device.type} here ({reason}); install a C++ "
+            "compiler (and Triton for CUDA), or set compile: false"
+        ) from None
+
+
+def _same_shapes(
+    _body: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Prevent values that differ between batches from creating new graphs."""
+    if "cu_seqlens" not in options:
+        return inputs, options
+    torch._dynamo.maybe_mark_dynamic(options["cu_seqlens"], 0)
+    # The kernels use the longest segment only as a bound, so the row length serves as well.
+    return inputs, {**options, "max_seqlen": options["input_ids"].shape[1]}

@@ -1,0 +1,257 @@
+"""Masking, which several objectives share: how many tokens are predicted, which, and what is shown.
+
+Every token has the same probability of selection: a unit (a token, a word, a span) is selected as a
+whole by one draw, whatever its length. The budget therefore counts tokens, and holds on average,
+not in each sequence. The papers instead fill a fixed budget with whole units, which favours short
+ones when it is nearly used up. Tokens selected as a unit are also replaced alike, as in SpanBERT:
+no part of a hidden word is visible.
+
+References: the study (arXiv 2507.00994, section 2) selects single tokens and hides them all.
+Replacement: Devlin et al. 2019, arXiv:1810.04805, section 3.1. Whole words: its later release; Cui
+et al. 2019, arXiv:1906.08101, section 2.2. Spans: Joshi et al. 2019 (SpanBERT), arXiv:1907.10529,
+section 3.1. A linearly changing rate: Ankner et al. 2023, arXiv:2305.15096, section 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, PositiveInt
+
+from biphasic.config import Config
+from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
+from biphasic.errors import DataError
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.objectives.words import word_starts
+from biphasic.seeds import stream, uniforms
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class SpanConfig(Config):
+    """Spans of whole words, of geometric length; the defaults are SpanBERT's."""
+
+    mean_words: Annotated[float, Field(ge=1)] = 5.0
+    """Mean length of a span before long ones are excluded: 1 / p of the geometric distribution."""
+    longest_words: PositiveInt = 10
+    """Maximum length of a span; with the defaults, the mean is then 3.8 words."""
+
+    def lengths(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Map draws from [0, 1) to span lengths, in words."""
+        chances = (1 - 1 / self.mean_words) ** np.arange(self.longest_words)
+        cumulative = np.cumsum(chances) / chances.sum()
+        return np.searchsorted(cumulative[:-1], draws, side="right") + 1
+
+
+# Checked here and not in the class, so that the message starts with the field of the phase.
+def _check_lengths(selection: str | SpanConfig) -> str | SpanConfig:
+    if isinstance(selection, SpanConfig) and selection.mean_words > selection.longest_words:
+        raise ValueError(
+            f"mean_words {selection.mean_words:g} is above longest_words "
+            f"{selection.longest_words}, so most spans would be excluded; raise longest_words"
+        )
+    return selection
+
+
+Selection = Annotated[Literal["token", "word", "span"] | SpanConfig, AfterValidator(_check_lengths)]
+"""Unit of selection; `span` means `SpanConfig` with its defaults."""
+
+
+class ReplacementShares(Config):
+    """Shares of the replacements of selected tokens; they sum to 1."""
+
+    mask: Share
+    """Share that is replaced by the mask token."""
+    random: Share = 0.0
+    """Share that is replaced by a random token, excluding special tokens."""
+    keep: Share = 0.0
+    """Share that is kept unchanged, and is still predicted."""
+
+
+_SHARES = {
+    "mask": ReplacementShares(mask=1.0),
+    "bert": ReplacementShares(mask=0.8, random=0.1, keep=0.1),
+}
+
+
+def _check_shares(replacement: str | ReplacementShares) -> str | ReplacementShares:
+    if isinstance(replacement, str):
+        return replacement
+    total = replacement.mask + replacement.random + replacement.keep
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        raise ValueError(f"the sum of mask, random and keep is {total:g}, not 1")
+    if replacement.keep == 1:
+        raise ValueError("keep 1 would show every token that is to be predicted")
+    return replacement
+
+
+Replacement = Annotated[Literal["mask", "bert"] | ReplacementShares, AfterValidator(_check_shares)]
+
+
+class MaskingConfig(ObjectiveConfig):
+    """Settings of masking objectives."""
+
+    mlm_probability: Probability = 0.4
+    """Probability that a token is selected."""
+    final_mlm_probability: Probability | None = None
+    """Probability at the last step of the phase; it changes linearly from `mlm_probability` at the
+    first step. By default it is constant."""
+    selection: Selection = "token"
+    """Unit of selection: `token`, `word`, or `span` (several words; geometric length)."""
+    replacement: Replacement = "mask"
+    """`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %; or
+    custom shares of the three."""
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Bidirectional only."""
+        return frozenset({False})
+
+    def at(self, step: int, *, num_steps: int) -> Self:
+        """Return the objective with the rate at one step of a phase."""
+        if self.final_mlm_probability is None:
+            return self
+        passed = step / (num_steps - 1) if num_steps > 1 else 0.0
+        rate = (1 - passed) * self.mlm_probability + passed * self.final_mlm_probability
+        return self.model_copy(update={"mlm_probability": rate, "final_mlm_probability": None})
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Raise an error for whole words if the vocabulary does not mark word starts."""
+        if self.selection != "token":
+            _ = vocabulary.spellings
+
+    def determinants(self, mask_seed: int) -> dict[str, Any]:
+        """Return everything that determines inputs and labels, given the rows."""
+        shares = self._shares
+        names = [name for name, named in _SHARES.items() if named == shares]
+        identity = {
+            "name": self.objective,
+            "mlm_probability": self._rate,
+            "replacement": names[0] if names else shares.model_dump(),
+            "mask_seed": mask_seed,
+        }
+        if self.selection == "token":  # keeps identities from before the setting existed
+            return identity
+        spans = SpanConfig() if self.selection == "span" else self.selection
+        named = spans.model_dump() if isinstance(spans, SpanConfig) else spans
+        return {**identity, "selection": named}
+
+    def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
+        """Select tokens to predict and hide them; each is labelled at its own position.
+
+        Selection and replacement are a pure function of `mask_seed` and each token's epoch,
+        document and chunk; they do not depend on the row or step in which a chunk appears. Special
+        tokens are never selected.
+
+        Raises:
+            ConfigError: Words or spans are requested, but the vocabulary does not mark word starts.
+            DataError: No token of the batch was selected, so there is nothing to learn from.
+        """
+        is_selected, units = select(
+            batch, vocabulary, self.selection, mlm_probability=self._rate, mask_seed=mask_seed
+        )
+        positions = np.flatnonzero(is_selected)
+        if not len(positions):
+            raise DataError(
+                f"no token of a batch of {batch.packed.num_tokens} was masked at mlm_probability "
+                f"{self._rate}; use larger batches or a higher rate"
+            )
+        shown = _replaced(batch, is_selected, units, vocabulary, self._shares, mask_seed=mask_seed)
+        return Supervision(
+            rows=replace(batch.packed, input_ids=shown),
+            positions=positions,
+            labels=batch.packed.input_ids.reshape(-1)[positions],
+            causal=False,
+        )
+
+    @property
+    def _rate(self) -> float:
+        if self.final_mlm_probability is not None:
+            raise RuntimeError("the rate depends on the step of the phase: call `at` first")
+        return self.mlm_probability
+
+    @property
+    def _shares(self) -> ReplacementShares:
+        named = self.replacement
+        return _SHARES[named] if isinstance(named, str) else named
+
+
+def select(
+    batch: RowBatch,
+    vocabulary: Vocabulary,
+    selection: Selection,
+    *,
+    mlm_probability: float,
+    mask_seed: int,
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Select tokens of rows; a lower probability selects a subset.
+
+    Returns:
+        Whether each token is selected, and the first token of its unit, both [num_rows *
+        row_length].
+    """
+    flat = batch.packed.input_ids.reshape(-1)
+    is_selected = np.zeros(flat.size, dtype=bool)
+    units = np.arange(flat.size)
+    begins = None if selection == "token" else word_starts(flat, vocabulary.spellings)
+    for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
+        text = slice(start + 1, end - 1)
+        draws = uniforms(_stream("mask", mask_seed, piece), end - start - NUM_SPECIAL)
+        if begins is not None:
+            token_units = _unit_of_tokens(begins[text], selection, mask_seed, piece)
+            units[text] = start + 1 + token_units
+            draws = draws[token_units]
+        is_selected[text] = draws < mlm_probability
+    return is_selected, units
+
+
+def _unit_of_tokens(
+    begins_word: NDArray[np.bool_], selection: Selection, mask_seed: int, piece: Piece
+) -> NDArray[np.int64]:
+    """Return the first token of each token's unit, within the piece."""
+    # A chunk may start within a word; only this part of the word is available.
+    words = np.cumsum(begins_word) - begins_word[:1].sum()
+    firsts = np.flatnonzero(np.diff(words, prepend=-1))
+    if selection == "word":
+        return firsts[words]
+    spans = selection if isinstance(selection, SpanConfig) else SpanConfig()
+    lengths = spans.lengths(uniforms(_stream("spans", mask_seed, piece), len(firsts)))
+    first_words = np.concatenate([[0], np.cumsum(lengths)])
+    return firsts[first_words[np.searchsorted(first_words, words, side="right") - 1]]
+
+
+def _replaced(
+    batch: RowBatch,
+    is_selected: NDArray[np.bool_],
+    units: NDArray[np.int64],
+    vocabulary: Vocabulary,
+    shares: ReplacementShares,
+    *,
+    mask_seed: int,
+) -> NDArray[np.int64]:
+    """Return the rows' tokens after replacement: int64 [num_rows, row_length]."""
+    shown = batch.packed.input_ids.copy()
+    flat = shown.reshape(-1)
+    if shares.mask == 1:
+        flat[is_selected] = vocabulary.mask_id
+        return shown
+    candidates = np.setdiff1d(np.arange(vocabulary.size), sorted(vocabulary.special_ids))
+    for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
+        bits = _stream("replacement", mask_seed, piece)
+        fates, draws = uniforms(bits, 2 * (end - start)).reshape(2, -1)
+        fates = fates[units[start:end] - start]
+        tokens, chosen = flat[start:end], is_selected[start:end]
+        randomised = chosen & (fates >= shares.mask) & (fates < 1 - shares.keep)
+        tokens[chosen & (fates < shares.mask)] = vocabulary.mask_id
+        tokens[randomised] = candidates[(draws[randomised] * len(candidates)).astype(np.int64)]
+    return shown
+
+
+def _stream(name: str, mask_seed: int, piece: Piece) -> np.random.Philox:
+    return stream(name, mask_seed, piece.epoch, piece.document, piece.start)

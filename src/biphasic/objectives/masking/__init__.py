@@ -1,1 +1,0 @@
-"""Masking: token selection and replacement."""
