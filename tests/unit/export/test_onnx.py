@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats import onnx
 from biphasic.export.formats.onnx import write_onnx
+from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.model.loading.directions import open_both_ways
 from families import save_family
 
@@ -43,16 +43,11 @@ def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> Path:
-    """A folder as people have them: sharded or not, tokenizer, pooling, card, odds and ends."""
+    """An export for sentence-transformers: tokenizer, pooling and card."""
     folder = open_folder("bert", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
     tokenizer.save(folder)
-    modules = [{"path": ""}, {"path": "1_Pooling"}]
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    write_sentence_transformers(folder, hidden_size=32, max_seqlen=64)
     (folder / "README.md").write_text("# A card\n", "utf-8")
-    (folder / "optimizer.pt").write_bytes(b"a pickle")
-    (folder / "checkpoints").mkdir()
     return folder
 
 
@@ -103,7 +98,7 @@ class TestFolder:
         for name in (*kept, "tokenizer.json", "tokenizer_config.json"):
             assert (exported / name).read_bytes() == (encoder / name).read_bytes()
         names = {path.name for path in exported.rglob("*")}
-        assert not names & {"model.safetensors", "optimizer.pt", "checkpoints", "model.onnx_data"}
+        assert not names & {"model.safetensors", "model.onnx_data"}
 
     def test_nothing_else_is_left(self, exported):
         assert [path.name for path in exported.parent.iterdir()] == ["graph"]
@@ -139,10 +134,10 @@ class TestWrongGraph:
 
 
 class TestRefused:
-    def refuse(self, folder: Path, kind: type[Exception], words: str, **options: Any) -> None:
+    def refuse(self, folder: Path, kind: type[Exception], words: str) -> None:
         out = folder.parent / "graph"
         with pytest.raises(kind, match=words) as caught:
-            write_onnx(folder, out, **options)
+            write_onnx(folder, out)
         assert "\n" not in str(caught.value)
         assert not out.exists()
 
@@ -152,24 +147,6 @@ class TestRefused:
             onnx, "find_spec", lambda name: None if name == "onnxscript" else find(name)
         )
         self.refuse(bert, ConfigError, r"needs onnxscript; .*pip install 'biphasic\[onnx\]'")
-
-    def test_no_folder(self, tmp_path):
-        self.refuse(tmp_path / "nowhere", ConfigError, "no config.json; name a folder")
-
-    def test_decoder(self, tmp_path):
-        folder = save_family("llama", tmp_path / "llama")
-        self.refuse(folder, ModelError, "a decoder .llama; .*is_causal")
-
-    def test_causal_after_all(self, tmp_path):
-        """StableLM heeds `is_causal` of its configuration only where there is padding."""
-        folder = open_folder("stablelm", tmp_path / "stablelm")
-        self.refuse(folder, ModelError, r"stablelm: layer layers\.0: stays causal")
-
-    def test_missing_weights(self, bert):
-        weights = load_file(bert / "model.safetensors")
-        del weights["bert.encoder.layer.0.attention.self.key.weight"]
-        save_file(weights, bert / "model.safetensors", {"format": "pt"})
-        self.refuse(bert, ModelError, "weights are missing")
 
     def test_dynamic_rope(self, tmp_path):
         rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
@@ -182,22 +159,3 @@ class TestRefused:
 
         monkeypatch.setattr(torch.onnx, "export", fail)
         self.refuse(bert, ModelError, r"cannot export BertModel .*\(ValueError: no such op\)")
-
-    @pytest.mark.parametrize(
-        ("settings", "mode"),
-        [
-            ({"pooling_mode": "cls"}, "cls"),
-            ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token and"),
-        ],
-    )
-    def test_other_pooling(self, bert, settings, mode):
-        (bert / "1_Pooling").mkdir()
-        (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
-        self.refuse(bert, ConfigError, f"pools by {mode}.*is a mean")
-
-
-def test_mean_pooling_by_its_old_name(bert):
-    settings = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-    (bert / "1_Pooling").mkdir()
-    (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
-    assert onnx._pooling_mode(bert) == "mean"
