@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.errors import DataError
-from biphasic.tasks.custom.squad_json import joined_answers
+from biphasic.tasks.custom.readers import joined_answers
 from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.formats.templates import template_fields
 from biphasic.tasks.records import TEXT_KINDS, Kind

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from biphasic.errors import DataError, reading
+from biphasic.seeds import permutation, stream
 from biphasic.tasks.custom.columns import check_same_texts, renamed_rows
-from biphasic.tasks.custom.conll import read_conll
 from biphasic.tasks.custom.files import plain_suffix
-from biphasic.tasks.custom.splits import cut_splits
-from biphasic.tasks.custom.squad_json import read_squad
-from biphasic.tasks.custom.tables import read_csv, read_tsv
+from biphasic.tasks.custom.readers import read_conll, read_csv, read_squad, read_tsv
 from biphasic.tasks.custom.task_file import TaskFile
 from biphasic.tasks.formats.beir import read_qrels, read_texts
 from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
-from biphasic.tasks.formats.folder import RETRIEVAL_KINDS
+from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskContent
 from biphasic.tasks.formats.labels import (
     Labels,
     check_labels,
@@ -33,22 +33,14 @@ from biphasic.tasks.formats.rows import Row, read_jsonl
 from biphasic.tasks.records import LABEL_KINDS, SPLITS
 
 _TRAINING = "the training split"
+ItemT = TypeVar("ItemT")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-@dataclass(frozen=True)
-class TaskContent:
-    """Arguments of `write_task_folder` besides the description."""
-
-    splits: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    labels: tuple[str, ...] | None = None
-    corpus: list[dict[str, str]] = field(default_factory=list)
-    queries: list[dict[str, str]] = field(default_factory=list)
-    qrels: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
-
-
-def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
-    """Read the user's files.
+def read_content(
+    file: TaskFile, files: dict[str, Path], *, where: str
+) -> tuple[TaskContent, dict[str, int]]:
+    """Read the user's files; return their content, and the number of examples by split.
 
     Raises:
         DataError: The data are unusable; the message names file and line.
@@ -59,7 +51,9 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskC
         return _read_examples(file, files, where=where)
 
 
-def _read_examples(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
+def _read_examples(
+    file: TaskFile, files: dict[str, Path], *, where: str
+) -> tuple[TaskContent, dict[str, int]]:
     paths = {split: files[split] for split in SPLITS if split in files}
     rows = {split: _read_rows(path, file) for split, path in paths.items()}
     for split, path in paths.items():
@@ -67,17 +61,16 @@ def _read_examples(file: TaskFile, files: dict[str, Path], *, where: str) -> Tas
             raise DataError(f"{path}: the {split} split is empty")
     check_same_texts(rows)
     labels = _labels(file, files, rows["train"])
-    parse = parser_of(file.kind, labels=labels.names if labels else (), template=file.template)
+    names = labels.names if labels else ()
+    parse = parser_of(file.kind, labels=names, template=file.template)
     for split, path in paths.items():
         rows[split] = [_canonical(row, file, labels) for row in rows[split]]
         unique_records(rows[split], parse, where=str(path))
     cut = cut_splits(rows, file, where=where)
     if file.kind == "sr":
         check_values((row.real("value") for row in cut["train"]), where=str(paths["train"]))
-    return TaskContent(
-        splits={split: [row.value for row in kept] for split, kept in cut.items()},
-        labels=labels.names if labels else None,
-    )
+    splits = {split: [row.value for row in kept] for split, kept in cut.items()}
+    return TaskContent(splits=splits, labels=names), _counts(cut)
 
 
 def _read_rows(path: Path, file: TaskFile) -> list[Row]:
@@ -159,7 +152,9 @@ def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
     return replace(row, value=value)
 
 
-def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
+def _read_retrieval(
+    file: TaskFile, files: dict[str, Path], *, where: str
+) -> tuple[TaskContent, dict[str, int]]:
     corpus = {key: (title, text) for key, title, text in read_texts(files["corpus"])}
     queries = {key: text for key, _, text in read_texts(files["queries"])}
     judged = {
@@ -168,7 +163,7 @@ def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Ta
         if split in files
     }
     cut = cut_splits(judged, file, where=where)
-    return TaskContent(
+    content = TaskContent(
         corpus=[
             {"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items()
         ],
@@ -182,3 +177,42 @@ def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Ta
             for split, judgements in cut.items()
         },
     )
+    return content, _counts(cut)
+
+
+def _counts(splits: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    return {split: len(items) for split, items in splits.items()}
+
+
+def cut_splits(
+    splits: Mapping[str, Sequence[ItemT]], file: TaskFile, *, where: str
+) -> dict[str, list[ItemT]]:
+    """Take splits out of the training split, then keep as many examples of each as allowed.
+
+    Both choices are random and depend only on the seed and the number of examples. The order of
+    examples does not change. Of two missing splits, `test` takes its share first.
+
+    Raises:
+        DataError: A split would be empty.
+    """
+    cut = {split: list(items) for split, items in splits.items()}
+    shares = {"test": file.test_fraction, "validation": file.validation_fraction}
+    fractions = {split: share for split, share in shares.items() if share}
+    if fractions:
+        whole = cut.pop("train")
+        order = permutation(stream("task-split", file.seed), len(whole))
+        start = 0
+        for split, fraction in fractions.items():
+            end = start + round(fraction * len(whole))
+            cut[split] = [whole[index] for index in np.sort(order[start:end])]
+            start = end
+        cut["train"] = [whole[index] for index in np.sort(order[start:])]
+    for split, items in cut.items():
+        if not items:
+            raise DataError(f"{where}: the fractions leave no example for {split}")
+    for split, limit in file.limits.items():
+        items = cut.get(split, [])
+        if len(items) > limit:
+            order = permutation(stream(f"task-limit-{split}", file.seed), len(items))
+            cut[split] = [items[index] for index in np.sort(order[:limit])]
+    return cut

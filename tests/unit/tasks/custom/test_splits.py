@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.custom.splits import cut_splits
+from biphasic.tasks.custom.data import cut_splits
 from biphasic.tasks.custom.task_file import TaskFile
 
 ITEMS = list(range(100))
