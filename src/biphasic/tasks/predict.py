@@ -13,7 +13,7 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.custom.columns import USUAL_TEXTS
+from biphasic.tasks.custom.data import USUAL_TEXTS
 from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
 from biphasic.tasks.formats.outputs import row_writer

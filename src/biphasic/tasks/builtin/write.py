@@ -9,10 +9,14 @@ from typing import Any
 from biphasic.data.text.pydocs import Document, Split
 from biphasic.errors import DataError
 from biphasic.tasks.builtin.examples import SPLITS, Example, LeakFilter, parse_documents
-from biphasic.tasks.builtin.ir import summary_examples
-from biphasic.tasks.builtin.qa import parameter_questions
-from biphasic.tasks.builtin.sc import library_examples, library_labels
-from biphasic.tasks.builtin.tc import TAGS, parameter_examples
+from biphasic.tasks.builtin.kinds import (
+    TAGS,
+    library_examples,
+    library_labels,
+    parameter_examples,
+    parameter_questions,
+    summary_examples,
+)
 from biphasic.tasks.formats.folder import TaskContent, TaskDescription, write_task_folder
 from biphasic.tasks.records import Kind
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,15 @@ import numpy as np
 
 from biphasic.errors import DataError, reading
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.custom.columns import check_same_texts, renamed_rows
 from biphasic.tasks.custom.files import plain_suffix
-from biphasic.tasks.custom.readers import read_conll, read_csv, read_squad, read_tsv
-from biphasic.tasks.custom.task_file import TaskFile
+from biphasic.tasks.custom.readers import (
+    joined_answers,
+    read_conll,
+    read_csv,
+    read_squad,
+    read_tsv,
+)
+from biphasic.tasks.custom.task_file import COLUMNS_BY_KIND, TaskFile
 from biphasic.tasks.formats.beir import read_qrels, read_texts
 from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskContent
@@ -30,8 +35,22 @@ from biphasic.tasks.formats.labels import (
     single_labels,
 )
 from biphasic.tasks.formats.rows import Row, read_jsonl
-from biphasic.tasks.records import LABEL_KINDS, SPLITS
+from biphasic.tasks.formats.templates import template_fields
+from biphasic.tasks.records import LABEL_KINDS, SPLITS, TEXT_KINDS
 
+USUAL_TEXTS = (
+    ("text",),
+    ("sentence",),
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+)
+"""Usual column names of single texts and of pairs."""
+_VALUES = (("value",), ("score",), ("label",))
+_LABELS = (("labels",), ("label",))
+_NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
+"""Readers of files with named columns."""
 _TRAINING = "the training split"
 ItemT = TypeVar("ItemT")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -59,7 +78,7 @@ def _read_examples(
     for split, path in paths.items():
         if not rows[split]:
             raise DataError(f"{path}: the {split} split is empty")
-    check_same_texts(rows)
+    _check_same_texts(rows)
     labels = _labels(file, files, rows["train"])
     names = labels.names if labels else ()
     parse = parser_of(file.kind, labels=names, template=file.template)
@@ -85,13 +104,7 @@ def _read_rows(path: Path, file: TaskFile) -> list[Row]:
                     f"{path}: its columns have no names, so 'columns.{name}' matches none"
                 )
         return rows
-    return renamed_rows(
-        rows, path=path, kind=file.kind, columns=file.columns, template=file.template
-    )
-
-
-_NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
-"""Readers of files with named columns."""
+    return _renamed_rows(rows, path, file)
 
 
 def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
@@ -107,6 +120,97 @@ def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
         )
         return partial(read_conll, token_column=token, tag_column=tag)
     return read_csv if suffix == ".csv" else read_tsv
+
+
+def _renamed_rows(rows: Sequence[Row], path: Path, file: TaskFile) -> list[Row]:
+    """Return rows with fields named as in docs/formats.md; the first row decides the columns."""
+    if not rows:
+        return []
+    chosen = _choose(rows[0].value.keys(), path, file)
+    if "id" not in chosen and (late := next((row for row in rows if "id" in row.value), None)):
+        raise late.error("has an 'id', but the first row has none; give every row one, or no row")
+    return [_renamed(row, chosen) for row in rows]
+
+
+def _check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
+    """Check that either all splits have pairs or none do: each file's columns are chosen alone."""
+    train = splits["train"][0]
+    for split, (first, *_) in splits.items():
+        if ("text_a" in first.value) != ("text_a" in train.value):
+            units = ("pairs of texts", "single texts")
+            tested, learnt = units if "text_a" in first.value else reversed(units)
+            raise first.error(f"the {split} split has {tested}, but {train.path} has {learnt}")
+
+
+def _choose(there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+    """Return the column of each field."""
+    kind, columns = file.kind, file.columns
+    if kind in TEXT_KINDS:
+        chosen = _text_columns(there, path, file)
+        if kind == "sc":
+            chosen["label"] = columns.label or "label"
+        elif kind == "ml":
+            chosen["labels"] = columns.labels or _usual(_LABELS, there, path=path)[0]
+        else:
+            chosen["value"] = columns.value or _usual(_VALUES, there, path=path)[0]
+    else:
+        names = sorted(COLUMNS_BY_KIND[kind] - {"id"})
+        chosen = {name: str(getattr(columns, name) or name) for name in names}
+    if columns.id or "id" in there:
+        chosen["id"] = columns.id or "id"
+    for column in chosen.values():
+        if column not in there:
+            raise DataError(f"{path}:1: no column '{column}'; {_available(there)}")
+    return chosen
+
+
+def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+    fields = template_fields(file.template) if file.template is not None else ()
+    given = file.columns.text
+    if given is not None:
+        chosen = _numbered((given,) if isinstance(given, str) else given)
+    elif fields and all(field in there for field in fields):
+        chosen = {}
+    else:
+        chosen = _numbered(_usual(USUAL_TEXTS, there, path=path))
+    if not fields:
+        return chosen
+    # A template may name any column; columns that it omits are not part of the text.
+    return {field: chosen.get(field, field) for field in fields}
+
+
+def _numbered(names: Sequence[str]) -> dict[str, str]:
+    return dict(zip(("text",) if len(names) == 1 else ("text_a", "text_b"), names, strict=True))
+
+
+def _usual(
+    options: Sequence[tuple[str, ...]], there: Collection[str], *, path: Path
+) -> tuple[str, ...]:
+    """Return the only option whose columns all exist."""
+    complete = [names for names in options if all(name in there for name in names)]
+    if len(complete) == 1:
+        return complete[0]
+    if not complete:
+        usual = ", ".join(" and ".join(names) for names in options)
+        raise DataError(f"{path}:1: no column of the usual names ({usual}); {_available(there)}")
+    fitting = " or ".join(" and ".join(names) for names in complete)
+    raise DataError(f"{path}:1: columns {fitting} all match; choose in a task file (columns)")
+
+
+def _available(there: Collection[str]) -> str:
+    return f"there are {', '.join(map(repr, there))}; name columns in a task file (columns)"
+
+
+def _renamed(row: Row, chosen: dict[str, str]) -> Row:
+    value: dict[str, Any] = {}
+    for name, column in chosen.items():
+        if column not in row.value:
+            raise row.error(f"no field '{column}'")
+        value[name] = row.value[column]
+    answers = value.get("answers")
+    if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
+        value["answers"] = joined_answers(answers)
+    return replace(row, value=value)
 
 
 def _labels(file: TaskFile, files: dict[str, Path], rows: Sequence[Row]) -> Labels | None:
