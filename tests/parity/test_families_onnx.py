@@ -13,12 +13,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch.export import Dim, ExportedProgram
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from biphasic.export.formats import onnx
 from biphasic.export.formats.onnx import TOLERANCE, write_onnx
-from biphasic.model.loading.directions import open_both_ways
-from families import FAMILIES, RECORDS, record, save_family, tiny_config
+from families import FAMILIES, RECORDS, record, save_open, tiny_config
 from mini_study import once
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -42,7 +41,7 @@ Inputs = dict[str, NDArray[np.int64]]
 
 @pytest.mark.parametrize("family", EXPORTED)
 def test_graph_equals_model(family, tmp_path):
-    folder = save_open(family, tmp_path / "model")
+    folder = save_open(family, tmp_path / "model", **few_layers(family))
     assert write_onnx(folder, tmp_path / "graph") <= TOLERANCE
     measured = worst_difference(folder, computing(tmp_path / "graph" / "onnx" / "model.onnx"))
     assert measured <= 1e-4
@@ -51,7 +50,7 @@ def test_graph_equals_model(family, tmp_path):
 
 def test_large_weights_lie_beside(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(onnx, "_INLINE_BYTES", 0)
-    folder = save_open("roberta", tmp_path / "model")
+    folder = save_open("roberta", tmp_path / "model", **few_layers("roberta"))
     capfd.readouterr()
     write_onnx(folder, tmp_path / "graph")
     assert capfd.readouterr() == ("", "")
@@ -68,7 +67,7 @@ def test_trace_equals_model_and_calls_what_graphs_have(family, tmp_path, trace, 
 
     torch translates a trace to ONNX call by call, which takes five times as long.
     """
-    folder = save_open(family, tmp_path / "model")
+    folder = save_open(family, tmp_path / "model", **few_layers(family))
     traced = trace(folder)
     assert calls_of(traced) <= calls_in_graphs
     module: Any = traced.module(check_guards=False)  # a graph in ONNX has none
@@ -118,8 +117,9 @@ def calls_in_graphs(
     """Every call in the traces of the families that are exported here."""
 
     def build(folder: Path) -> None:
-        programs = (trace(save_open(family, folder / family)) for family in WITH_ALL_CALLS)
-        calls = set().union(*map(calls_of, programs))
+        calls: set[Call] = set()
+        for family in WITH_ALL_CALLS:
+            calls |= calls_of(trace(save_open(family, folder / family, **few_layers(family))))
         (folder / "calls.json").write_text(json.dumps([*calls]))
 
     folder = once(tmp_path_factory, worker_id, "calls-in-graphs", build)
@@ -146,15 +146,6 @@ def kind_of(argument: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(sorted({kind_of(item) for item in value}))
     return str(value) if isinstance(value, bool | torch.dtype) else type(value).__name__
-
-
-def save_open(family: str, folder: Path) -> Path:
-    """Save a family's small model as an encoder."""
-    save_family(family, folder, **few_layers(family))
-    config = AutoConfig.from_pretrained(folder)
-    open_both_ways(config)
-    config.save_pretrained(folder)
-    return folder
 
 
 def few_layers(family: str) -> dict[str, Any]:

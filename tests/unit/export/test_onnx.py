@@ -10,28 +10,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats import onnx
 from biphasic.export.formats.onnx import write_onnx
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
-from biphasic.model.loading.directions import open_both_ways
-from families import save_family
+from families import save_open
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 ONE_LAYER = {"num_hidden_layers": 1}
-
-
-def open_folder(family: str, folder: Path, **changes: Any) -> Path:
-    """Write a small model of a family that reads both ways."""
-    save_family(family, folder, **changes)
-    config = AutoConfig.from_pretrained(folder)
-    open_both_ways(config)
-    config.save_pretrained(folder)
-    return folder
 
 
 def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
@@ -44,7 +34,7 @@ def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> Path:
     """An export for sentence-transformers: tokenizer, pooling and card."""
-    folder = open_folder("bert", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
+    folder = save_open("bert", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
     tokenizer.save(folder)
     write_sentence_transformers(folder, hidden_size=32, max_seqlen=64)
     (folder / "README.md").write_text("# A card\n", "utf-8")
@@ -60,7 +50,7 @@ def exported(encoder: Path) -> Path:
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
     """The smallest model, and the quickest to trace."""
-    return open_folder("bert", tmp_path / "bert", **ONE_LAYER)
+    return save_open("bert", tmp_path / "bert", **ONE_LAYER)
 
 
 class TestGraph:
@@ -150,7 +140,7 @@ class TestRefused:
 
     def test_dynamic_rope(self, tmp_path):
         rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-        folder = open_folder("llama", tmp_path / "llama", rope_parameters=rope)
+        folder = save_open("llama", tmp_path / "llama", rope_parameters=rope)
         self.refuse(folder, ModelError, r"rope of type dynamic \(llama\)")
 
     def test_torch_fails(self, bert, monkeypatch):
