@@ -79,7 +79,7 @@ class RetrievalSource:
         pairs = Pairs(None)
         if self.pairs is not None:
             pairs, origin["pairs"] = choose_pairs(opener.open(self.pairs), paper=paper)
-        fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
+        fields: Fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
         if self.has_prompts:
             fields["query_template"] = _QUERY_TEMPLATE
             fields["document_template"] = self.document_template
