@@ -212,6 +212,16 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the check of exports, which takes a fresh process."""
+    from biphasic.export import write
+    from biphasic.export.check import Reloaded
+
+    same = {"hidden states": 0.0, "hidden states in a padded batch": 0.0}
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: Reloaded(same, "none"))
+
+
+@pytest.fixture
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are not probed before they train, which takes longer than a few steps of small ones.
 

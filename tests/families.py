@@ -225,6 +225,19 @@ def with_head(config: PretrainedConfig, *, seed: int = 1) -> PreTrainedModel:
     return model.eval()
 
 
+def save_open(family: str, folder: Path, **changes: object) -> Path:
+    """Write a small model of a family that reads both ways; see `save_family`."""
+    from transformers import AutoConfig
+
+    from biphasic.model.loading.directions import open_both_ways
+
+    save_family(family, folder, **changes)
+    config = AutoConfig.from_pretrained(folder)
+    open_both_ways(config)
+    config.save_pretrained(folder)
+    return folder
+
+
 def save_family(
     family: str,
     folder: Path,

@@ -241,10 +241,10 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         (folder / "stderr").write_text(ended.stderr, encoding="utf-8")
         assert ended.returncode == 0, ended.stderr
 
-    return _once(tmp_path_factory, worker_id, "finished", build)
+    return once(tmp_path_factory, worker_id, "finished", build)
 
 
-def _once(
+def once(
     tmp_path_factory: pytest.TempPathFactory,
     worker_id: str,
     name: str,

@@ -10,8 +10,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
-from biphasic.export import write
-from biphasic.export.check import Reloaded
 from biphasic.files import read_json
 from biphasic.model.loading import footprint
 from biphasic.model.loading.hub import LocalModel
@@ -90,13 +88,6 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     code, _, err = adapt(decoder, "--format", "hf", "--seed", "1", out="again")
     assert (code, "made from another model, text or settings" in err) == (2, True)
     assert len(list(state.parent.iterdir())) == 1
-
-
-@pytest.fixture
-def unchecked(monkeypatch) -> None:
-    """Leave out the check of the export, which takes a fresh process."""
-    reloaded = Reloaded(0.0, 0.0, None, None, "none")
-    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
 
 
 @pytest.fixture

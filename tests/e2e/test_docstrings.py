@@ -8,8 +8,6 @@ import yaml
 
 import biphasic
 from biphasic.execution.worker_process import WorkerProcess
-from biphasic.export import write
-from biphasic.export.check import Reloaded
 from biphasic.study.run.jobs import load_job
 from tiny_use import write_jsonl, write_model
 
@@ -36,7 +34,7 @@ STUDY = {
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, unchecked):
     """Texts, reviews, a decoder and a study; jobs run here, and exports are not loaded anew."""
     texts = ("the cat sat on the mat", "the dog ran to Paris with Anna")
     rows = [{"text": f"{texts[n % 2]}, {n}", "label": ("good", "bad")[n % 2]} for n in range(120)]
@@ -51,7 +49,6 @@ def place(tmp_path, monkeypatch):
         load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(WorkerProcess, "run", run_here)
-    monkeypatch.setattr(write, "check_export", lambda *_, **__: Reloaded(0.0, 0.0, 0.0, 0.0, "5"))
     monkeypatch.chdir(tmp_path)
 
 

@@ -20,9 +20,9 @@ from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
+from biphasic.tasks.kinds.metrics import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
-from biphasic.tasks.scores import SplitScores
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import train_segment

@@ -7,16 +7,13 @@ from golden_text import Draws
 
 from biphasic.tasks.records import (
     Answer,
-    ClassificationTask,
+    ExampleTask,
     Kind,
     LabelledText,
     Question,
-    QuestionTask,
-    RegressionTask,
     RetrievalTask,
     ScoredText,
     TaggedSentence,
-    TaggingTask,
     Task,
     TaskInfo,
 )
@@ -30,7 +27,7 @@ _NUM_DOCUMENTS = 40
 _Example = TypeVar("_Example")
 
 
-def classification_task() -> ClassificationTask:
+def classification_task() -> ExampleTask:
     """Whether a text has a cat or a dog in it."""
     draws = Draws("sc")
 
@@ -39,10 +36,10 @@ def classification_task() -> ClassificationTask:
         words.insert(draws.below(len(words)), ("cat", "dog")[label])
         return LabelledText(str(number), " ".join(words), label)
 
-    return ClassificationTask(_info("sc", "accuracy"), ("cat", "dog"), _splits(draw))
+    return ExampleTask(_info("sc", "accuracy"), _splits(draw), ("cat", "dog"))
 
 
-def regression_task() -> RegressionTask:
+def regression_task() -> ExampleTask:
     """How many words of a text are cats."""
     draws = Draws("sr")
 
@@ -52,10 +49,10 @@ def regression_task() -> RegressionTask:
             words.insert(draws.below(len(words)), "cat")
         return ScoredText(str(number), " ".join(words), 10.0 + cats)
 
-    return RegressionTask(_info("sr", "spearman"), _splits(draw))
+    return ExampleTask(_info("sr", "spearman"), _splits(draw))
 
 
-def tagging_task() -> TaggingTask:
+def tagging_task() -> ExampleTask:
     """Places and people between other words."""
     draws = Draws("tc")
 
@@ -69,10 +66,10 @@ def tagging_task() -> TaggingTask:
             tags += [*kinds, *[0] * len(between)]
         return TaggedSentence(str(number), tuple(words), tuple(tags))
 
-    return TaggingTask(_info("tc", "entity_f1"), _TAGS, _splits(draw))
+    return ExampleTask(_info("tc", "entity_f1"), _splits(draw), _TAGS)
 
 
-def question_task() -> QuestionTask:
+def question_task() -> ExampleTask:
     """Who, or where; a quarter of the contexts do not say, and the longest take several windows."""
     draws = Draws("qa")
 
@@ -86,7 +83,7 @@ def question_task() -> QuestionTask:
         answers = (Answer(wanted, start),) if start >= 0 else ()
         return Question(str(number), asked, context, answers)
 
-    return QuestionTask(_info("qa", "f1"), _splits(draw))
+    return ExampleTask(_info("qa", "f1"), _splits(draw))
 
 
 def retrieval_task() -> RetrievalTask:

@@ -21,16 +21,17 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from biphasic.tasks.kinds.metrics import (
     NO_PREDICTION,
     accuracy,
+    answer_scores,
     entity_scores,
     macro_f1,
     matthews,
     pearson,
+    question_metrics,
     retrieval_scores,
     sentence_token_f1,
     spearman,
     top_documents,
 )
-from biphasic.tasks.kinds.squad import answer_scores, question_metrics
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 GOLDEN = Path(__file__).parent / "golden" / "squad.json.gz"

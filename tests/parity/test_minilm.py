@@ -28,11 +28,10 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
     Answer,
+    ExampleTask,
     Question,
-    QuestionTask,
     RetrievalTask,
     TaggedSentence,
-    TaggingTask,
     TaskInfo,
 )
 
@@ -153,7 +152,7 @@ def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
         TaggedSentence(str(number), tuple(row["tokens"]), (0,) * len(row["tokens"]))
         for number, row in enumerate(rows[:NUM_SENTENCES])
     )
-    task = TaggingTask(info("tc", "entity_f1"), ("O", "B-X"), dict.fromkeys(SPLITS, sentences))
+    task = ExampleTask(info("tc", "entity_f1"), dict.fromkeys(SPLITS, sentences), ("O", "B-X"))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
     theirs = AutoTokenizer.from_pretrained(folder)(
         [list(sentence.words) for sentence in sentences], is_split_into_words=True
@@ -176,7 +175,7 @@ def test_answer_tokens_equal_transformers(folder, tokenizer):
         )
         for row in rows
     )  # fmt: skip
-    task = QuestionTask(info("qa", "f1"), dict.fromkeys(SPLITS, questions))
+    task = ExampleTask(info("qa", "f1"), dict.fromkeys(SPLITS, questions))
     encoded = encode_task(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=512))
     theirs = AutoTokenizer.from_pretrained(folder)(
         [question.question for question in questions], [question.context for question in questions]

@@ -22,7 +22,7 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ClassificationTask, LabelledText, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, LabelledText, TaskInfo
 
 Documents = list[NDArray[np.int64]]
 
@@ -109,7 +109,7 @@ def test_attention_of_another_kind_needs_padding(family, saved_model, token_docu
         assert_close(states, alone, atol=TOLERANCE, rtol=0)
 
 
-def tiny_task() -> ClassificationTask:
+def tiny_task() -> ExampleTask:
     """Forty sentences of one to twelve words."""
     draws = np.random.default_rng(0)
     words = ["the", "array", "of", "rows", "holds", "tokens", "and", "their", "weights"]
@@ -117,8 +117,8 @@ def tiny_task() -> ClassificationTask:
     records = [LabelledText(str(i), text, i % 2) for i, text in enumerate(texts)]
     splits = dict(zip(SPLITS, (records[:16], records[16:28], records[28:]), strict=True))
     info = TaskInfo("tiny", "sc", "Tiny", "accuracy", "0" * 64)
-    return ClassificationTask(
-        info, ("even", "odd"), {split: tuple(part) for split, part in splits.items()}
+    return ExampleTask(
+        info, {split: tuple(part) for split, part in splits.items()}, ("even", "odd")
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -30,28 +29,10 @@ PROTOCOL = FinetuneProtocol(max_epochs=3)
 """Default protocol: up to three epochs instead of the study's one, for small data sets."""
 
 
-@dataclass(frozen=True)
-class GridModel:
-    """The best fine-tuning of a grid.
-
-    Attributes:
-        kept: Model with the best validation score.
-    """
-
-    plan: PlannedEvaluation
-    evaluation: Evaluation
-    kept: KeptModel
-
-    @property
-    def task(self) -> PlannedTask:
-        """The task of the grid."""
-        return self.plan.tasks[0]
-
-
 def finetune_grid(
     plan: PlannedEvaluation, *, scratch: Path, num_workers: int, num_threads: int, console: Console
-) -> GridModel:
-    """Run the missing fine-tunings of one task, and return the best model of the grid.
+) -> tuple[Evaluation, KeptModel]:
+    """Run the missing fine-tunings of one task, and return scores and best model of the grid.
 
     The best weights are kept while the grid runs. Earlier runs have only scores: if one of them is
     the best, it is repeated, which gives the same weights. The caller deletes `scratch`.
@@ -79,7 +60,7 @@ def finetune_grid(
         kept = _refit(job, run, scratch=scratch / "again", threads=num_threads, console=console)
         if difference := _difference(kept, chosen):
             say(difference)
-    return GridModel(plan, evaluation, kept)
+    return evaluation, kept
 
 
 def score_grid(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from biphasic.errors import ModelError
+from biphasic.export.formats.hf import WrittenModel
 from biphasic.export.reference import PAIR, TEXTS, Reference
 from biphasic.files import read_json, write_json
 
@@ -29,82 +30,49 @@ TOLERANCE = 1e-5
 _ROUNDING = 1e-3
 """Larger differences are refused at once: fp32 rounding in a deep or wide model is smaller."""
 _SCRIPT = Path(__file__).with_name("reload.py")
+_HIDDEN, _PADDED = "hidden states", "hidden states in a padded batch"
 
 
 @dataclass(frozen=True)
 class Reloaded:
     """Differences between an export and the reference.
 
-    They are relative to the largest value, or to 1 if all values are smaller.
-
     Attributes:
-        alone: Hidden states of single sequences, without padding.
-        many: Hidden states in one padded batch.
-        logits: Language-model head; None without a head.
-        embeddings: Mean embeddings of sentence-transformers; None if not requested.
+        differences: By what was compared, relative to the largest value, or to 1 if all values are
+            smaller.
         transformers: Version used for the check.
         precision: Compute precision of hidden states and embeddings, on both sides.
     """
 
-    alone: float
-    many: float
-    logits: float | None
-    embeddings: float | None
+    differences: dict[str, float]
     transformers: str
     precision: str = "fp32"
 
     @property
-    def differences(self) -> dict[str, float]:
-        """Differences by name."""
-        values = {
-            "hidden states": self.alone,
-            "hidden states in a padded batch": self.many,
-            "logits": self.logits,
-            "embeddings": self.embeddings,
-        }
-        return {what: largest for what, largest in values.items() if largest is not None}
-
-    @property
-    def is_ours(self) -> bool:
-        """Return whether all differences are within `TOLERANCE`; NaN is not."""
-        return all(largest <= TOLERANCE for largest in self.differences.values())
-
-
-def refuse_differences(reloaded: Reloaded) -> None:
-    """Raise an error if an export differs from the reference.
-
-    Raises:
-        ModelError: It differs; the message names the largest difference.
-    """
-    if not reloaded.is_ours:
-        what, largest = max(
-            reloaded.differences.items(), key=lambda item: (item[1] != item[1], item[1])
-        )
-        raise ModelError(
-            f"the exported model, loaded by transformers, differs from ours: {what} by "
-            f"{largest:.1e}, allowed {TOLERANCE:.0e} ({reloaded.precision})"
-        )
+    def hidden_states(self) -> float:
+        """Largest difference of hidden states."""
+        return max(self.differences[_HIDDEN], self.differences[_PADDED])
 
 
 def check_export(
     folder: Path,
     reference: Reference,
+    written: WrittenModel,
     *,
     tokenizer_roles: dict[str, int],
+    has_pooling: bool,
     read_double: Callable[[], Reference],
-    head: str | None = None,
-    logits: Tensor | None = None,
-    has_pooling: bool = False,
 ) -> Reloaded:
     """Load an exported folder in a fresh process without biphasic, and measure differences.
 
     Both sides compute in fp32. If rounding may explain a difference of hidden states or embeddings,
-    both compute these again in fp64; `read_double` then returns our side. `logits` of the head,
-    fp32 [length, vocab_size], are for `reference.probe`.
+    both compute these again in fp64; `read_double` then returns our side.
 
     Raises:
-        ModelError: The folder cannot be loaded, is causal, or gives other token ids.
+        ModelError: The folder cannot be loaded, is causal, gives other token ids, or differs from
+            the reference.
     """
+    logits = written.logits
     probe = reference.probe
     other = next(token for token in reference.sequences[-1] if token not in probe)
     request = {
@@ -116,7 +84,7 @@ def check_export(
         "texts": TEXTS,
         "pair": PAIR,
         "spelt": reference.spelt,
-        "head": head,
+        "head": written.architecture if logits is not None else None,
         "embedded": reference.embedded if has_pooling else [],
         "tolerance": TOLERANCE,
         "rounding": _ROUNDING,
@@ -132,27 +100,43 @@ def check_export(
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
     _require_both_ways(found["fp32"], reference)
-    reloaded = Reloaded(
-        **_differences(found["fp32"], reference, has_pooling=has_pooling),
-        logits=None if logits is None else _largest([found["fp32"]["logits"]], [logits]),
-        transformers=report["transformers"],
-    )
-    if "fp64" not in found:
-        return reloaded
-    exact = _differences(found["fp64"], read_double(), has_pooling=has_pooling)
-    return replace(reloaded, **exact, precision="fp64")
+    differences = _differences(found["fp32"], reference, logits, has_pooling=has_pooling)
+    precision = "fp32"
+    if "fp64" in found:
+        differences |= _differences(found["fp64"], read_double(), has_pooling=has_pooling)
+        precision = "fp64"
+    reloaded = Reloaded(differences, report["transformers"], precision)
+    _refuse_differences(reloaded)
+    return reloaded
 
 
 def _differences(
-    tensors: dict[str, Tensor], reference: Reference, *, has_pooling: bool
-) -> dict[str, Any]:
-    return {
-        "alone": _largest(_sequences(tensors, "alone"), reference.alone),
-        "many": _largest(_sequences(tensors, "many"), reference.many),
-        "embeddings": _largest([tensors["embeddings"]], [reference.embeddings])
-        if has_pooling
-        else None,
+    tensors: dict[str, Tensor],
+    reference: Reference,
+    logits: Tensor | None = None,
+    *,
+    has_pooling: bool,
+) -> dict[str, float]:
+    differences = {
+        _HIDDEN: _largest(_sequences(tensors, "alone"), reference.alone),
+        _PADDED: _largest(_sequences(tensors, "many"), reference.many),
     }
+    if logits is not None:
+        differences["logits"] = _largest([tensors["logits"]], [logits])
+    if has_pooling:
+        differences["embeddings"] = _largest([tensors["embeddings"]], [reference.embeddings])
+    return differences
+
+
+def _refuse_differences(reloaded: Reloaded) -> None:
+    what, largest = max(
+        reloaded.differences.items(), key=lambda item: (item[1] != item[1], item[1])
+    )
+    if not largest <= TOLERANCE:  # NaN is not
+        raise ModelError(
+            f"the exported model, loaded by transformers, differs from ours: {what} by "
+            f"{largest:.1e}, allowed {TOLERANCE:.0e} ({reloaded.precision})"
+        )
 
 
 def _ask(

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import ConfigError
-from biphasic.export.names import CARD
 from biphasic.files import canonical_json, digest, publish_folder, write_text
 from biphasic.version import __version__
 
+CARD = "README.md"
+FILL_IN = "# to fill in"
+"""Marks fields of the card's front matter that the user has to fill in."""
 _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 
 

@@ -20,10 +20,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.names import CARD, FILL_IN, STATE_FILES
+from biphasic.export.output import CARD, FILL_IN
 from biphasic.files import expanded
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
+# Files that only training states have; exports omit them.
+_STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
 # Formats that run code when loaded do not belong in an export.
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 _TO_FILL = ("license", "language")
@@ -72,7 +74,7 @@ def plan_push(
         raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
-    if state_file := next((name for name in STATE_FILES if (folder / name).exists()), None):
+    if state_file := next((name for name in _STATE_FILES if (folder / name).exists()), None):
         raise DataError(
             f"{folder}: a training state, not an export ({state_file}); export it with "
             f"'biphasic export {folder} OUT'"

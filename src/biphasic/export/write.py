@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.export.cards.card import Export, write_export_card
-from biphasic.export.check import Reloaded, check_export, refuse_differences
-from biphasic.export.formats.hf import MAX_SHARD_SIZE, WrittenModel, write_model
+from biphasic.export.check import check_export
+from biphasic.export.formats.hf import MAX_SHARD_SIZE, write_model
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.reference import Dtype, Reference, read_double, read_reference
@@ -165,25 +165,7 @@ def _write(
         write_sentence_transformers(
             folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
         )
-    reloaded = _check(source, folder, reference, written=written, settings=settings, say=say)
-    export = Export(source, name, settings.format, settings.dtype, written, reloaded)
-    write_export_card(folder, export)
-    say(
-        f"hidden states match ours to {max(reloaded.alone, reloaded.many):.0e}, in transformers "
-        f"{reloaded.transformers} in a separate process"
-    )
-    return export
 
-
-def _check(
-    source: Source,
-    folder: Path,
-    reference: Reference,
-    *,
-    written: WrittenModel,
-    settings: _Settings,
-    say: Callable[[str], None],
-) -> Reloaded:
     def in_double() -> Reference:
         say("comparing in fp64, as fp32 rounding may explain the difference")
         return read_double(source, reference, dtype=settings.dtype)
@@ -192,11 +174,15 @@ def _check(
     reloaded = check_export(
         folder,
         reference,
+        written,
         tokenizer_roles=source.tokenizer.special_ids,
-        head=written.architecture if written.has_head else None,
-        logits=written.logits,
-        has_pooling=settings.format != "hf",
+        has_pooling=has_pooling,
         read_double=in_double,
     )
-    refuse_differences(reloaded)
-    return reloaded
+    export = Export(source, name, settings.format, settings.dtype, written, reloaded)
+    write_export_card(folder, export)
+    say(
+        f"hidden states match ours to {reloaded.hidden_states:.0e}, in transformers "
+        f"{reloaded.transformers} in a separate process"
+    )
+    return export

@@ -27,7 +27,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.directions import is_decoder, is_open
 from biphasic.model.loading.hub import locate_model
 from biphasic.model.loading.reading import read_config
-from biphasic.tasks.encoding import WatchedEncoder
+from biphasic.tasks.encoding import Encoder
 from biphasic.training.step.optimizer import set_precision
 
 MODULES = "modules.json"
@@ -238,7 +238,7 @@ class Embedder:
 
     settings: EmbeddingSettings
     tokenizer: TextTokenizer
-    encoder: WatchedEncoder
+    encoder: Encoder
     batch_tokens: int | None
 
     @property
@@ -301,5 +301,5 @@ def load_embedder(
     if batch_tokens is None and model.device.type != "cpu":
         batch_tokens = _GPU_BATCH_TOKENS
     return Embedder(
-        settings, tokenizer, WatchedEncoder(model.eval(), tokenizer.pad_id, watch), batch_tokens
+        settings, tokenizer, Encoder(model.eval(), tokenizer.pad_id, watch), batch_tokens
     )

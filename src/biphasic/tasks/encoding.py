@@ -24,10 +24,15 @@ _EVALUATION_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A bidirectional model on sequences, packed or padded as it was loaded."""
+    """A bidirectional model on sequences, packed or padded as it was loaded.
+
+    Attributes:
+        watch: Called by `batches` after each batch with the sequences read and the total.
+    """
 
     model: PreTrainedModel
     pad_id: int
+    watch: Callable[[int, int], None] = lambda *_: None
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +86,7 @@ class Encoder:
             yield indices, hidden, spans
             release_excess()
             start += count
+            self.watch(min(start, len(order)), len(order))
 
     def pooled(self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None) -> Tensor:
         """Return the mean state of each sequence, [num_sequences, hidden_size]."""
@@ -93,24 +99,6 @@ class Encoder:
         if means is None:
             raise ValueError("no sequences to pool")
         return means
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedEncoder(Encoder):
-    """An encoder that reports how many of its input sequences it has read."""
-
-    watch: Callable[[int, int], None]
-    """Called after each batch with the sequences read and the total."""
-
-    def batches(
-        self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
-        """Run any number of sequences through the model, as `Encoder` does."""
-        done = 0
-        for batch in Encoder.batches(self, sequences, batch_tokens=batch_tokens):
-            yield batch
-            done += len(batch[0])
-            self.watch(done, len(sequences))
 
 
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:

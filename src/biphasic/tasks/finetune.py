@@ -25,24 +25,13 @@ from biphasic.objectives.lr import learning_rate
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.kinds.classification import classification
-from biphasic.tasks.kinds.multi_label import multi_label
+from biphasic.tasks.kinds.metrics import SplitScores
 from biphasic.tasks.kinds.qa import EncodedQuestions, encode_questions
-from biphasic.tasks.kinds.regression import regression
 from biphasic.tasks.kinds.retrieval import EncodedRetrieval, encode_retrieval
 from biphasic.tasks.kinds.tagging import EncodedTagging, encode_tagging
-from biphasic.tasks.kinds.text_task import EncodedTextTask, encode_text_task
+from biphasic.tasks.kinds.text import EncodedTextTask, encode_text_task
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    ClassificationTask,
-    MultiLabelTask,
-    QuestionTask,
-    RegressionTask,
-    TaggingTask,
-    Task,
-    TaskInfo,
-)
-from biphasic.tasks.scores import SplitScores
+from biphasic.tasks.records import RetrievalTask, Task, TaskInfo
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import FinetunePrecision
 from biphasic.training.step.embedding_rows import short_table
@@ -128,19 +117,11 @@ Keep = Callable[[TrainedModel], None]
 
 def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:
     """Tokenise a task once, for every run on it."""
-    match task:
-        case ClassificationTask():
-            return encode_text_task(task, classification(task), tokenizer, protocol=protocol)
-        case MultiLabelTask():
-            return encode_text_task(task, multi_label(task), tokenizer, protocol=protocol)
-        case RegressionTask():
-            return encode_text_task(task, regression(task), tokenizer, protocol=protocol)
-        case TaggingTask():
-            return encode_tagging(task, tokenizer, protocol=protocol)
-        case QuestionTask():
-            return encode_questions(task, tokenizer, protocol=protocol)
-        case _:
-            return encode_retrieval(task, tokenizer, protocol=protocol)
+    if isinstance(task, RetrievalTask):
+        return encode_retrieval(task, tokenizer, protocol=protocol)
+    encoders = {"tc": encode_tagging, "qa": encode_questions}
+    encode = encoders.get(task.info.kind, encode_text_task)
+    return encode(task, tokenizer, protocol=protocol)
 
 
 class Finetuner:

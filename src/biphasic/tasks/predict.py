@@ -13,13 +13,12 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.custom.columns import USUAL_TEXTS
+from biphasic.tasks.custom.data import USUAL_TEXTS
 from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
-from biphasic.tasks.encoding import WatchedEncoder
 from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
 from biphasic.tasks.formats.outputs import row_writer
 from biphasic.tasks.formats.rows import Row
-from biphasic.tasks.predictors import example_of, predictor_of
+from biphasic.tasks.predictors import example_of, predict_examples, prediction_columns
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.
@@ -133,20 +132,19 @@ def predict_file(
     tune_allocator()
     with computing_on(target):
         finetuned = load_finetuned(folder)
-    predictor = predictor_of(finetuned)
     done, num_cut, num_empty, size = 0, 0, 0, 0
 
     def watch(read: int, of: int) -> None:
         if report is not None:
             report(done + size * read // of, total)
 
-    encoder = WatchedEncoder(finetuned.encoder.model, finetuned.encoder.pad_id, watch)
-    with row_writer(out, {"id": pa.string(), **predictor.columns}) as write:
+    finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=watch))
+    with row_writer(out, {"id": pa.string(), **prediction_columns(record)}) as write:
         for window in _windows(source.rows()):
             size = len(window)
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
-                predicted, cut = predictor.predict(encoder, [example for _, example in examples])
+                predicted, cut = predict_examples(finetuned, [example for _, example in examples])
             write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
             num_empty += sum(map(chosen.is_empty, window))
             done, num_cut = done + size, num_cut + cut

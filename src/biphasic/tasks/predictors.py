@@ -13,14 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from biphasic.tasks.encoding import Encoder, encode_texts, frame
+from biphasic.tasks.encoding import encode_texts, frame
 from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
 from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.formats.templates import PAIR_TEMPLATE, fill
 from biphasic.tasks.kinds.metrics import NO_PREDICTION
-from biphasic.tasks.kinds.multi_label import predicted_labels
 from biphasic.tasks.kinds.qa import Span, best_spans
 from biphasic.tasks.kinds.tagging import align_words, best_tags, word_logits
+from biphasic.tasks.kinds.text import predicted_labels
 from biphasic.tasks.kinds.windows import question_windows
 from biphasic.tasks.records import Question
 
@@ -28,6 +28,20 @@ _WORD_CATEGORIES = ("L", "M", "N", "Pc", "Cf")
 _PAIR = ("text_a", "text_b")
 Predictions = tuple[list[dict[str, Any]], int]
 """One prediction per example, its values by column, and the number of truncated examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text cut into words.
+
+    Attributes:
+        starts: Start of each word in the text, in characters.
+        text: The text; None if the words were given.
+    """
+
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    text: str | None
 
 
 def example_of(row: Row, record: HeadRecord) -> Any:
@@ -58,143 +72,144 @@ def _words(row: Row) -> Words:
     return Words(tuple(words), tuple(range(len(words))), None)
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Sequence classification: a label and the probability of each label."""
-
-    finetuned: FinetunedModel
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """Label, and probabilities by label."""
-        return {"label": pa.string(), "probabilities": _shares(self.finetuned)}
-
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
-        """Predict the labels of texts."""
-        logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
-        labels = self.finetuned.record.labels
-        rows = [
-            {"label": labels[best], "probabilities": dict(zip(labels, shares, strict=True))}
-            for best, shares in zip(
-                logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
-            )
-        ]
-        return rows, num_cut
+def split_words(text: str) -> Words:
+    """Split a text into words: runs of letters, marks and digits; each other sign is a word."""
+    words: list[str] = []
+    starts: list[int] = []
+    place = 0
+    for is_word, run in groupby(text, _is_of_word):
+        signs = "".join(run)
+        parts = [signs] if is_word else list(signs)
+        for part in parts:
+            if not part.isspace():
+                words.append(part)
+                starts.append(place)
+            place += len(part)
+    return Words(tuple(words), tuple(starts), text)
 
 
-@dataclass(frozen=True)
-class LabelSets:
-    """Multi-label classification: the labels that apply and the probability of each label."""
-
-    finetuned: FinetunedModel
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """Labels, and probabilities by label, which do not add up to one."""
-        return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.finetuned)}
-
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
-        """Predict the label sets of texts."""
-        logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
-        names = self.finetuned.record.labels
-        rows = [
-            {
-                "labels": [name for name, holds in zip(names, row, strict=True) if holds],
-                "probabilities": dict(zip(names, shares, strict=True)),
-            }
-            for row, shares in zip(
-                predicted_labels(logits).tolist(),
-                expit(logits.astype(np.float64)).tolist(),
-                strict=True,
-            )
-        ]
-        return rows, num_cut
+def _is_of_word(sign: str) -> bool:
+    return unicodedata.category(sign).startswith(_WORD_CATEGORIES)
 
 
-@dataclass(frozen=True)
-class Values:
-    """Sequence regression: a number."""
+def prediction_columns(record: HeadRecord) -> dict[str, pa.DataType]:
+    """Return the types of a prediction's values, by column.
 
-    finetuned: FinetunedModel
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """The number."""
-        return {"score": pa.float64()}
-
-    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predictions:
-        """Predict the numbers of texts."""
-        outputs, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
-        record = self.finetuned.record
-        values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
-        return [{"score": value} for value in values.tolist()], num_cut
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A text cut into words.
-
-    Attributes:
-        starts: Start of each word in the text, in characters.
-        text: The text; None if the words were given.
+    - `sc`: label, and probabilities by label.
+    - `ml`: labels, and probabilities by label, which do not add up to one.
+    - `sr`: the number.
+    - `tc`: entities with borders in characters (in words if these were given), and tags.
+    - `qa`: answer, borders, and scores: sums of logits.
     """
+    probabilities = pa.struct([(label, pa.float64()) for label in record.labels])
+    borders = {"start": pa.int64(), "end": pa.int64()}
+    entity = {"type": pa.string(), **borders, "text": pa.string(), "score": pa.float64()}
+    columns: dict[str, dict[str, pa.DataType]] = {
+        "sc": {"label": pa.string(), "probabilities": probabilities},
+        "ml": {"labels": pa.list_(pa.string()), "probabilities": probabilities},
+        "sr": {"score": pa.float64()},
+        "tc": {
+            "entities": pa.list_(pa.struct(list(entity.items()))),
+            "tags": pa.list_(pa.string()),
+        },
+        "qa": {
+            "answer": pa.string(),
+            **borders,
+            "score": pa.float64(),
+            "no_answer_score": pa.float64(),
+        },
+    }
+    return columns[record.kind]
 
-    words: tuple[str, ...]
-    starts: tuple[int, ...]
-    text: str | None
+
+def predict_examples(finetuned: FinetunedModel, examples: Sequence[Any]) -> Predictions:
+    """Predict with a model of any kind except retrieval."""
+    kinds = {"sc": _labels, "ml": _label_sets, "sr": _values, "tc": _entities, "qa": _answers}
+    return kinds[finetuned.record.kind](finetuned, examples)
 
 
-@dataclass(frozen=True)
-class Entities:
-    """Token classification: entities, and also tags if the words were given."""
-
-    finetuned: FinetunedModel
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """Entities with borders in characters (in words if these were given), and tags."""
-        entity = pa.struct(
-            [
-                ("type", pa.string()),
-                ("start", pa.int64()),
-                ("end", pa.int64()),
-                ("text", pa.string()),
-                ("score", pa.float64()),
-            ]
+def _labels(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
+    logits, num_cut = _pooled_outputs(finetuned, texts)
+    labels = finetuned.record.labels
+    rows = [
+        {"label": labels[best], "probabilities": dict(zip(labels, shares, strict=True))}
+        for best, shares in zip(
+            logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
         )
-        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
+    ]
+    return rows, num_cut
 
-    def predict(self, encoder: Encoder, examples: Sequence[Words]) -> Predictions:
-        """Predict the entities of texts."""
-        max_seqlen, tokenizer = self.finetuned.protocol.max_seqlen, self.finetuned.tokenizer
-        sequences, positions, num_cut = [], [], 0
-        for example in examples:
-            ids, places = align_words(example.words, tokenizer, max_seqlen=max_seqlen)
-            sequences.append(frame(ids, tokenizer, max_seqlen=max_seqlen))
-            positions.append(places)
-            num_cut += len(ids) + 2 > max_seqlen
-        rows: list[dict[str, Any]] = [{}] * len(examples)
-        for index, logits in word_logits(encoder, self.finetuned.head, sequences, positions):
-            tags = best_tags(logits, positions[index])
-            rows[index] = self._row(examples[index], tags, _softmax(logits))
-        return rows, num_cut
 
-    def _row(
-        self, example: Words, tags: NDArray[np.int64], shares: NDArray[np.float64]
-    ) -> dict[str, Any]:
-        labels = self.finetuned.record.labels
-        names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in tags.tolist()]
-        entities = []
-        for first, last in entity_borders(names):
-            chosen = range(first, last + 1)
-            entities.append(
-                {
-                    "type": names[first][2:],
-                    **_place(example, first, last),
-                    "score": float(np.mean([shares[word, tags[word]] for word in chosen])),
-                }
-            )
-        return {"entities": entities, "tags": names if example.text is None else None}
+def _label_sets(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
+    logits, num_cut = _pooled_outputs(finetuned, texts)
+    names = finetuned.record.labels
+    rows = [
+        {
+            "labels": [name for name, holds in zip(names, row, strict=True) if holds],
+            "probabilities": dict(zip(names, shares, strict=True)),
+        }
+        for row, shares in zip(
+            predicted_labels(logits).tolist(),
+            expit(logits.astype(np.float64)).tolist(),
+            strict=True,
+        )
+    ]
+    return rows, num_cut
+
+
+def _values(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
+    outputs, num_cut = _pooled_outputs(finetuned, texts)
+    record = finetuned.record
+    values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
+    return [{"score": value} for value in values.tolist()], num_cut
+
+
+def _pooled_outputs(
+    finetuned: FinetunedModel, texts: Sequence[str]
+) -> tuple[NDArray[np.float32], int]:
+    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
+    sequences, num_cut = encode_texts(
+        texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
+    )
+    return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().numpy(), num_cut
+
+
+def _entities(finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
+    max_seqlen, tokenizer = finetuned.protocol.max_seqlen, finetuned.tokenizer
+    sequences, positions, num_cut = [], [], 0
+    for example in examples:
+        ids, places = align_words(example.words, tokenizer, max_seqlen=max_seqlen)
+        sequences.append(frame(ids, tokenizer, max_seqlen=max_seqlen))
+        positions.append(places)
+        num_cut += len(ids) + 2 > max_seqlen
+    rows: list[dict[str, Any]] = [{}] * len(examples)
+    for index, logits in word_logits(finetuned.encoder, finetuned.head, sequences, positions):
+        tags = best_tags(logits, positions[index])
+        rows[index] = _entity_row(
+            examples[index], tags, _softmax(logits), labels=finetuned.record.labels
+        )
+    return rows, num_cut
+
+
+def _entity_row(
+    example: Words,
+    tags: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    *,
+    labels: Sequence[str],
+) -> dict[str, Any]:
+    names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in tags.tolist()]
+    entities = []
+    for first, last in entity_borders(names):
+        chosen = range(first, last + 1)
+        entities.append(
+            {
+                "type": names[first][2:],
+                **_place(example, first, last),
+                "score": float(np.mean([shares[word, tags[word]] for word in chosen])),
+            }
+        )
+    return {"entities": entities, "tags": names if example.text is None else None}
 
 
 def _place(example: Words, first: int, last: int) -> dict[str, Any]:
@@ -221,97 +236,36 @@ def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
     return borders
 
 
-def split_words(text: str) -> Words:
-    """Split a text into words: runs of letters, marks and digits; each other sign is a word."""
-    words: list[str] = []
-    starts: list[int] = []
-    place = 0
-    for is_word, run in groupby(text, _is_of_word):
-        signs = "".join(run)
-        parts = [signs] if is_word else list(signs)
-        for part in parts:
-            if not part.isspace():
-                words.append(part)
-                starts.append(place)
-            place += len(part)
-    return Words(tuple(words), tuple(starts), text)
-
-
-def _is_of_word(sign: str) -> bool:
-    return unicodedata.category(sign).startswith(_WORD_CATEGORIES)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Question answering: the answer and its position, or none if the model abstains."""
-
-    finetuned: FinetunedModel
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """Answer, borders, and scores: sums of logits."""
-        return {
-            "answer": pa.string(),
-            "start": pa.int64(),
-            "end": pa.int64(),
-            "score": pa.float64(),
-            "no_answer_score": pa.float64(),
-        }
-
-    def predict(self, encoder: Encoder, examples: Sequence[Question]) -> Predictions:
-        """Predict the answers to questions."""
-        finetuned = self.finetuned
-        part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
-        spans = best_spans(
-            encoder,
-            finetuned.head,
-            part.windows,
-            num_questions=len(examples),
-            max_answer_tokens=finetuned.record.max_answer_tokens,
-        )
-        rows = [
-            self._row(span, example.context) for span, example in zip(spans, examples, strict=True)
-        ]
-        return rows, part.num_cut
-
-    def _row(self, span: Span, context: str) -> dict[str, Any]:
-        may_abstain = self.finetuned.record.may_abstain
-        answer = span.text(context, may_abstain=may_abstain)
-        # Without a context token there is nothing to score.
-        row = {
-            "answer": answer,
-            "start": None,
-            "end": None,
-            "score": span.score if np.isfinite(span.score) else None,
-            "no_answer_score": span.no_answer if may_abstain else None,
-        }
-        if not answer:
-            return row
-        start = context.index(answer, span.start)
-        return {**row, "start": start, "end": start + len(answer)}
-
-
-Predictor = Classes | LabelSets | Values | Entities | Answers
-
-
-def predictor_of(finetuned: FinetunedModel) -> Predictor:
-    """Return the predictor of a model of any kind except retrieval."""
-    kinds = {"sc": Classes, "ml": LabelSets, "sr": Values, "tc": Entities, "qa": Answers}
-    return kinds[finetuned.record.kind](finetuned)
-
-
-def _shares(finetuned: FinetunedModel) -> pa.DataType:
-    return pa.struct([(label, pa.float64()) for label in finetuned.record.labels])
-
-
-def _pooled_outputs(
-    finetuned: FinetunedModel, encoder: Encoder, texts: Sequence[str]
-) -> tuple[NDArray[np.float32], int]:
-    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
-    sequences, num_cut = encode_texts(
-        texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
+def _answers(finetuned: FinetunedModel, questions: Sequence[Question]) -> Predictions:
+    part = question_windows(questions, finetuned.tokenizer, protocol=finetuned.protocol)
+    spans = best_spans(
+        finetuned.encoder,
+        finetuned.head,
+        part.windows,
+        num_questions=len(questions),
+        max_answer_tokens=finetuned.record.max_answer_tokens,
     )
-    return finetuned.head(encoder.pooled(sequences)).cpu().numpy(), num_cut
+    rows = [
+        _answer_row(span, question.context, may_abstain=finetuned.record.may_abstain)
+        for span, question in zip(spans, questions, strict=True)
+    ]
+    return rows, part.num_cut
+
+
+def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any]:
+    answer = span.text(context, may_abstain=may_abstain)
+    # Without a context token there is nothing to score.
+    row = {
+        "answer": answer,
+        "start": None,
+        "end": None,
+        "score": span.score if np.isfinite(span.score) else None,
+        "no_answer_score": span.no_answer if may_abstain else None,
+    }
+    if not answer:
+        return row
+    start = context.index(answer, span.start)
+    return {**row, "start": start, "end": start + len(answer)}
 
 
 def _softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

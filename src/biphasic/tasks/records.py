@@ -102,56 +102,22 @@ class Question:
     answers: tuple[Answer, ...]
 
 
-class _WithSplits:
-    __slots__ = ()
+@dataclass(frozen=True, slots=True)
+class ExampleTask:
+    """A task of any kind except retrieval.
+
+    Attributes:
+        splits: Examples by split, such as `LabelledText`; the kind determines which.
+        labels: Names of the outputs; empty for `sr` and `qa`.
+    """
+
+    info: TaskInfo
     splits: Mapping[str, tuple[Any, ...]]
+    labels: tuple[str, ...] = ()
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""
         return len(self.splits[split])
-
-
-@dataclass(frozen=True, slots=True)
-class ClassificationTask(_WithSplits):
-    """Sequence classification."""
-
-    info: TaskInfo
-    labels: tuple[str, ...]
-    splits: Mapping[str, tuple[LabelledText, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class MultiLabelTask(_WithSplits):
-    """Multi-label classification: each text has any number of labels, possibly none."""
-
-    info: TaskInfo
-    labels: tuple[str, ...]
-    splits: Mapping[str, tuple[MultiLabelText, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class RegressionTask(_WithSplits):
-    """Sequence regression: a number for each text, such as the similarity of a pair."""
-
-    info: TaskInfo
-    splits: Mapping[str, tuple[ScoredText, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class TaggingTask(_WithSplits):
-    """Token classification."""
-
-    info: TaskInfo
-    labels: tuple[str, ...]
-    splits: Mapping[str, tuple[TaggedSentence, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionTask(_WithSplits):
-    """Extractive question answering."""
-
-    info: TaskInfo
-    splits: Mapping[str, tuple[Question, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +141,7 @@ class RetrievalTask:
         return len(self.qrels.get(split, {}))
 
 
-Task = (
-    ClassificationTask
-    | MultiLabelTask
-    | RegressionTask
-    | TaggingTask
-    | QuestionTask
-    | RetrievalTask
-)
+Task = ExampleTask | RetrievalTask
 
 
 def epoch_length(task: Task) -> int:

@@ -12,7 +12,7 @@ from biphasic.files import complete_folder, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.records import ResultRecord
 from biphasic.tasks.finetune import FinetuneResult
-from biphasic.tasks.scores import Column, SplitScores
+from biphasic.tasks.kinds.metrics import Column, SplitScores
 
 RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))

@@ -152,11 +152,9 @@ def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
         origin["chosen"] = choices
 
     def write(folder: Path) -> None:
-        content = read_content(file, files, where=where)
-        counts = {split: len(rows) for split, rows in content.splits.items()}
-        counts |= {split: len({row[0] for row in rows}) for split, rows in content.qrels.items()}
+        content, counts = read_content(file, files, where=where)
         description = describe(file, origin={**origin, "counts": counts}, where=where)
-        write_task_folder(folder, description, **vars(content))
+        write_task_folder(folder, description, content)
 
     return _Making(file.name, origin, write, choices)
 

@@ -17,7 +17,6 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export import write
-from biphasic.export.check import Reloaded
 from biphasic.export.formats import hf
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder
@@ -34,13 +33,6 @@ NATIVE = {"llama", "llama3", "smollm2"}
 """Families whose weights become `eurobert`."""
 ENCODERS = {"eurobert", "modernbert", "bert", "roberta"}
 CAUSAL = ["gpt_neo", "nemotron", "stablelm"]
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the check of the export, in whose place this file looks for itself."""
-    reloaded = Reloaded(0.0, 0.0, None, None, "none")
-    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,13 @@ print(json.dumps(found))
 """
 
 
+def fine_tune(model: Path, task: Path, out: Path, *, root: Path, **changes) -> FinetunedFolder:
+    """Fine-tune with two learning rates, and report nowhere."""
+    settings = {"learning_rates": [1e-3, 3e-3], "protocol": PROTOCOL, **changes}
+    settings.setdefault("console", Console(file=io.StringIO()))
+    return finetune(model, task, out, root=root, **settings)
+
+
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory):
     """Fine-tune a family on a kind of task, each once."""
@@ -74,15 +81,8 @@ def make(tmp_path_factory: pytest.TempPathFactory):
                 write_model(model, family)
             if not task.exists():
                 write_task(task, kind)
-            made[family, kind] = finetune(
-                model,
-                task,
-                base / f"{family}-{kind}",
-                learning_rates=[1e-3, 3e-3],
-                protocol=PROTOCOL,
-                root=base / "root",
-                console=Console(file=io.StringIO()),
-            )
+            out = base / f"{family}-{kind}"
+            made[family, kind] = fine_tune(model, task, out, root=base / "root")
         return made[family, kind]
 
     return get
@@ -211,14 +211,13 @@ def _outputs(made, texts):
 )
 def test_predict_computes_as_the_model_was_scored(one_thread, make, tmp_path, kind, changes):
     first = make("eurobert", kind)
-    made = finetune(
+    made = fine_tune(
         first.folder.parent / "eurobert",
         task_of(first),
         tmp_path / "model",
         learning_rates=[3e-3],
         protocol={**PROTOCOL, **changes},
         root=tmp_path / "root",
-        console=Console(file=io.StringIO()),
     )
     out = tmp_path / "predicted.parquet"
     predict_file(made.folder, open_input(str(task_of(first) / "test.jsonl")), out)
@@ -245,12 +244,10 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
 def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_path):
     made = make("eurobert", "sc")
     told = io.StringIO()
-    again = finetune(
+    again = fine_tune(
         made.folder.parent / "eurobert",
         task_of(made),
         tmp_path / "again",
-        learning_rates=[1e-3, 3e-3],
-        protocol=PROTOCOL,
         root=made.folder.parent / "root",
         console=Console(file=told, width=400),
     )
@@ -276,18 +273,14 @@ def test_the_same_again_is_done(make, monkeypatch):
     made = make("eurobert", "sr")
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
     monkeypatch.setattr("biphasic.export.finetuned.write.finetune_grid", None)
-    again = {
-        "learning_rates": [1e-3, 3e-3],
-        "root": made.folder.parent / "root",
-        "console": Console(file=io.StringIO()),
-    }
-    model = made.folder.parent / "eurobert"
-    found = finetune(model, task_of(made), made.folder, protocol=PROTOCOL, **again)
+    model, root, told = made.folder.parent / "eurobert", made.folder.parent / "root", io.StringIO()
+    console = Console(file=told)
+    found = fine_tune(model, task_of(made), made.folder, root=root, console=console)
     assert found == made
-    assert "already made from the same" in again["console"].file.getvalue()
+    assert "already made from the same" in told.getvalue()
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
     with pytest.raises(ConfigError, match="made from another model, text or settings"):
-        finetune(model, task_of(made), made.folder, protocol=PROTOCOL, seeds=[1], **again)
+        fine_tune(model, task_of(made), made.folder, root=root, seeds=[1])
 
 
 def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):

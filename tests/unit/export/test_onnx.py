@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats import onnx
 from biphasic.export.formats.onnx import write_onnx
-from biphasic.model.loading.directions import open_both_ways
-from families import save_family
+from biphasic.export.formats.sentence_transformers import write_sentence_transformers
+from families import save_open
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 ONE_LAYER = {"num_hidden_layers": 1}
-
-
-def open_folder(family: str, folder: Path, **changes: Any) -> Path:
-    """Write a small model of a family that reads both ways."""
-    save_family(family, folder, **changes)
-    config = AutoConfig.from_pretrained(folder)
-    open_both_ways(config)
-    config.save_pretrained(folder)
-    return folder
 
 
 def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
@@ -43,16 +33,11 @@ def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> Path:
-    """A folder as people have them: sharded or not, tokenizer, pooling, card, odds and ends."""
-    folder = open_folder("bert", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
+    """An export for sentence-transformers: tokenizer, pooling and card."""
+    folder = save_open("bert", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
     tokenizer.save(folder)
-    modules = [{"path": ""}, {"path": "1_Pooling"}]
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    write_sentence_transformers(folder, hidden_size=32, max_seqlen=64)
     (folder / "README.md").write_text("# A card\n", "utf-8")
-    (folder / "optimizer.pt").write_bytes(b"a pickle")
-    (folder / "checkpoints").mkdir()
     return folder
 
 
@@ -65,7 +50,7 @@ def exported(encoder: Path) -> Path:
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
     """The smallest model, and the quickest to trace."""
-    return open_folder("bert", tmp_path / "bert", **ONE_LAYER)
+    return save_open("bert", tmp_path / "bert", **ONE_LAYER)
 
 
 class TestGraph:
@@ -103,7 +88,7 @@ class TestFolder:
         for name in (*kept, "tokenizer.json", "tokenizer_config.json"):
             assert (exported / name).read_bytes() == (encoder / name).read_bytes()
         names = {path.name for path in exported.rglob("*")}
-        assert not names & {"model.safetensors", "optimizer.pt", "checkpoints", "model.onnx_data"}
+        assert not names & {"model.safetensors", "model.onnx_data"}
 
     def test_nothing_else_is_left(self, exported):
         assert [path.name for path in exported.parent.iterdir()] == ["graph"]
@@ -139,10 +124,10 @@ class TestWrongGraph:
 
 
 class TestRefused:
-    def refuse(self, folder: Path, kind: type[Exception], words: str, **options: Any) -> None:
+    def refuse(self, folder: Path, kind: type[Exception], words: str) -> None:
         out = folder.parent / "graph"
         with pytest.raises(kind, match=words) as caught:
-            write_onnx(folder, out, **options)
+            write_onnx(folder, out)
         assert "\n" not in str(caught.value)
         assert not out.exists()
 
@@ -153,27 +138,9 @@ class TestRefused:
         )
         self.refuse(bert, ConfigError, r"needs onnxscript; .*pip install 'biphasic\[onnx\]'")
 
-    def test_no_folder(self, tmp_path):
-        self.refuse(tmp_path / "nowhere", ConfigError, "no config.json; name a folder")
-
-    def test_decoder(self, tmp_path):
-        folder = save_family("llama", tmp_path / "llama")
-        self.refuse(folder, ModelError, "a decoder .llama; .*is_causal")
-
-    def test_causal_after_all(self, tmp_path):
-        """StableLM heeds `is_causal` of its configuration only where there is padding."""
-        folder = open_folder("stablelm", tmp_path / "stablelm")
-        self.refuse(folder, ModelError, r"stablelm: layer layers\.0: stays causal")
-
-    def test_missing_weights(self, bert):
-        weights = load_file(bert / "model.safetensors")
-        del weights["bert.encoder.layer.0.attention.self.key.weight"]
-        save_file(weights, bert / "model.safetensors", {"format": "pt"})
-        self.refuse(bert, ModelError, "weights are missing")
-
     def test_dynamic_rope(self, tmp_path):
         rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-        folder = open_folder("llama", tmp_path / "llama", rope_parameters=rope)
+        folder = save_open("llama", tmp_path / "llama", rope_parameters=rope)
         self.refuse(folder, ModelError, r"rope of type dynamic \(llama\)")
 
     def test_torch_fails(self, bert, monkeypatch):
@@ -182,22 +149,3 @@ class TestRefused:
 
         monkeypatch.setattr(torch.onnx, "export", fail)
         self.refuse(bert, ModelError, r"cannot export BertModel .*\(ValueError: no such op\)")
-
-    @pytest.mark.parametrize(
-        ("settings", "mode"),
-        [
-            ({"pooling_mode": "cls"}, "cls"),
-            ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token and"),
-        ],
-    )
-    def test_other_pooling(self, bert, settings, mode):
-        (bert / "1_Pooling").mkdir()
-        (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
-        self.refuse(bert, ConfigError, f"pools by {mode}.*is a mean")
-
-
-def test_mean_pooling_by_its_old_name(bert):
-    settings = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-    (bert / "1_Pooling").mkdir()
-    (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
-    assert onnx._pooling_mode(bert) == "mean"

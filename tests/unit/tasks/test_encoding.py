@@ -18,10 +18,9 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
     Answer,
-    ClassificationTask,
+    ExampleTask,
     LabelledText,
     Question,
-    QuestionTask,
     TaskInfo,
 )
 
@@ -32,7 +31,7 @@ def info(kind):
 
 def question_task(context, *answers, question="who sat"):
     record = Question("1", question, context, tuple(answers))
-    return QuestionTask(info("qa"), dict.fromkeys(SPLITS, (record,)))
+    return ExampleTask(info("qa"), dict.fromkeys(SPLITS, (record,)))
 
 
 def protocol(**settings):
@@ -41,7 +40,7 @@ def protocol(**settings):
 
 def test_texts_stand_between_bos_and_eos_and_are_cut(tokenizer):
     record = LabelledText("1", "the cat sat on the mat and the dog ran to Paris", 0)
-    task = ClassificationTask(info("sc"), ("a", "b"), dict.fromkeys(SPLITS, (record,)))
+    task = ExampleTask(info("sc"), dict.fromkeys(SPLITS, (record,)), ("a", "b"))
     full = encode_task(task, tokenizer, protocol=protocol())
     ids = tokenizer.encode(record.text)
     assert full.splits["test"].sequences[0].tolist() == [tokenizer.bos_id, *ids, tokenizer.eos_id]

@@ -6,7 +6,12 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
-from biphasic.tasks.formats.folder import TaskDescription, read_description, write_task_folder
+from biphasic.tasks.formats.folder import (
+    TaskContent,
+    TaskDescription,
+    read_description,
+    write_task_folder,
+)
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 
@@ -19,7 +24,7 @@ def test_writes_what_load_task_reads(tmp_path):
     )
     folder = tmp_path / "t"
     splits = {split: (row for row in [ROW]) for split in SPLITS}
-    write_task_folder(folder, description, splits=splits, labels=["bad", "good"])
+    write_task_folder(folder, description, TaskContent(splits=splits, labels=["bad", "good"]))
     verify_folder(folder, remedy="")
     task = load_task(folder)
     assert task.splits["test"][0].text == "It is é\u2028"
@@ -29,29 +34,27 @@ def test_writes_what_load_task_reads(tmp_path):
 
 def test_writes_retrieval(tmp_path):
     description = TaskDescription(name="t", kind="ir", trained_on="other")
-    write_task_folder(
-        tmp_path / "t",
-        description,
+    content = TaskContent(
         corpus=[{"_id": "d", "title": "", "text": "x"}],
         queries=[{"_id": "q", "text": "y"}],
         qrels={split: [("q", "d", 1)] for split in SPLITS[1:]},
     )
+    write_task_folder(tmp_path / "t", description, content)
     assert load_task(tmp_path / "t").qrels["test"] == {"q": {"d": 1}}
 
 
 def test_a_folder_that_lacks_a_file_never_looks_finished(tmp_path):
     description = TaskDescription(name="t", kind="sc")
+    content = TaskContent(splits={"train": [ROW], "validation": [ROW]}, labels=["a"])
     with pytest.raises(DataError, match=r"test\.jsonl: no such file; a task of kind 'sc' needs it"):
-        write_task_folder(
-            tmp_path / "t", description, splits={"train": [ROW], "validation": [ROW]}, labels=["a"]
-        )
+        write_task_folder(tmp_path / "t", description, content)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_not_set_is_not_written(tmp_path):
     description = TaskDescription(name="t", kind="sr", title="T", metric="pearson")
     splits = {split: [{"text": "x", "value": 1}] for split in SPLITS}
-    write_task_folder(tmp_path / "t", description, splits=splits)
+    write_task_folder(tmp_path / "t", description, TaskContent(splits=splits))
     written = json.loads((tmp_path / "t" / "task.json").read_text())
     assert written == {"name": "t", "kind": "sr", "title": "T", "metric": "pearson"}
 

@@ -13,7 +13,7 @@ from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.kinds.qa import encode_questions
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Answer, Question, QuestionTask, TaskInfo
+from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
 
 INFO = TaskInfo("t", "qa", "T", "f1", "0" * 64)
 # Words that both tokenizers begin and end tokens with; the WordPiece drops marks and joiners.
@@ -65,7 +65,7 @@ def encode(tokenizer, *questions, max_seqlen=64, overlap=4, train=None):
     protocol = FinetuneProtocol(
         max_seqlen=max_seqlen, max_question_tokens=4, window_overlap=overlap
     )
-    return encode_questions(QuestionTask(INFO, splits), tokenizer, protocol=protocol)
+    return encode_questions(ExampleTask(INFO, splits), tokenizer, protocol=protocol)
 
 
 def perfect_scores(encoded):

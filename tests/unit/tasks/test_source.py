@@ -10,7 +10,7 @@ import pytest
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import verify_folder
 from biphasic.tasks import source as source_module
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.formats.folder import TaskContent, TaskDescription, write_task_folder
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import split_source
@@ -72,11 +72,16 @@ def test_two_writers_at_once(store, custom):
     assert sum("examples: train" in told for told in store.said) == 1
 
 
+def write_rows(name, folder, label=0, **settings):
+    """Write a task folder of one row in each split."""
+    description = TaskDescription(name=name, kind="sc", **settings)
+    splits = {split: [{"text": "x", "label": label}] for split in SPLITS}
+    write_task_folder(folder, description, TaskContent(splits=splits, labels=["a", "b"]))
+
+
 def test_task_folders_keep_their_identity(store, custom):
-    description = TaskDescription(name="own", kind="sc", template="T: {text}")
-    rows = [{"text": "x", "label": 0}]
     folder = custom / "canonical"
-    write_task_folder(folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"])
+    write_rows("own", folder, template="T: {text}")
     direct = load_task(folder)
     assert store.task(folder) == store.task(f"sc:{folder}") == direct
     refused(Store(custom / "s"), f"tc:{folder}", "the task is of kind 'sc', not 'tc'")
@@ -98,13 +103,6 @@ def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
     assert described["protocol"] == {"retrieval_corpus": "judged"}
     (custom / "task.json").write_text(json.dumps({"name": "n"}))
     assert store.task(f"zs:{custom}").info.kind == "zs"
-
-
-def write_rows(name, folder, label=0):
-    """Write a task folder of one row in each split."""
-    description = TaskDescription(name=name, kind="sc")
-    rows = [{"text": "x", "label": label}]
-    write_task_folder(folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"])
 
 
 def test_published_datasets(store, monkeypatch):

@@ -11,7 +11,7 @@ from torch import nn
 
 from biphasic.tasks.kinds.tagging import encode_tagging
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, TaggedSentence, TaggingTask, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence, TaskInfo
 
 FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
 ODD_WORDS = [
@@ -49,7 +49,7 @@ def encode(tokenizer, *sentences, max_seqlen=512):
         for number, (words, tags) in enumerate(sentences)
     )
     info = TaskInfo("t", "tc", "T", "entity_f1", "0" * 64)
-    task = TaggingTask(info, LABELS, dict.fromkeys(SPLITS, records))
+    task = ExampleTask(info, dict.fromkeys(SPLITS, records), LABELS)
     return encode_tagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
 
 

@@ -9,15 +9,13 @@ from torch import nn
 
 from biphasic.errors import TrainingError
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.regression import standardisation
+from biphasic.tasks.kinds.text import standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
-    ClassificationTask,
+    ExampleTask,
     LabelledText,
-    MultiLabelTask,
     MultiLabelText,
-    RegressionTask,
     ScoredText,
     TaskInfo,
 )
@@ -49,9 +47,8 @@ class Fixed:
 
 def encode(tokenizer, *labels):
     texts = tuple(LabelledText(f"t{n}", "the cat", label) for n, label in enumerate(labels))
-    task = ClassificationTask(
-        info("sc", "accuracy"), ("bad", "fair", "good"), dict.fromkeys(SPLITS, texts)
-    )
+    splits = dict.fromkeys(SPLITS, texts)
+    task = ExampleTask(info("sc", "accuracy"), splits, ("bad", "fair", "good"))
     return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
@@ -83,11 +80,8 @@ def several(tokenizer):
         split: tuple(MultiLabelText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
         for split, rows in LABEL_SETS.items()
     }
-    return encode_task(
-        MultiLabelTask(info("ml", "micro_f1"), LABELS, splits),
-        tokenizer,
-        protocol=FinetuneProtocol(),
-    )
+    task = ExampleTask(info("ml", "micro_f1"), splits, LABELS)
+    return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
 def test_the_loss_is_the_mean_over_texts_and_labels(several):
@@ -114,7 +108,7 @@ def task():
     def texts(split):
         return tuple(ScoredText(f"{split}{v}", "the cat", v) for v in VALUES[split])
 
-    return RegressionTask(info("sr", "spearman"), {split: texts(split) for split in VALUES})
+    return ExampleTask(info("sr", "spearman"), {split: texts(split) for split in VALUES})
 
 
 @pytest.fixture

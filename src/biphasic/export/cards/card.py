@@ -59,7 +59,7 @@ class Export:
     def fills_masks(self) -> bool:
         """Return whether `pipeline("fill-mask")` works and the head was trained to fill masks."""
         has_class = type(self.config) in MODEL_FOR_MASKED_LM_MAPPING
-        return self.written.has_head and has_class and self._has_learnt_masks
+        return self.written.logits is not None and has_class and self._has_learnt_masks
 
     @property
     def _has_learnt_masks(self) -> bool:

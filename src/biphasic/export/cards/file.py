@@ -12,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import TASKS, flat, metric_name
-from biphasic.export.names import CARD, FILL_IN
+from biphasic.export.output import CARD, FILL_IN
 from biphasic.files import write_text
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")

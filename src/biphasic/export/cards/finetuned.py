@@ -9,6 +9,7 @@ from biphasic.analysis.text import metric_name, points, rate
 from biphasic.export.cards.file import eval_result, pipeline_of, write_card
 from biphasic.files import read_json
 from biphasic.tasks.finetuned import HeadRecord
+from biphasic.tasks.formats.templates import PAIR_TEMPLATE
 from biphasic.tasks.records import TEXT_KINDS
 
 _DOES = {
@@ -39,7 +40,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
     is_pooled = record.kind in TEXT_KINDS
     template = record.template
     if is_pooled and not template and len(record.fields) > 1:
-        template = "Sentence 1: {text_a}\nSentence 2: {text_b}"
+        template = PAIR_TEMPLATE
     has_pooling = record.form == "sentence-transformers"
     write_card(
         folder,

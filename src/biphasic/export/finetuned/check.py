@@ -29,14 +29,7 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
 from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
-from biphasic.tasks.records import (
-    ClassificationTask,
-    MultiLabelTask,
-    QuestionTask,
-    RegressionTask,
-    TaggingTask,
-    Task,
-)
+from biphasic.tasks.records import RetrievalTask, Task
 
 TOLERANCE = 1e-4
 """Largest difference of outputs, relative to the largest output."""
@@ -50,16 +43,16 @@ _CLASSES: dict[Form, Any] = {
 
 def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
     """Return a few texts of the test split as the model reads them; for QA, pairs."""
-    match task:
-        case ClassificationTask() | MultiLabelTask() | RegressionTask():
-            return [record.text for record in task.splits["test"][:_NUM_EXAMPLES]]
-        case TaggingTask():
-            return [" ".join(record.words) for record in task.splits["test"][:_NUM_EXAMPLES]]
-        case QuestionTask():
-            return [(each.question, each.context) for each in task.splits["test"][:_NUM_EXAMPLES]]
-        case _:
-            both = (task.queries.values(), task.corpus.values())
-            return [text for texts in both for text in islice(texts, _NUM_EXAMPLES)]
+    if isinstance(task, RetrievalTask):
+        both = (task.queries.values(), task.corpus.values())
+        return [text for texts in both for text in islice(texts, _NUM_EXAMPLES)]
+    examples = task.splits["test"][:_NUM_EXAMPLES]
+    match task.info.kind:
+        case "tc":
+            return [" ".join(example.words) for example in examples]
+        case "qa":
+            return [(example.question, example.context) for example in examples]
+    return [example.text for example in examples]
 
 
 def example_sequences(

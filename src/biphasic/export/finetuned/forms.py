@@ -26,8 +26,8 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.directions import open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from biphasic.model.loading.reading import body_class, read_config
-from biphasic.tasks.finetuned import Form, HeadWeights
-from biphasic.tasks.records import TEXT_KINDS, Kind
+from biphasic.tasks.finetuned import Form, HeadRecord, HeadWeights
+from biphasic.tasks.records import TEXT_KINDS
 from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
@@ -42,22 +42,6 @@ _PROBLEMS: Mapping[str, str] = {
     "ml": "multi_label_classification",
     "sr": "regression",
 }
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Meaning of a head's outputs.
-
-    Attributes:
-        labels: Names of the outputs; empty for `sr`, `qa` and retrieval.
-        mean: `sr`: value of an output of 0.
-        deviation: `sr`: value difference per unit of output.
-    """
-
-    kind: Kind
-    labels: tuple[str, ...] = ()
-    mean: float = 0.0
-    deviation: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,21 +78,21 @@ def forms_of(
     encoder: Path,
     body: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
-    outputs: Outputs,
+    record: HeadRecord,
     tokenizer: TextTokenizer,
 ) -> Iterator[WrittenForm]:
     """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
     The caller checks whether a form computes the same. The last form stores the head separately,
     beside an encoder that other libraries can load. `head` has `weight` [num_outputs, hidden_size]
-    and `bias` [num_outputs]; it is empty for retrieval.
+    and `bias` [num_outputs]; it is empty for retrieval. `record` gives the meaning of its outputs.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
     head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}
-    if outputs.kind in TEXT_KINDS and (form := _sequence_form(config, body, head, outputs)):
+    if record.kind in TEXT_KINDS and (form := _sequence_form(config, body, head, record)):
         yield form
-    if outputs.kind in _CLASSES and (form := _linear_form(config, body, head, outputs)):
+    if record.kind in _CLASSES and (form := _linear_form(config, body, head, record)):
         yield form
     names = {"file": HEAD_WEIGHTS, "weight": "weight", "bias": "bias"}
     yield WrittenForm(
@@ -145,32 +129,32 @@ def _sequence_form(
     config: PretrainedConfig,
     body: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
-    outputs: Outputs,
+    record: HeadRecord,
 ) -> WrittenForm | None:
     """Return EuroBERT's sequence classifier on mean-pooled states."""
     num_outputs, hidden_size = head["weight"].shape
     if not isinstance(config, EuroBertConfig) or 2 * num_outputs > hidden_size:
         return None
-    config = _labelled(config, outputs, num_outputs)
+    config = _labelled(config, record, num_outputs)
     config.classifier_pooling = "mean"
     dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
     dense_bias = torch.zeros(hidden_size)
     dense[: 2 * num_outputs] = torch.cat([head["weight"], -head["weight"]])
     dense_bias[: 2 * num_outputs] = torch.cat([head["bias"], -head["bias"]])
-    both[:, :num_outputs] = outputs.deviation * torch.eye(num_outputs)
-    both[:, num_outputs : 2 * num_outputs] = -outputs.deviation * torch.eye(num_outputs)
+    both[:, :num_outputs] = record.deviation * torch.eye(num_outputs)
+    both[:, num_outputs : 2 * num_outputs] = -record.deviation * torch.eye(num_outputs)
     added = {
         "dense.weight": dense,
         "dense.bias": dense_bias,
         "classifier.weight": both,
-        "classifier.bias": torch.full((num_outputs,), outputs.mean),
+        "classifier.bias": torch.full((num_outputs,), record.mean),
     }
     return WrittenForm(
         form="sequence-classification",
         architecture=EuroBertForSequenceClassification.__name__,
         config=config,
         tensors={**_prefixed(body, "model"), **added},
-        head=_place(WEIGHTS, "dense", num_outputs),
+        head=_head_in_weights("dense", num_outputs),
         separate={},
     )
 
@@ -179,15 +163,15 @@ def _linear_form(
     config: PretrainedConfig,
     body: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
-    outputs: Outputs,
+    record: HeadRecord,
 ) -> WrittenForm | None:
     """Return transformers' class for a kind of task if it is a body plus one linear layer."""
-    form, mapping = _CLASSES[outputs.kind]
+    form, mapping = _CLASSES[record.kind]
     kind = mapping.get(type(config), None)
     num_outputs = len(head["weight"])
     if not isinstance(kind, type):
         return None
-    config = _labelled(config, outputs, num_outputs)
+    config = _labelled(config, record, num_outputs)
     with torch.device("meta"):
         model: Any = kind(config)
     layer = _only_layer(model, num_outputs)
@@ -203,7 +187,7 @@ def _linear_form(
         architecture=kind.__name__,
         config=config,
         tensors=tensors,
-        head=_place(WEIGHTS, layer, num_outputs),
+        head=_head_in_weights(layer, num_outputs),
         separate={},
     )
 
@@ -222,15 +206,15 @@ def _only_layer(model: Any, num_outputs: int) -> str | None:
     return name if is_head and layer.bias is not None else None
 
 
-def _labelled(config: Any, outputs: Outputs, num_outputs: int) -> Any:
+def _labelled(config: Any, record: HeadRecord, num_outputs: int) -> Any:
     """Return a configuration with output names for transformers' pipelines."""
     config = deepcopy(config)
-    names: Sequence[str] = outputs.labels or [f"LABEL_{n}" for n in range(num_outputs)]
+    names: Sequence[str] = record.labels or [f"LABEL_{n}" for n in range(num_outputs)]
     config.num_labels = num_outputs
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
-    if outputs.kind in _PROBLEMS:
-        config.problem_type = _PROBLEMS[outputs.kind]
+    if record.kind in _PROBLEMS:
+        config.problem_type = _PROBLEMS[record.kind]
     return config
 
 
@@ -238,6 +222,6 @@ def _prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _place(file: str, layer: str, num_outputs: int) -> HeadWeights:
+def _head_in_weights(layer: str, num_outputs: int) -> HeadWeights:
     weight, bias = f"{layer}.weight", f"{layer}.bias"
-    return HeadWeights(file=file, weight=weight, bias=bias, num_outputs=num_outputs)
+    return HeadWeights(file=WEIGHTS, weight=weight, bias=bias, num_outputs=num_outputs)

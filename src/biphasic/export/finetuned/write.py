@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.evaluation.best import (
     LEARNING_RATES,
     PROTOCOL,
     SEEDS,
-    GridModel,
     finetune_grid,
     score_grid,
 )
 from biphasic.evaluation.evaluate import Evaluation
-from biphasic.evaluation.plan import plan_evaluation
+from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
 from biphasic.export.cards.finetuned import write_fitted_card
 from biphasic.export.finetuned.check import (
@@ -33,13 +32,15 @@ from biphasic.export.finetuned.check import (
     example_sequences,
     example_texts,
 )
-from biphasic.export.finetuned.forms import Outputs, WrittenForm, forms_of
+from biphasic.export.finetuned.forms import WrittenForm, forms_of
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded, write_json
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_bar, progress_console, say_on
+from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.jobs.keep import KeptModel
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
@@ -47,16 +48,9 @@ from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.read import load_task, text_fields
 from biphasic.tasks.formats.templates import DOCUMENT_TEMPLATES, QUERY_TEMPLATES
 from biphasic.tasks.kinds.qa import encode_questions
-from biphasic.tasks.kinds.regression import standardisation
+from biphasic.tasks.kinds.text import standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    ClassificationTask,
-    MultiLabelTask,
-    QuestionTask,
-    RegressionTask,
-    TaggingTask,
-    Task,
-)
+from biphasic.tasks.records import RetrievalTask, Task
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,13 @@ def finetune(
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
-    with _scratch(out) as scratch, computing_on(chosen):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        # Beside `out`, where there is space for weights.
+        tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name,
+        computing_on(chosen),
+    ):
+        scratch = Path(name).absolute()
         with progress_bar(console, "checking that transformers can run the model"):
             check_before(
                 plan.encoder.folder,
@@ -177,143 +177,116 @@ def finetune(
                 batching=planned.training.protocol.batching,
                 scratch=scratch,
             )
-        finetuned = finetune_grid(plan, scratch=scratch / "weights", **computing)
+        evaluation, kept = finetune_grid(plan, scratch=scratch / "weights", **computing)
         # Cards are public: a hub id is unchanged, a folder by name only.
         named = plan.name if expanded(model).exists() else str(model)
-        writer = _Writer(finetuned, named, tokenizer, loaded)
+        draft = _draft(plan, kept, loaded, tokenizer, model=named)
         sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
         with (
             progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,
         ):
-            record, difference = writer.write(partial, sequences, name=out.name)
+            forms = forms_of(plan.encoder.folder, kept.body, kept.head, draft, tokenizer)
+            record, difference = _write(partial, forms, draft, tokenizer, sequences)
+            write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
-    return FinetunedFolder(out, finetuned.evaluation, record, difference)
+    return FinetunedFolder(out, evaluation, record, difference)
 
 
 def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return {name: 100 * share for name, share in (metrics or {}).items()}
 
 
-@contextmanager
-def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out`, which has space for weights, and remove it."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.absolute().with_name(f".partial-{out.name}-{uuid.uuid4().hex[:8]}-weights")
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """Writes one fine-tuned model, in the first form that computes the same outputs."""
-
-    finetuned: GridModel
-    model: str
-    tokenizer: TextTokenizer
-    task: Task
-
-    def write(
-        self, folder: Path, sequences: Sequence[Any], *, name: str
-    ) -> tuple[HeadRecord, float]:
-        """Write all files into an empty folder.
-
-        Raises:
-            ModelError: No form computes the same in transformers alone.
-        """
-        settings, kept = self._settings(), self.finetuned.kept
-        outputs = Outputs(
-            kind=settings["kind"],
-            labels=settings.get("labels", ()),
-            mean=settings.get("mean", 0.0),
-            deviation=settings.get("deviation", 1.0),
-        )
-        encoder = self.finetuned.plan.encoder.folder
-        difference = float("inf")
-        for form in forms_of(encoder, kept.body, kept.head, outputs, self.tokenizer):
-            # An earlier form may have written files.
-            shutil.rmtree(folder)
-            folder.mkdir()
-            record = self._write_form(folder, form, settings)
-            difference = check_fitted(folder, sequences)
-            if difference <= TOLERANCE:
-                write_fitted_card(folder, record, name=name, difference=difference)
-                return record, difference
-        raise ModelError(
-            f"{self.model}: outputs by transformers alone differ from ours ({difference:.0e} "
-            "of the largest output), so the fine-tuned model was not written"
-        )
-
-    def _write_form(
-        self, folder: Path, form: WrittenForm, settings: Mapping[str, Any]
-    ) -> HeadRecord:
-        form.save(folder)
-        max_seqlen = settings["protocol"]["max_seqlen"]
-        write_tokenizer(self.tokenizer, folder, max_seqlen=max_seqlen)
-        if form.form == "sentence-transformers":
-            prompts = {
-                "query": _prompt(settings["query_template"]),
-                "document": _prompt(settings["document_template"]),
-            }
-            write_sentence_transformers(
-                folder,
-                hidden_size=form.config.hidden_size,
-                max_seqlen=max_seqlen,
-                prompts={name: prompt for name, prompt in prompts.items() if prompt},
-            )
-        record = HeadRecord.model_validate({**settings, "form": form.form, "head": form.head})
-        write_json(folder / HEAD_RECORD, record.model_dump(mode="json", exclude_none=True))
-        return record
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the content of `head.json` except form and head."""
-        planned, kept = self.finetuned.task, self.finetuned.kept
-        encoder = self.finetuned.plan.encoder
-        return {
+def _draft(
+    plan: PlannedEvaluation, kept: KeptModel, task: Task, tokenizer: TextTokenizer, *, model: str
+) -> HeadRecord:
+    """Return `head.json` of a model; form and head are set when it is written."""
+    [planned] = plan.tasks
+    return HeadRecord.model_validate(
+        {
             "format": HEAD_FORMAT,
+            "kind": planned.info.kind,
+            "form": "separate-head",
             "task": planned.info.name,
             "title": planned.info.title,
             "metric": planned.info.metric,
-            "model": self.model,
-            "model_identity": encoder.identity,
+            "model": model,
+            "model_identity": plan.encoder.identity,
             "learning_rate": kept.learning_rate,
             "seed": kept.seed,
             "steps": kept.steps,
             "validation": kept.metrics.get("validation"),
             "test": kept.metrics.get("test"),
             "protocol": planned.training.protocol.model_dump(mode="json"),
-            "kind": planned.info.kind,
-            **self._of_kind(planned.folder),
+            **_of_kind(planned, task, tokenizer),
         }
+    )
 
-    def _of_kind(self, folder: Path) -> dict[str, Any]:
-        description, task = read_description(folder), self.task
-        match task:
-            case ClassificationTask() | MultiLabelTask():
-                written = {"fields": text_fields(folder), "template": description.template}
-                return {"labels": task.labels, **written}
-            case RegressionTask():
-                mean, deviation = standardisation(task)
-                written = {"fields": text_fields(folder), "template": description.template}
-                return {"mean": mean, "deviation": deviation, **written}
-            case TaggingTask():
-                return {"labels": task.labels}
-            case QuestionTask():
-                protocol = self.finetuned.task.protocol
-                encoded = encode_questions(task, self.tokenizer, protocol=protocol)
-                return {
-                    "may_abstain": encoded.has_unanswerable,
-                    "max_answer_tokens": encoded.max_answer_tokens,
-                }
-            case _:
-                kind = task.info.kind
-                return {
-                    "query_template": description.query_template or QUERY_TEMPLATES[kind],
-                    "document_template": description.document_template or DOCUMENT_TEMPLATES[kind],
-                }
+
+def _of_kind(planned: PlannedTask, task: Task, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Return the fields of `head.json` that only some kinds have."""
+    description = read_description(planned.folder)
+    if isinstance(task, RetrievalTask):
+        kind = task.info.kind
+        return {
+            "query_template": description.query_template or QUERY_TEMPLATES[kind],
+            "document_template": description.document_template or DOCUMENT_TEMPLATES[kind],
+        }
+    if task.info.kind == "tc":
+        return {"labels": task.labels}
+    if task.info.kind == "qa":
+        encoded = encode_questions(task, tokenizer, protocol=planned.protocol)
+        return {
+            "may_abstain": encoded.has_unanswerable,
+            "max_answer_tokens": encoded.max_answer_tokens,
+        }
+    written = {"fields": text_fields(planned.folder), "template": description.template}
+    if task.info.kind == "sr":
+        mean, deviation = standardisation(task)
+        return {"mean": mean, "deviation": deviation, **written}
+    return {"labels": task.labels, **written}
+
+
+def _write(
+    folder: Path,
+    forms: Iterable[WrittenForm],
+    draft: HeadRecord,
+    tokenizer: TextTokenizer,
+    sequences: Sequence[TokenIds],
+) -> tuple[HeadRecord, float]:
+    """Write a model in the first form that computes the same outputs, and return the difference."""
+    difference = float("inf")
+    for form in forms:
+        # An earlier form may have written files.
+        shutil.rmtree(folder)
+        folder.mkdir()
+        record = draft.model_copy(update={"form": form.form, "head": form.head})
+        _write_form(folder, form, record, tokenizer)
+        difference = check_fitted(folder, sequences)
+        if difference <= TOLERANCE:
+            return record, difference
+    raise ModelError(
+        f"{draft.model}: outputs by transformers alone differ from ours ({difference:.0e} "
+        "of the largest output), so the fine-tuned model was not written"
+    )
+
+
+def _write_form(
+    folder: Path, form: WrittenForm, record: HeadRecord, tokenizer: TextTokenizer
+) -> None:
+    form.save(folder)
+    max_seqlen = record.protocol["max_seqlen"]
+    write_tokenizer(tokenizer, folder, max_seqlen=max_seqlen)
+    if record.form == "sentence-transformers":
+        templates = {"query": record.query_template, "document": record.document_template}
+        prompts = {name: _prompt(template or "") for name, template in templates.items()}
+        write_sentence_transformers(
+            folder,
+            hidden_size=form.config.hidden_size,
+            max_seqlen=max_seqlen,
+            prompts={name: prompt for name, prompt in prompts.items() if prompt},
+        )
+    write_json(folder / HEAD_RECORD, record.model_dump(mode="json", exclude_none=True))
 
 
 def _prompt(template: str) -> str:

@@ -37,15 +37,14 @@ class WrittenModel:
 
     Attributes:
         architecture: Name of the transformers class.
-        has_head: Whether that class has a language-model head.
-        logits: Logits of the head for the probe, fp32 [length, vocab_size]; None without a head.
+        logits: Logits of the language-model head for the probe, fp32 [length, vocab_size]; None
+            without a head.
         num_parameters: Number of parameters written; tied ones count once.
         was_decoder: Whether the source belongs to a decoder family.
     """
 
     config: PretrainedConfig
     architecture: str
-    has_head: bool
     logits: Tensor | None
     num_parameters: int
     was_decoder: bool
@@ -76,7 +75,6 @@ def write_model(
     return WrittenModel(
         config=model.config,
         architecture=type(model).__name__,
-        has_head=has_head,
         logits=logits,
         num_parameters=model.num_parameters(),
         was_decoder=was_decoder,

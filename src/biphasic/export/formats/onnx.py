@@ -18,18 +18,9 @@ from transformers import AutoModel, PreTrainedModel
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats.longrope import traceable_longrope
-from biphasic.export.output import new_folder, refuse_existing
-from biphasic.files import read_json, read_json_object
-from biphasic.model.checks.contract import check_contract
+from biphasic.export.output import new_folder
 from biphasic.model.compute.forward import first_position
-from biphasic.model.loading.directions import is_decoder, is_open
-from biphasic.model.loading.reading import (
-    body_class,
-    load_model,
-    read_config,
-    refuse_missing,
-    refuse_unfit,
-)
+from biphasic.model.loading.reading import load_model, read_config
 from biphasic.seeds import stream
 
 GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
@@ -38,71 +29,57 @@ TOLERANCE = 1e-4
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
-_STATES, _EMBEDDING = "last_hidden_state", "sentence_embedding"
+_OUTPUTS = ("last_hidden_state", "sentence_embedding")
 _INLINE_BYTES = 2_000_000_000  # protobuf's limit is 2 GiB; the graph itself needs some of it
-_WEIGHTS = {
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".onnx_data",
-    ".gguf",
-}
 _LONGEST_PROBE = 1100  # tokens: beyond the windows of all families known, and quick
 
 Probe = dict[str, np.ndarray]
 """A graph's inputs: int64 [num_rows, longest] each."""
 
 
-def write_onnx(
-    folder: Path, out: Path, *, pooling: bool = True, inline_bytes: int = _INLINE_BYTES
-) -> float:
+def write_onnx(folder: Path, out: Path) -> float:
     """Write the encoder of a folder as `onnx/model.onnx`, with its configuration and tokenizer.
 
     The graph takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length], and gives
-    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size]. onnxruntime runs it on
-    batches of several shapes; `out` is created only if the results match those of torch.
+    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size], and `sentence_embedding`,
+    fp32 [batch_size, hidden_size]: the mean of the states of all non-padding tokens. onnxruntime
+    runs it on batches of several shapes; `out` is created only if the results match those of torch.
 
     Args:
-        folder: A model that transformers loads as an encoder, with its tokenizer.
+        folder: An export for sentence-transformers, already checked.
         out: New folder, in the layout that optimum and sentence-transformers load.
-        pooling: Add an output `sentence_embedding`, fp32 [batch_size, hidden_size]: the mean of the
-            states of all non-padding tokens.
-        inline_bytes: Larger weights go into a separate file, `model.onnx_data`.
 
     Returns:
         The largest difference between onnxruntime and torch, in units of the tolerance's scale.
 
     Raises:
-        ConfigError: Packages are missing, or the folders are unusable.
-        ModelError: The model cannot be loaded or exported, is causal, or its graph gives other
-            results.
+        ConfigError: Packages are missing, or `out` exists.
+        ModelError: torch cannot export the model, or its graph gives other results.
     """
     require_packages()
-    refuse_existing(out)
-    _check_folder(folder, pooling=pooling)
     with _quietly(), new_folder(out) as partial:
-        encoder = _Encoder(_load(folder), pooling=pooling).eval()
-        _copy_beside(folder, partial)
-        _export(encoder, partial / GRAPH, inline_bytes=inline_bytes, folder=folder)
+        encoder = _Encoder(_load(folder)).eval()
+        # Configuration, tokenizer, card and pooling; the graph holds the weights.
+        shutil.copytree(
+            folder,
+            partial,
+            ignore=shutil.ignore_patterns("*.safetensors*"),
+            copy_function=shutil.copyfile,
+            dirs_exist_ok=True,
+        )
+        _export(encoder, partial / GRAPH, folder=folder)
         return _compare(encoder, partial / GRAPH, folder=folder)
 
 
 class _Encoder(nn.Module):
     """The body of a model, with the inputs and outputs of the graph."""
 
-    def __init__(self, body: PreTrainedModel, *, pooling: bool) -> None:
+    def __init__(self, body: PreTrainedModel) -> None:
         super().__init__()
         self.body = body
-        self.outputs = (_STATES, _EMBEDDING) if pooling else (_STATES,)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        if _EMBEDDING not in self.outputs:
-            return (states,)
         weights = attention_mask[..., None].to(states.dtype)
         mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
         return states, mean
@@ -121,52 +98,16 @@ def require_packages() -> None:
         )
 
 
-def _check_folder(folder: Path, *, pooling: bool) -> None:
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json; name a folder that transformers loads")
-    mode = _pooling_mode(folder)
-    if pooling and mode != "mean":
-        raise ConfigError(
-            f"{folder}: pools by {mode}, but `sentence_embedding` is a mean; omit that output "
-            "(pooling off)"
-        )
-
-
-def _pooling_mode(folder: Path) -> str:
-    """Return the pooling mode of a sentence-transformers folder; the mean by default."""
-    file = folder / "1_Pooling" / "config.json"
-    if not file.is_file():
-        return "mean"
-    settings = read_json_object(file)
-    prefix = "pooling_mode_"  # one switch per mode, before sentence-transformers 5.3
-    switches = [key for key, value in settings.items() if key.startswith(prefix) and value]
-    old = " and ".join(key.removeprefix(prefix).removesuffix("_tokens") for key in switches)
-    return str(settings.get("pooling_mode", old or "mean"))
-
-
 def _load(folder: Path) -> PreTrainedModel:
-    """Load the model as users do, and check that it is an encoder."""
+    """Load the model as users do; the export's check has loaded it like this before."""
     config = read_config(folder)
-    body_class(folder, config)
-    if is_decoder(config) and not is_open(config):
-        raise ModelError(
-            f"{folder}: a decoder ({config.model_type}; config.json does not set is_causal to "
-            "false); convert it to an encoder with `biphasic adapt`"
-        )
     if "dynamic" in _rope_types(getattr(config, "rope_parameters", None)):
         raise ModelError(
             f"{folder}: rope of type dynamic ({config.model_type}) depends on the length of the "
             "input, which torch cannot put into a graph"
         )
-    model, report = load_model(AutoModel, folder, config)
-    refuse_unfit(folder, report["mismatched_keys"])
-    # The graph has no pooler; many encoders lack one.
-    refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])
+    model, _ = load_model(AutoModel, folder, config)
     model.config.use_cache = False  # otherwise decoders also output keys and values
-    try:
-        check_contract(model, causal=False)
-    except ModelError as error:
-        raise ModelError(f"{folder}: {error}") from None
     return model
 
 
@@ -178,20 +119,7 @@ def _rope_types(parameters: Any) -> set[str]:
     return types.union(*map(_rope_types, parameters.values()))
 
 
-def _copy_beside(folder: Path, partial: Path) -> None:
-    """Copy everything except weights: configuration, tokenizer, card and pooling modules."""
-    for file in folder.iterdir():
-        is_weights = _WEIGHTS.intersection(file.suffixes) or file.name == "manifest.json"
-        if file.is_file() and not is_weights and not file.name.startswith("."):
-            shutil.copyfile(file, partial / file.name)
-    listed = folder / "modules.json"
-    for module in read_json(listed) if listed.is_file() else ():
-        # The encoder is in the folder itself.
-        if (name := Path(module["path"]).name) and (folder / name).is_dir():
-            shutil.copytree(folder / name, partial / name)
-
-
-def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -> None:
+def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
     import onnx_ir  # noqa: PLC0415 - optional package
     from torch.onnx.errors import OnnxExporterError  # noqa: PLC0415
 
@@ -204,7 +132,7 @@ def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -
                 tuple(torch.from_numpy(sample[name]) for name in _INPUTS),
                 dynamo=True,
                 input_names=_INPUTS,
-                output_names=encoder.outputs,
+                output_names=_OUTPUTS,
                 dynamic_shapes=dict.fromkeys(_INPUTS, axes),
                 verbose=False,
             )
@@ -215,7 +143,7 @@ def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -
         ) from None
     file.parent.mkdir()
     num_bytes = sum(weights.nbytes for weights in encoder.state_dict().values())
-    data = f"{file.name}_data" if num_bytes > inline_bytes else None
+    data = f"{file.name}_data" if num_bytes > _INLINE_BYTES else None
     onnx_ir.save(program.model, file, external_data=data)
 
 
@@ -237,8 +165,8 @@ def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
     for probe in _probes(encoder.body):
         with torch.no_grad():
             expected = encoder(**{name: torch.from_numpy(probe[name]) for name in _INPUTS})
-        computed = map(np.asarray, session.run(list(encoder.outputs), probe))
-        for name, ours, theirs in zip(encoder.outputs, expected, computed, strict=True):
+        computed = map(np.asarray, session.run(list(_OUTPUTS), probe))
+        for name, ours, theirs in zip(_OUTPUTS, expected, computed, strict=True):
             difference = _difference(ours.numpy(), theirs, probe["attention_mask"])
             if not difference <= TOLERANCE:
                 raise ModelError(

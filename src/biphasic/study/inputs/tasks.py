@@ -24,8 +24,7 @@ from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
-from biphasic.tasks.formats.overlap import count_overlaps
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.formats.read import count_overlaps, load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, Task, TaskInfo, epoch_length

@@ -9,11 +9,15 @@ from typing import Any
 from biphasic.data.text.pydocs import Document, Split
 from biphasic.errors import DataError
 from biphasic.tasks.builtin.examples import SPLITS, Example, LeakFilter, parse_documents
-from biphasic.tasks.builtin.ir import summary_examples
-from biphasic.tasks.builtin.qa import parameter_questions
-from biphasic.tasks.builtin.sc import library_examples, library_labels
-from biphasic.tasks.builtin.tc import TAGS, parameter_examples
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.builtin.kinds import (
+    TAGS,
+    library_examples,
+    library_labels,
+    parameter_examples,
+    parameter_questions,
+    summary_examples,
+)
+from biphasic.tasks.formats.folder import TaskContent, TaskDescription, write_task_folder
 from biphasic.tasks.records import Kind
 
 TASKS_VERSION = 1
@@ -60,11 +64,12 @@ def _write(
     for split in SPLITS:
         if not chosen[split]:
             raise DataError(f"{name}: the documentation yields no {split} example")
-    files: dict[str, Any] = _retrieval_files(chosen) if kind == "ir" else {"splits": _rows(chosen)}
-    if labels:
-        files["labels"] = labels
+    if kind == "ir":
+        content = _retrieval_content(chosen)
+    else:
+        content = TaskContent(splits=_rows(chosen), labels=labels)
     description = TaskDescription(name=name, kind=kind, title=title, metric=metric)
-    write_task_folder(out / name, description, **files)
+    write_task_folder(out / name, description, content)
 
 
 def _rows(chosen: Selected) -> dict[str, list[dict[str, Any]]]:
@@ -74,14 +79,14 @@ def _rows(chosen: Selected) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _retrieval_files(chosen: Selected) -> dict[str, Any]:
+def _retrieval_content(chosen: Selected) -> TaskContent:
     """Return corpus, queries and judgements; all splits share one corpus."""
     every = sorted((e for part in chosen.values() for e in part), key=lambda e: e.id)
-    return {
-        "corpus": [{"_id": e.id, "title": "", "text": e.record["text"]} for e in every],
-        "queries": [{"_id": f"q:{e.id}", "text": e.record["query"]} for e in every],
-        "qrels": {
+    return TaskContent(
+        corpus=[{"_id": e.id, "title": "", "text": e.record["text"]} for e in every],
+        queries=[{"_id": f"q:{e.id}", "text": e.record["query"]} for e in every],
+        qrels={
             split: [(f"q:{example.id}", example.id, 1) for example in examples]
             for split, examples in chosen.items()
         },
-    }
+    )

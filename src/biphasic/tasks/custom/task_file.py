@@ -8,12 +8,56 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
 from biphasic.config import Config, load_config, parse_config
-from biphasic.tasks.custom.columns import Columns
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, check_kind_settings
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import LABEL_KINDS, Kind
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+COLUMNS_BY_KIND: dict[str, set[str]] = {
+    "sc": {"id", "text", "label"},
+    "ml": {"id", "text", "labels"},
+    "sr": {"id", "text", "value"},
+    "tc": {"id", "tokens", "tags"},
+    "qa": {"id", "question", "context", "answers"},
+}
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+class Columns(Config):
+    """Column names, where they differ from the usual ones."""
+
+    id: Column | None = Field(default=None, description="By default `id`, else the line number.")
+    text: Column | tuple[Column, Column] | None = Field(
+        default=None, description="sc, ml, sr: one name, or two for pairs."
+    )
+    label: Column | None = Field(default=None, description="sc.")
+    labels: Column | None = Field(default=None, description="ml: all labels of a text.")
+    value: Column | None = Field(default=None, description="sr: the number to predict.")
+    tokens: Column | PositiveInt | None = Field(
+        default=None, description="tc: in CoNLL files the number of the column, from 1."
+    )
+    tags: Column | PositiveInt | None = Field(default=None, description="tc: likewise.")
+    question: Column | None = Field(default=None, description="qa.")
+    context: Column | None = Field(default=None, description="qa.")
+    answers: Column | None = Field(default=None, description="qa.")
+
+    @model_validator(mode="after")
+    def _different(self) -> Columns:
+        if isinstance(self.text, tuple) and self.text[0] == self.text[1]:
+            raise ValueError("text: a pair needs two different columns")
+        return self
+
+    def check_kind(self, kind: Kind) -> None:
+        """Check that only columns of this kind of task are set.
+
+        Raises:
+            ValueError: Another kind's column is set.
+        """
+        for name in self.model_fields_set - COLUMNS_BY_KIND.get(kind, set()):
+            raise ValueError(f"columns.{name}: a task of kind {kind} has no such column")
 
 
 class TaskFile(Config):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -156,39 +157,40 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
     return names
 
 
-def write_task_folder(
-    folder: Path,
-    description: TaskDescription,
-    *,
-    splits: Mapping[str, Iterable[Mapping[str, Any]]] | None = None,
-    labels: Sequence[str] | None = None,
-    corpus: Iterable[Mapping[str, Any]] = (),
-    queries: Iterable[Mapping[str, Any]] = (),
-    qrels: Mapping[str, Iterable[tuple[str, str, int]]] | None = None,
-) -> None:
-    """Write a complete task folder.
+@dataclass(frozen=True)
+class TaskContent:
+    """Content of a task folder besides its description; its rows are read once.
 
-    Args:
-        folder: Target; must not exist, or already be complete.
-        description: Description of the task.
+    Attributes:
         splits: sc, ml, sr, tc, qa: rows by split.
         labels: sc, ml, tc: names of the labels.
         corpus: ir, zs: documents, `{"_id", "title", "text"}`.
         queries: ir, zs: queries, `{"_id", "text"}`.
         qrels: ir, zs: query, document and score, by split.
+    """
+
+    splits: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    corpus: Iterable[Mapping[str, Any]] = ()
+    queries: Iterable[Mapping[str, Any]] = ()
+    qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
+
+
+def write_task_folder(folder: Path, description: TaskDescription, content: TaskContent) -> None:
+    """Write a complete task folder; `folder` must not exist, or already be complete.
 
     Raises:
         DataError: A file that the kind needs is missing.
     """
     with complete_folder(folder) as partial:
-        if labels is not None:
-            write_json(partial / "labels.json", list(labels))
-        for split, rows in (splits or {}).items():
+        if content.labels:
+            write_json(partial / "labels.json", list(content.labels))
+        for split, rows in content.splits.items():
             _write_lines(partial / f"{split}.jsonl", rows)
         if description.kind in RETRIEVAL_KINDS:
-            _write_lines(partial / "corpus.jsonl", corpus)
-            _write_lines(partial / "queries.jsonl", queries)
-        for split, judgements in (qrels or {}).items():
+            _write_lines(partial / "corpus.jsonl", content.corpus)
+            _write_lines(partial / "queries.jsonl", content.queries)
+        for split, judgements in content.qrels.items():
             _write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
         write_json(partial / DESCRIPTION, description.model_dump(exclude_defaults=True))
         task_files(partial, description)

@@ -6,7 +6,10 @@ record is an error.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ from biphasic.tasks.formats.folder import (
     task_files,
 )
 from biphasic.tasks.formats.labels import check_tag_set, read_labels
-from biphasic.tasks.formats.overlap import count_overlaps
 from biphasic.tasks.formats.rows import read_jsonl
 from biphasic.tasks.formats.templates import (
     DOCUMENT_TEMPLATES,
@@ -33,13 +35,11 @@ from biphasic.tasks.formats.templates import (
 from biphasic.tasks.records import (
     LABEL_KINDS,
     SPLITS,
-    ClassificationTask,
+    ExampleTask,
     Kind,
-    MultiLabelTask,
-    QuestionTask,
-    RegressionTask,
+    Question,
     RetrievalTask,
-    TaggingTask,
+    TaggedSentence,
     Task,
     TaskInfo,
 )
@@ -113,17 +113,9 @@ def _read(folder: Path, description: TaskDescription, info: TaskInfo, files: lis
         split: unique_records(read_jsonl(path), parse, where=str(path))
         for split, path in paths.items()
     }
-    match kind:
-        case "sc":
-            return ClassificationTask(info, labels, splits)
-        case "ml":
-            return MultiLabelTask(info, labels, splits)
-        case "tc":
-            return TaggingTask(info, labels, splits)
-        case "qa":
-            return QuestionTask(info, splits)
-    check_values((record.value for record in splits["train"]), where=str(paths["train"]))
-    return RegressionTask(info, splits)
+    if kind == "sr":
+        check_values((record.value for record in splits["train"]), where=str(paths["train"]))
+    return ExampleTask(info, splits, labels)
 
 
 def _read_retrieval(
@@ -146,3 +138,45 @@ def _read_retrieval(
         if f"qrels/{split}.tsv" in files
     }
     return RetrievalTask(info, corpus, queries, qrels)
+
+
+def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
+    """Count the examples of each later split that also occur in an earlier one.
+
+    Two examples are the same if their texts match, in lower case and with white space collapsed:
+    both texts of a pair, question and context, the words of a sentence, or the query. Queries
+    include the prompts of their task, so tasks with different prompts share none. A trainer's
+    training split replaces the task's own.
+
+    Returns:
+        Counts by `"train/test"` and the like, without zeros.
+    """
+    keys = {split: list(_keys(task, split)) for split in SPLITS}
+    if trainer is not None:
+        keys["train"] = list(_keys(trainer, "train"))
+    counts = {}
+    for earlier, later in combinations(SPLITS, 2):
+        known = set(keys[earlier])
+        if count := sum(key in known for key in keys[later]):
+            counts[f"{earlier}/{later}"] = count
+    return counts
+
+
+def _keys(task: Task, split: str) -> Iterator[bytes]:
+    for text in _texts(task, split):
+        normal = " ".join(text.lower().split())
+        yield hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest()
+
+
+def _texts(task: Task, split: str) -> Iterator[str]:
+    if isinstance(task, RetrievalTask):
+        for query in task.qrels.get(split, ()):
+            yield task.queries[query]
+        return
+    for record in task.splits[split]:
+        if isinstance(record, TaggedSentence):
+            yield " ".join(record.words)
+        elif isinstance(record, Question):
+            yield f"{record.question}\n{record.context}"
+        else:
+            yield record.text

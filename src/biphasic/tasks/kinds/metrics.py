@@ -1,9 +1,12 @@
-"""Metrics of predictions, as the field's reference scorers compute them."""
+"""Scores of predictions, as the field's reference scorers compute them."""
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,36 @@ NO_PREDICTION = -1
 # scikit-learn and seqeval accept a number here; their annotations only allow "warn".
 _ZERO: Any = 0
 _LEFT_OUT: Any = np.nan
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+Column = (
+    NDArray[np.float64]
+    | NDArray[np.int64]
+    | NDArray[np.bool_]
+    | Sequence[str]
+    | Sequence[Sequence[str]]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScores:
+    """Scores of a model on one split.
+
+    Attributes:
+        metrics: Metrics over the whole split, by name.
+        ids: The examples, in split order.
+        scores: One score per example, defined by the kind; higher is better.
+        columns: Further values of each example, by name, sufficient to recompute a metric over any
+            subset of examples.
+        by_type: Token classification: precision, recall, F1 and support of each entity type.
+    """
+
+    metrics: dict[str, float]
+    ids: tuple[str, ...]
+    scores: NDArray[np.float64]
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
@@ -212,3 +245,55 @@ def retrieval_scores(
             "recall_at_100": values["recall_100"],
         }
     return scores
+
+
+def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Return SQuAD's exact match and token F1 against the best of several answers.
+
+    Texts are compared in lower case, without ASCII punctuation or the articles a, an and the, and
+    with white space collapsed. Answers that are empty after normalization are ignored. A question
+    with no other answer is unanswerable: only a prediction that is also empty after normalization
+    is correct.
+
+    Reference: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and Rajpurkar et al. 2018,
+    arXiv:1806.03822, section 4, for questions without an answer.
+    """
+    predicted = _normalized(prediction)
+    accepted = [text for text in map(_normalized, answers) if text] or [""]
+    exact = max(float(predicted == text) for text in accepted)
+    return exact, max(_token_f1(predicted.split(), text.split()) for text in accepted)
+
+
+def question_metrics(
+    scores: NDArray[np.float64], is_answerable: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Average the scores of `answer_scores` over questions.
+
+    If some questions have no answer, also report the averages over each part, named after the
+    official version 2.0 script: `has_answer_exact_match` (`HasAns_exact`), `has_answer_f1`
+    (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which equals `NoAns_f1`). A part without
+    questions is omitted. `scores` are exact match and F1, [num_questions, 2].
+    """
+    exact, f1 = scores.mean(axis=0).tolist()
+    metrics = {"f1": f1, "exact_match": exact}
+    if is_answerable.all():
+        return metrics
+    metrics["no_answer_accuracy"] = float(scores[~is_answerable, 0].mean())
+    if is_answerable.any():
+        exact, f1 = scores[is_answerable].mean(axis=0).tolist()
+        metrics |= {"has_answer_f1": f1, "has_answer_exact_match": exact}
+    return metrics
+
+
+def _normalized(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _token_f1(predicted: list[str], expected: list[str]) -> float:
+    if not predicted or not expected:
+        return float(predicted == expected)
+    shared = (Counter(predicted) & Counter(expected)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(expected)
+    return 2 * precision * recall / (precision + recall)

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.encoding import Encoder
-from biphasic.tasks.kinds.squad import answer_scores, question_metrics
+from biphasic.tasks.kinds.metrics import SplitScores, answer_scores, question_metrics
 from biphasic.tasks.kinds.windows import NO_ANSWER, Window, check_room, question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, Question, QuestionTask, TaskInfo
-from biphasic.tasks.scores import SplitScores
+from biphasic.tasks.records import SPLITS, ExampleTask, Question, TaskInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
 
 
 def encode_questions(
-    task: QuestionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedQuestions:
     """Tokenise a question-answering task once, for every run on it.
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
-from biphasic.tasks.kinds.metrics import retrieval_scores, top_documents
+from biphasic.tasks.kinds.metrics import SplitScores, retrieval_scores, top_documents
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, RetrievalTask, TaskInfo
-from biphasic.tasks.scores import SplitScores
 
 # Limits one block of similarities to 64 MiB; a full split against millions would not fit.
 _SIMILARITIES = 2**24

@@ -14,10 +14,14 @@ from torch import Tensor, nn
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.encoding import Encoder, frame
-from biphasic.tasks.kinds.metrics import NO_PREDICTION, entity_scores, sentence_token_f1
+from biphasic.tasks.kinds.metrics import (
+    NO_PREDICTION,
+    SplitScores,
+    entity_scores,
+    sentence_token_f1,
+)
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, TaggingTask, TaskInfo
-from biphasic.tasks.scores import SplitScores
+from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 
 _LOST = -1
 
@@ -133,7 +137,7 @@ def best_tags(logits: NDArray[np.floating], positions: NDArray[np.int64]) -> NDA
 
 
 def encode_tagging(
-    task: TaggingTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedTagging:
     """Tokenise a tagging task once, for every run on it."""
     splits, num_truncated = {}, {}

@@ -14,11 +14,9 @@ from biphasic.config import nearest
 from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, write_task_folder
-from biphasic.tasks.published.ir import RetrievalSource, read_retrieval
-from biphasic.tasks.published.qa import QuestionSource, read_questions
-from biphasic.tasks.published.sc import ClassificationSource, read_classification
-from biphasic.tasks.published.tables import Content, DatasetTable, Opener
-from biphasic.tasks.published.tc import TaggingSource, read_tagging
+from biphasic.tasks.published.examples import ClassificationSource, QuestionSource, TaggingSource
+from biphasic.tasks.published.ir import RetrievalSource
+from biphasic.tasks.published.tables import DatasetTable, Opener
 from biphasic.tasks.records import Kind
 
 Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource
@@ -217,8 +215,10 @@ def write_published(
     """
     task = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(name, revision))
-    files = {**vars(_read(task, opener, paper=paper))}
-    fields = dict(files.pop("description"))
+    if isinstance(task.source, RetrievalSource):
+        fields, content = task.source.read(opener, paper=paper)
+    else:
+        fields, content = task.source.read(opener)
     origin = {
         "published": name,
         "paper": paper and task.kind in RETRIEVAL_KINDS,
@@ -234,7 +234,7 @@ def write_published(
         origin=origin,
         **fields,
     )
-    write_task_folder(folder, description, **files)
+    write_task_folder(folder, description, content)
 
 
 def published_origin(
@@ -288,18 +288,6 @@ def _find(name: str, kind: Literal["zs"] | None) -> PublishedTask:
         trained_on=None,
         source=replace(task.source, pairs=None, has_prompts=False),
     )
-
-
-def _read(task: PublishedTask, opener: Opener, *, paper: bool) -> Content:
-    match task.source:
-        case ClassificationSource() as source:
-            return read_classification(source, opener)
-        case TaggingSource() as source:
-            return read_tagging(source, opener)
-        case QuestionSource() as source:
-            return read_questions(source, opener)
-        case RetrievalSource() as source:
-            return read_retrieval(source, opener, paper=paper)
 
 
 def _revisions(name: str, revision: str | None) -> dict[str, str]:

@@ -13,10 +13,11 @@ from pathlib import Path
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.seeds import permutation, stream
+from biphasic.tasks.formats.folder import TaskContent
 from biphasic.tasks.published.tables import (
     SPLIT_SEED,
-    Content,
     DatasetTable,
+    Fields,
     Opener,
     Row,
     dataset_of,
@@ -66,34 +67,31 @@ class RetrievalSource:
         given = (self.pairs, self.corpus, self.queries, *self.judged.values())
         return tuple(table for table in given if table is not None)
 
+    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
+        """Read a task: training pairs, judged queries, and judged documents.
 
-def read_retrieval(source: RetrievalSource, opener: Opener, *, paper: bool) -> Content:
-    """Read a task: training pairs, judged queries, and judged documents.
+        With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
 
-    With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
-
-    Raises:
-        DataError: A column, a judged query or a judged document is missing.
-    """
-    judged, texts, origin = _judgements(source, opener, paper=paper)
-    pairs = Pairs(None)
-    if source.pairs is not None:
-        pairs, origin["pairs"] = choose_pairs(opener.open(source.pairs), paper=paper)
-    prompts = {"query_template": _QUERY_TEMPLATE, "document_template": source.document_template}
-    queries = ({"_id": query, "text": text} for query, text in texts.items())
-    return Content(
-        description={
-            **(prompts if source.has_prompts else {}),
-            "protocol": {"retrieval_corpus": "judged"},
-            "origin": origin,
-        },
-        corpus=itertools.chain(pairs.documents(), _documents(source, opener, judged)),
-        queries=itertools.chain(pairs.queries(), queries),
-        qrels={
-            **({"train": pairs.qrels()} if pairs.opened else {}),
-            **{split: _lines(by_query) for split, by_query in judged.items()},
-        },
-    )
+        Raises:
+            DataError: A column, a judged query or a judged document is missing.
+        """
+        judged, texts, origin = _judgements(self, opener, paper=paper)
+        pairs = Pairs(None)
+        if self.pairs is not None:
+            pairs, origin["pairs"] = choose_pairs(opener.open(self.pairs), paper=paper)
+        fields: Fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
+        if self.has_prompts:
+            fields["query_template"] = _QUERY_TEMPLATE
+            fields["document_template"] = self.document_template
+        queries = ({"_id": query, "text": text} for query, text in texts.items())
+        return fields, TaskContent(
+            corpus=itertools.chain(pairs.documents(), _documents(self, opener, judged)),
+            queries=itertools.chain(pairs.queries(), queries),
+            qrels={
+                **({"train": pairs.qrels()} if pairs.opened else {}),
+                **{split: _lines(by_query) for split, by_query in judged.items()},
+            },
+        )
 
 
 def _judgements(

@@ -21,6 +21,8 @@ TRAIN_SHARE = 0.95
 SPLIT_SEED = 42
 
 Row = dict[str, Any]
+Fields = dict[str, Any]
+"""Fields of a task's description that depend on its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +36,6 @@ class DatasetTable:
     def __str__(self) -> str:
         """Return its name for error messages."""
         return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
-
-
-@dataclass(frozen=True)
-class Content:
-    """Content of a published dataset, as arguments of `write_task_folder`.
-
-    Attributes:
-        description: Fields of the task description that depend on the data.
-        splits: Rows by split; empty for retrieval.
-        labels: Names of the classes or tags, for kinds that have them.
-        qrels: Judgements by split: query, document, and 1 for relevant or 0 for not relevant.
-    """
-
-    description: Mapping[str, Any] = field(default_factory=dict)
-    splits: Mapping[str, Iterable[Row]] = field(default_factory=dict)
-    labels: Sequence[str] | None = None
-    corpus: Iterable[Row] = ()
-    queries: Iterable[Row] = ()
-    qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,20 @@ from biphasic.errors import DataError
 from biphasic.files import verify_folder
 from biphasic.tasks.builtin import write as builtin
 from biphasic.tasks.builtin.examples import Example, LeakFilter, parse_documents
-from biphasic.tasks.builtin.ir import blank_own_name, summary_examples
-from biphasic.tasks.builtin.qa import MAX_CONTEXT_CHARACTERS, parameter_questions
-from biphasic.tasks.builtin.sc import blank_names, library_examples, library_labels
+from biphasic.tasks.builtin.kinds import (
+    MAX_CONTEXT_CHARACTERS,
+    MAX_TOKENS,
+    MIN_TOKENS,
+    blank_names,
+    blank_own_name,
+    library_examples,
+    library_labels,
+    parameter_examples,
+    parameter_questions,
+    summary_examples,
+    tag_parameter,
+)
 from biphasic.tasks.builtin.sections import Parameter, parse_sections, plain, sentences
-from biphasic.tasks.builtin.tc import MAX_TOKENS, MIN_TOKENS, parameter_examples, tag_parameter
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 

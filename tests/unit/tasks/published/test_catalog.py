@@ -14,8 +14,8 @@ from biphasic.errors import DataError
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.published import ir
 from biphasic.tasks.published.catalog import PUBLISHED, write_published
+from biphasic.tasks.published.examples import begin_entities
 from biphasic.tasks.published.ir import halve_queries
-from biphasic.tasks.published.tc import begin_entities
 
 COUNTS = {
     **dict.fromkeys(("mnli", "qqp", "sst2", "squad", "squad_v2", "record"), (38, 2, 6)),

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biphasic.errors import DataError
+from biphasic.tasks.custom.readers import read_conll, read_csv, read_squad, read_tsv
+from biphasic.tasks.formats.examples import question
+from biphasic.tasks.formats.rows import Row
+from biphasic.tasks.records import Answer, Question
+
+NEWS = """\
+-DOCSTART- -X- O O
+
+EU NNP I-NP B-ORG
+rejects VBZ I-VP O
+
+-DOCSTART- -X- O O
+
+# # I-NP O
+1 CD I-NP O
+
+
+# NN I-NP B-PER
+"""
+UNIVERSAL = """\
+# newdoc id = x
+# sent_id = x-0001
+# text = O Miramar is
+1\tO\tO\t-\tann
+2\tMiramar\tB-LOC\t-\tann
+
+# sent_id = x-0002
+# text = #1
+1\t#\tO\t-\tann
+2\t1\tO\t-\tann
+"""
+CONTEXT = "Ein 😀 von Anna."
+ANSWERED = {"id": "q1", "question": "Who?", "answers": [{"text": "Anna", "answer_start": 10}]}
+IMPOSSIBLE = {
+    "id": "q2",
+    "question": "When?",
+    "answers": [],
+    "plausible_answers": [{"text": "Ein", "answer_start": 0}],
+    "is_impossible": True,
+}
+
+
+def write(tmp_path, name: str, content: str):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    return path
+
+
+def refused(read, path, line, message):
+    with pytest.raises(DataError, match=re.escape(f"{path}:{line}: ") + message):
+        list(read(path))
+
+
+def test_csv_has_quotes_and_rows_of_several_lines(tmp_path):
+    content = '\ufefftext,label\r\n"a, ""b""\nc",x\r\n it\'s "so",y\r\n'
+    rows = read_csv(write(tmp_path, "a.csv", content))
+    assert [(row.number, row.value) for row in rows] == [
+        (2, {"text": 'a, "b"\nc', "label": "x"}),
+        (4, {"text": ' it\'s "so"', "label": "y"}),
+    ]
+
+
+def test_csv_fields_may_be_long(tmp_path):
+    limit = csv.field_size_limit()
+    [row] = read_csv(write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},y\n"))
+    assert len(row.value["text"]) == 200_000
+    assert csv.field_size_limit() == limit
+
+
+def test_tsv_has_no_quotes(tmp_path):
+    rows = read_tsv(write(tmp_path, "a.tsv", 'text\tlabel\r\n"a b\tx\r\n\tc\u2028d\n'))
+    assert [row.value for row in rows] == [
+        {"text": '"a b', "label": "x"},
+        {"text": "", "label": "c\u2028d"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("", 1, "no header"),
+        ("\na,b\n", 1, "no header"),
+        ("a,a\n", 1, "the column 'a' is named twice"),
+        ("a,b\n1,2\n1\n", 3, "1 fields, but the header names 2: a, b"),
+        ("a,b\n1,2,3\n", 2, "3 fields, but the header names 2: a, b"),
+        ("a,b\n1,2\n\n", 3, "an empty line"),
+        ('a,b\n"1\n2",3\n1,"2\n', 4, "not valid CSV"),
+        ('a,b\n"1"2,3\n', 2, "not valid CSV"),
+        ("a,b\n1\0,2\n", 2, "a NUL byte"),
+    ],
+)
+def test_csv_that_cannot_be_used(tmp_path, content, line, message):
+    refused(read_csv, write(tmp_path, "a.csv", content), line, message)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("a\tb\n1\t2\n1 2\n", 3, "1 fields, but the header names 2: a, b"),
+        ("a\tb\n1\t2\t\n", 2, "3 fields, but the header names 2: a, b"),
+        ("a\tb\n1\t2\n\n", 3, "an empty line"),
+    ],
+)
+def test_tsv_that_cannot_be_used(tmp_path, content, line, message):
+    refused(read_tsv, write(tmp_path, "a.tsv", content), line, message)
+
+
+def test_a_column_named_twice_is_found_among_very_many(tmp_path):
+    names = [f"c{number}" for number in range(60_000)]
+    wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
+    assert [len(row.value) for row in read_csv(wide)] == [60_000]
+    repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
+    refused(read_csv, repeated, 1, "the column 'c7' is named twice")
+
+
+def read_sentences(tmp_path, content: str, **columns: int) -> list[Row]:
+    path = tmp_path / "a.conll"
+    path.write_bytes(content.encode())
+    return read_conll(path, token_column=columns.get("token"), tag_column=columns.get("tag"))
+
+
+def sentences(rows: list[Row]) -> list[list[tuple[str, str]]]:
+    return [list(zip(row.value["tokens"], row.value["tags"], strict=True)) for row in rows]
+
+
+def test_columns_by_spaces_with_documents_and_hashes(tmp_path):
+    rows = read_sentences(tmp_path, NEWS)
+    assert sentences(rows) == [
+        [("EU", "B-ORG"), ("rejects", "O")],
+        [("#", "O"), ("1", "O")],
+        [("#", "B-PER")],
+    ]
+    assert [row.value["id"] for row in rows] == ["3", "8", "12"]
+
+
+def test_counted_tokens_as_in_universal_ner(tmp_path):
+    rows = read_sentences(tmp_path, UNIVERSAL)
+    assert sentences(rows) == [[("O", "O"), ("Miramar", "B-LOC")], [("#", "O"), ("1", "O")]]
+    assert [row.value["id"] for row in rows] == ["x-0001", "x-0002"]
+
+
+def test_comments_may_look_like_columns(tmp_path):
+    content = "# sent_id = x1\n# text = O Canada\nO NN x O\n\n# sent_id = x2\n1 CD x O\n"
+    rows = read_sentences(tmp_path, content)
+    assert sentences(rows) == [[("O", "O")], [("1", "O")]]
+    assert [row.value["id"] for row in rows] == ["x1", "x2"]
+
+
+def test_tabs_leave_spaces_and_hashtags_to_tokens(tmp_path):
+    rows = read_sentences(tmp_path, "#ff\tO\r\nNew York\tB-LOC\r\n\u00a0x\u3000\tO\r\n\r\n# ok\tO")
+    assert sentences(rows) == [
+        [("#ff", "O"), ("New York", "B-LOC"), ("\u00a0x\u3000", "O")],
+        [("# ok", "O")],
+    ]
+
+
+def test_columns_may_be_named_by_number(tmp_path):
+    rows = read_sentences(tmp_path, "B-X a O\nI-X b O\n", token=2, tag=1)
+    assert sentences(rows) == [[("a", "B-X"), ("b", "I-X")]]
+    with pytest.raises(DataError, match=r"a\.conll:1: token in column 4 and tag in column 3, but"):
+        read_sentences(tmp_path, "a b O\n", token=4)
+    with pytest.raises(DataError, match="there is 1 column"):
+        read_sentences(tmp_path, "a\nb\n")
+
+
+def test_a_column_of_ones_alone_is_not_a_count(tmp_path):
+    assert sentences(read_sentences(tmp_path, "1 CD O\n\nx NN B-Y\n")) == [
+        [("1", "O")],
+        [("x", "B-Y")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [("a O\nb\n", 2), ("a\tO\n\nb O\n", 3), ("a O\n# comment below a token\n", 2)],
+)
+def test_lines_of_another_width(tmp_path, content, line):
+    with pytest.raises(DataError, match=re.escape(f"a.conll:{line}: ") + ".* columns, but the"):
+        read_sentences(tmp_path, content)
+
+
+def test_nothing_but_empty_lines_and_comments(tmp_path):
+    assert read_sentences(tmp_path, "\n# x\n\n") == []
+
+
+def read_questions(tmp_path: Path, *questions: Any) -> list[Question]:
+    path = tmp_path / "dev.json"
+    article = {"title": "T", "paragraphs": [{"context": CONTEXT, "qas": list(questions)}]}
+    path.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
+    return [question(row) for row in read_squad(path)]
+
+
+def refused_question(tmp_path: Path, message: str, *questions: Any) -> None:
+    with pytest.raises(DataError, match=message):
+        read_questions(tmp_path, *questions)
+
+
+def test_reads_both_versions(tmp_path):
+    first, second = read_questions(tmp_path, ANSWERED, IMPOSSIBLE)
+    assert first == Question("q1", "Who?", CONTEXT, (Answer("Anna", 10),))
+    assert second == Question("q2", "When?", CONTEXT, ())
+
+
+@pytest.mark.parametrize(
+    ("start", "unit"),
+    # "Ein 😀 von " is 10 characters, 11 units of UTF-16 and 13 bytes of UTF-8.
+    [(13, "bytes"), (11, "UTF-16 units")],
+)
+def test_offsets_that_were_counted_in_another_unit(tmp_path, start, unit):
+    moved = ANSWERED | {"answers": [{"text": "Anna", "answer_start": start}]}
+    place = re.escape("dev.json: data[0].paragraphs[0].qas[1]: ")
+    message = f"{place}the answer 'Anna' is not at {start} .*counted in {unit},.*.10."
+    refused_question(tmp_path, message, IMPOSSIBLE, moved)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"answers": []}, 'no answers; .*"is_impossible": true'),
+        ({"is_impossible": True}, "is_impossible is true, but there are answers"),
+        ({"answers": {"text": []}}, "'answers' must be a list of objects"),
+        ({"answers": [{"text": "Anna"}]}, "'answer_start' must be a list of int"),
+        (
+            {"answers": [{"text": "Anna", "answer_start": 9}]},
+            r"the answer .Anna. is not at 9 in the context$",
+        ),
+        ({"question": None}, "'question' must be a text, not None"),
+        ({"id": None}, "'id' must be a text or a whole number, not None"),
+    ],
+)
+def test_questions_that_cannot_be_used(tmp_path, changed, message):
+    refused_question(
+        tmp_path, re.escape("data[0].paragraphs[0].qas[0]: ") + message, ANSWERED | changed
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "no list 'data'"),
+        ('{"data": {}}', "no list 'data'"),
+        ('{"data": [{"paragraphs": [3]}]}', r"data\[0\]\.paragraphs\[0\]: expected a JSON object"),
+        ('{"data": [{"title": "x"}]}', r"data\[0\]: not in SQuAD's format: no list 'paragraphs'"),
+        ('{"data": [', "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_other_structures(tmp_path, content, message):
+    path = tmp_path / "dev.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=re.escape(str(path)) + ".*" + message):
+        list(read_squad(path))
