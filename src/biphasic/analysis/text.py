@@ -60,7 +60,7 @@ def flat(name: str) -> str:
     return " ".join(plain(name).split())
 
 
-def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:
+def wrap(name: str, *, width: int = 16, num_lines: int = 2) -> str:
     """Break a name into a few lines of similar length, with an ellipsis if it does not fit."""
     text = plain(name)
     options = {"break_on_hyphens": False, "max_lines": num_lines, "placeholder": "…"}

@@ -62,6 +62,19 @@ def test_one_score_alone_still_has_an_axis():
     assert len(on.ticks) >= 2
 
 
+def test_intermediate_models_are_shown_and_not_compared(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    record["arms"][2]["is_final"] = False
+    (folder / "study.json").write_text(json.dumps(record))
+    page = render(load_study(folder, store), store="../store")
+    # The intermediate model has the highest mean, and CLM is clearly above MLM.
+    assert "CLM scores highest on “Which library”, clearly ahead of every other arm." in page
+    assert "corrected for all pairs of finished arms on the task" in page
+    [card] = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
+    assert "CLM 25" in card
+
+
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
     found = families(scores)["pydocs-tc"]

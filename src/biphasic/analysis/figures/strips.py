@@ -96,8 +96,8 @@ def strip(score: Score, style: SeriesStyle, on: Scale, reference: Estimate | Non
     )
 
 
-_COLUMNS, _WIDTH, _GAP = 2, 3.7, 0.3
-_LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.02, 1.26, 0.5, 0.2, 0.36
+_COLUMNS, _WIDTH, _GAP = 2, 3.9, 0.3
+_LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.22, 1.26, 0.5, 0.2, 0.36
 
 
 def draw_strips(

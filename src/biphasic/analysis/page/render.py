@@ -23,6 +23,7 @@ from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
     families,
+    finished,
     headline,
     verdict,
     within_budget,
@@ -80,7 +81,8 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
-    by_dataset, results = families(recipes), claims_report(recipes)
+    compared, results = finished(recipes), claims_report(recipes)
+    by_dataset = families(compared)
     claims = [result for result in results if _has_answer(result)]
     # Comparisons of recipes say nothing of single arms.
     named = by_dataset.items() if recipes is scores else ()
@@ -96,16 +98,16 @@ def render(records: StudyRecords, *, store: str) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
-        headline=headline(recipes, by_dataset, titles),
+        headline=headline(compared, by_dataset, titles),
         findings=[sentence for sentence in findings if sentence],
         caveats=caveats(recipes),
-        cards=[(card, verdict(recipes, by_dataset[card.dataset.name])) for card in cards],
+        cards=[(card, verdict(compared, by_dataset[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
         objectives=[objective_name(name) for name in objectives],
         score_rows=list(score_rows(records, of_arms, objectives=objectives, clear=clear)),
-        comparisons=list(comparison_tables(recipes, by_dataset.values(), titles)),
+        comparisons=list(comparison_tables(compared, by_dataset.values(), titles)),
         claims=claims,
         silent_claims=[result for result in results if not _has_answer(result)],
         most_comparisons=MOST_COMPARISONS,

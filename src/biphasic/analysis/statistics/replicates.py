@@ -50,6 +50,7 @@ def over_pretraining(scores: Scores) -> Scores:
             sorted({model.pretraining_seeds for group in groups for model in group})
         )
     }
+    is_balanced = len(set(map(len, groups))) == 1
     cells: dict[tuple[str, str], Score] = {}
     for group in groups:
         for dataset in scores.datasets:
@@ -58,7 +59,10 @@ def over_pretraining(scores: Scores) -> Scores:
         scores,
         models=tuple(
             dataclasses.replace(
-                group[0], label=_label(group), replicate_of="", pretraining_seeds=()
+                group[0],
+                label=_label(group) if is_balanced else f"{_label(group)} ({len(group)} runs)",
+                replicate_of="",
+                pretraining_seeds=(),
             )
             for group in groups
         ),
@@ -104,7 +108,7 @@ def _label(group: tuple[ModelInfo, ...]) -> str:
     label = group[0].label
     if all(len(part) == 1 for part in parts[::2]):  # the text between seeds
         label = "".join(part.pop() for part in parts if len(part) == 1)
-    return f"{label} ({len(group)} pretraining runs)"
+    return label
 
 
 def _pooled(
