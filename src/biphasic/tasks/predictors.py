@@ -198,7 +198,7 @@ def _entity_row(
     *,
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in tags.tolist()]
+    names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in map(int, tags)]
     entities = []
     for first, last in entity_borders(names):
         chosen = range(first, last + 1)

@@ -38,7 +38,7 @@ def test_numbers_and_names_read_well(found, expected):
 def test_a_name_without_spaces_is_cut_to_its_lines():
     lines = wrap("x" * 300).split("\n")
     assert len(lines) == 2
-    assert max(len(line) for line in lines) <= 15
+    assert max(len(line) for line in lines) <= 16
     assert lines[1].endswith("…")
 
 

@@ -17,6 +17,7 @@ from biphasic.study.api import pretrain
 from biphasic.study.gc.pins import read_pins
 from biphasic.training import loop
 from biphasic.training.recipe import Recipe
+from biphasic.training.step.input import StepRows
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -52,7 +53,7 @@ def poison(monkeypatch, prepared):
     """Make the loss of some steps not finite whenever it is computed."""
 
     def apply(*steps: int) -> None:
-        rows = loop.StepRows(RECIPE, prepared.open())
+        rows = StepRows(RECIPE, prepared.open())
         bad = [rows.batch(step).packed.input_ids.tobytes() for step in steps]
         original = loop.pass_loss
 
