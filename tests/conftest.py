@@ -161,6 +161,17 @@ def make_recipe() -> Callable[..., Recipe]:
     return make
 
 
+@pytest.fixture
+def train(tmp_path: Path, training_data: TrainingData) -> Callable[..., Path]:
+    """Train a recipe as `short_runs.train` does, in a store in the test's folder."""
+    from short_runs import train
+
+    def train_here(recipe: Recipe, store: Path | str = "", **how: Any) -> Path:
+        return train(recipe, how.pop("data", training_data), tmp_path / store, **how)
+
+    return train_here
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """One uninterrupted run of the miniature study; its `root` is never to be changed."""

@@ -20,6 +20,7 @@ from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
+from mini_study import edit_json
 
 pytestmark = pytest.mark.slow
 
@@ -405,8 +406,7 @@ def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
 def spoil(tokenizer_folder, folder, name):
     """Copy a tokenizer that declares an ordinary letter as a special token."""
     shutil.copytree(tokenizer_folder, folder)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), name: "a"}))
+    edit_json(folder / "tokenizer_config.json", **{name: "a"})
     return folder
 
 

@@ -1,6 +1,5 @@
 """What is told about a corpus, and what is found wrong with one."""
 
-import json
 import shutil
 
 import numpy as np
@@ -12,6 +11,7 @@ from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import seal_folder
+from mini_study import edit_json
 
 PROVENANCE = {
     "by_source": {
@@ -118,8 +118,7 @@ def harmed(corpus, folder, harm):
 
 def change_details(**changes):
     def harm(folder):
-        path = folder / "corpus.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        edit_json(folder / "corpus.json", **changes)
 
     return harm
 
@@ -197,11 +196,5 @@ def test_a_whole_corpus_is_whole_and_of_its_tokenizer(tmp_path, corpus, tokenize
 
 
 def test_corpora_from_before_vocabularies_were_noted(tmp_path, corpus):
-    def forget(folder):
-        path = folder / "corpus.json"
-        details = json.loads(path.read_text())
-        del details["vocab_size"]
-        path.write_text(json.dumps(details))
-
-    folder = harmed(corpus, tmp_path / "c", forget)
+    folder = harmed(corpus, tmp_path / "c", change_details(vocab_size=None))
     assert verify_corpus(folder).content_hash == corpus.content_hash
