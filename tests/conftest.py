@@ -126,7 +126,10 @@ def corpus(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Corpus:
     """The documents, tokenised; never change its files."""
-    return _corpus(tmp_path_factory.mktemp("corpus") / "train", documents, tokenizer)
+    from biphasic.data.corpus import write_corpus
+
+    folder = tmp_path_factory.mktemp("corpus") / "train"
+    return write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
 
 
 @pytest.fixture(scope="session")
@@ -134,10 +137,12 @@ def training_data(
     corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainingData:
     """A corpus with a held-out one of a dozen documents; never change their files."""
+    from biphasic.data.corpus import write_corpus
     from biphasic.training.data import TrainingData
 
-    folder = tmp_path_factory.mktemp("heldout") / "heldout"
-    heldout = _corpus(folder, synthetic_documents(12, seed=2), tokenizer)
+    folder, documents = tmp_path_factory.mktemp("heldout"), synthetic_documents(12, seed=2)
+    provenance = {"source": "synthetic"}
+    heldout = write_corpus(folder / "heldout", documents, tokenizer, provenance=provenance)
     return TrainingData(corpus=corpus, heldout=heldout, tokenizer=tokenizer)
 
 
@@ -256,10 +261,3 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def _corpus(folder: Path, documents: list[tuple[str, str]], tokenizer: TextTokenizer) -> Corpus:
-    from biphasic.data.corpus import Corpus, write_corpus
-
-    write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
-    return Corpus(folder)

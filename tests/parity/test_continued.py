@@ -41,8 +41,7 @@ def changed(before: Path, after: Path) -> set[str]:
 def other_corpus(tmp_path_factory, documents, tokenizer) -> tuple[Path, Corpus]:
     folder = tmp_path_factory.mktemp("other") / "corpus"
     texts = [(f"other/{name}", " ".join(reversed(text.split()))) for name, text in documents[:20]]
-    write_corpus(folder / "train", texts, tokenizer, provenance={"source": "synthetic"})
-    return folder, Corpus(folder / "train")
+    return folder, write_corpus(folder / "train", texts, tokenizer, provenance={})
 
 
 @pytest.fixture(scope="module")

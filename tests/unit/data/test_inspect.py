@@ -22,8 +22,9 @@ PROVENANCE = {
 
 
 def test_counts_lengths_and_sources(tmp_path, documents, tokenizer):
-    write_corpus(tmp_path / "c", documents, tokenizer, provenance=PROVENANCE, block_bytes=2000)
-    corpus = Corpus(tmp_path / "c")
+    corpus = write_corpus(
+        tmp_path / "c", documents, tokenizer, provenance=PROVENANCE, block_bytes=2000
+    )
     summary = inspect_corpus(tmp_path / "c", max_seqlen=64)
     assert (summary.documents, summary.tokens) == (60, corpus.num_tokens)
     assert summary.shards == len(list((tmp_path / "c").glob("tokens-*.bin"))) > 1
@@ -63,13 +64,12 @@ def test_fill_is_that_of_the_rows_that_training_reads():
 def test_duplicates_are_of_content_within_borders(tmp_path, tokenizer):
     texts = ["rows of", "rows", "of", "rows of", "rows of", "of rows", "of"]
     pairs = [(str(number), text) for number, text in enumerate(texts)]
-    write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
-    assert count_duplicates(Corpus(tmp_path / "c")) == 3
+    corpus = write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
+    assert count_duplicates(corpus) == 3
 
 
-def test_samples_are_spread_and_decoded(tmp_path, documents, tokenizer):
-    write_corpus(tmp_path / "c", documents, tokenizer, provenance={})
-    summary = inspect_corpus(tmp_path / "c", tokenizer=tokenizer, num_samples=3)
+def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
+    summary = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=3)
     assert [sample.document for sample in summary.samples] == [0, 20, 40]
     for sample in summary.samples:
         name, text = documents[sample.document]
@@ -77,7 +77,7 @@ def test_samples_are_spread_and_decoded(tmp_path, documents, tokenizer):
         assert text.startswith(sample.text)
         assert sample.text
         assert sample.tokens == len(tokenizer.encode(text))
-    few = inspect_corpus(tmp_path / "c", tokenizer=tokenizer, num_samples=100)
+    few = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=100)
     assert len(few.samples) == 60
 
 
@@ -98,11 +98,10 @@ def test_a_mask_token_in_the_text_is_found(tmp_path, documents, tokenizer):
     assert summary.special_in_text == {"Z": 2}
 
 
-def test_another_tokenizer_shows_nothing(tmp_path, documents, tokenizer):
-    write_corpus(tmp_path / "c", documents, tokenizer, provenance={})
-    assert not inspect_corpus(tmp_path / "c", tokenizer=tokenizer).is_other_tokenizer
+def test_another_tokenizer_shows_nothing(corpus, documents, tokenizer):
+    assert not inspect_corpus(corpus.folder, tokenizer=tokenizer).is_other_tokenizer
     other = train_tokenizer([text for _, text in documents], vocab_size=300)
-    summary = inspect_corpus(tmp_path / "c", tokenizer=other)
+    summary = inspect_corpus(corpus.folder, tokenizer=other)
     assert summary.is_other_tokenizer
     assert (summary.samples, summary.mask_document) == ((), None)
 
