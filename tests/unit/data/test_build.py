@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.data.building import blend, sample
+from biphasic.data.building import blend
 from biphasic.data.building import build as module
 from biphasic.data.building.blend import unique_names
-from biphasic.data.building.build import CorpusFolders, build_corpus, corpus_origin
+from biphasic.data.building.build import (
+    CorpusFolders,
+    TextSample,
+    build_corpus,
+    corpus_origin,
+    sample_training_text,
+)
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.sample import TextSample, sample_training_text
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.pydocs import load_documents
@@ -561,5 +566,5 @@ def test_a_tokenizer_is_trained_on_training_text_alone(tmp_path, monkeypatch, fi
     by_name = dict(synthetic_documents(60, seed=12))
     expected = [by_name[name] for name in names(folders.train)]
     assert sample_training_text(config, tmp_path) == expected
-    monkeypatch.setattr(sample, "SAMPLE_BYTES", 2000)
+    monkeypatch.setattr(module, "SAMPLE_BYTES", 2000)
     assert 0 < sum(map(len, sample_training_text(config, tmp_path))) <= 2000
