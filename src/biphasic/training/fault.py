@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
 from torch import Tensor
 
 from biphasic.data.rows import RowBatch
@@ -87,7 +86,7 @@ def save_fault(
             "environment": environment(),
         }
         # Numbers that are not finite become text: `NaN`, `Infinity`, `-Infinity`.
-        write_json(folder / FAULT, json.loads(to_json(record, inf_nan_mode="strings")))
+        write_json(folder / FAULT, json.loads(json.dumps(record), parse_constant=str))
     return error
 
 
