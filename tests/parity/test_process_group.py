@@ -105,17 +105,19 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
     return outcomes_once(base, training_data, 2, runs)
 
 
-def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
+def describing(base: Path, make_recipe: Callable) -> Callable[..., dict]:
+    """Return what describes a run of `RUNS` or `SHARDED` for `process_outcomes`."""
+
     def described(name: str, label: str, store: str, **more: Any) -> dict:
         recipe = recipe_of(make_recipe, name).model_dump(mode="json")
-        return {
-            "name": label,
-            "recipe": recipe,
-            "store": str(base / store),
-            **{**RUNS, **SHARDED}[name][2],
-            **more,
-        }
+        how = {**RUNS, **SHARDED}[name][2]
+        return {"name": label, "recipe": recipe, "store": str(base / store), **how, **more}
 
+    return described
+
+
+def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
+    described = describing(base, make_recipe)
     wild = make_recipe({**CLM, "steps": 8}, learning_rate={"peak": 1e38})
     return [
         *(described(name, name, f"of-two-{name}") for name in [*RUNS, *SHARDED]),
@@ -142,13 +144,11 @@ def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
     """Three ranks share four rows; the second run stops, the third goes on from there."""
 
     def runs() -> list[dict]:
-        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-        common = {"recipe": recipe, "heldout_every": 2}
-        once, twice = str(base / "three"), str(base / "three-stopped")
+        described = describing(base, make_recipe)
         return [
-            {"name": "whole", "store": once, **common},
-            {"name": "stopped", "store": twice, "stop_at": 4, **common},
-            {"name": "resumed", "store": twice, **common},
+            described("fp32", "whole", "three"),
+            described("fp32", "stopped", "three-stopped", stop_at=4),
+            described("fp32", "resumed", "three-stopped"),
         ]
 
     return outcomes_once(base, training_data, 3, runs)
@@ -160,13 +160,11 @@ def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
 
     def runs() -> list[dict]:
         shutil.copytree(base / "sharded-left", base / "grown")
-        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-        common = {"recipe": recipe, "heldout_every": 2}
-        shards = {"full": FULL, "hybrid": HYBRID, "grown": HYBRID}
-        stores = {"full": "four-full", "hybrid": "four-hybrid", "grown": "grown"}
+        described = describing(base, make_recipe)
         return [
-            {"name": name, "compute": shard, "store": str(base / stores[name]), **common}
-            for name, shard in shards.items()
+            described("fp32", "full", "four-full", compute=FULL),
+            described("fp32", "hybrid", "four-hybrid", compute=HYBRID),
+            described("fp32", "grown", "grown", compute=HYBRID),
         ]
 
     return outcomes_once(base, training_data, 4, runs)
