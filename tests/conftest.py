@@ -126,7 +126,10 @@ def corpus(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Corpus:
     """The documents, tokenised; never change its files."""
-    return _corpus(tmp_path_factory.mktemp("corpus") / "train", documents, tokenizer)
+    from biphasic.data.corpus import write_corpus
+
+    folder = tmp_path_factory.mktemp("corpus") / "train"
+    return write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
 
 
 @pytest.fixture(scope="session")
@@ -134,10 +137,12 @@ def training_data(
     corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainingData:
     """A corpus with a held-out one of a dozen documents; never change their files."""
+    from biphasic.data.corpus import write_corpus
     from biphasic.training.data import TrainingData
 
-    folder = tmp_path_factory.mktemp("heldout") / "heldout"
-    heldout = _corpus(folder, synthetic_documents(12, seed=2), tokenizer)
+    folder, documents = tmp_path_factory.mktemp("heldout"), synthetic_documents(12, seed=2)
+    provenance = {"source": "synthetic"}
+    heldout = write_corpus(folder / "heldout", documents, tokenizer, provenance=provenance)
     return TrainingData(corpus=corpus, heldout=heldout, tokenizer=tokenizer)
 
 
@@ -159,6 +164,17 @@ def make_recipe() -> Callable[..., Recipe]:
         return parse_config(Recipe, raw, where="test")
 
     return make
+
+
+@pytest.fixture
+def train(tmp_path: Path, training_data: TrainingData) -> Callable[..., Path]:
+    """Train a recipe as `short_runs.train` does, in a store in the test's folder."""
+    from short_runs import train
+
+    def train_here(recipe: Recipe, store: Path | str = "", **how: Any) -> Path:
+        return train(recipe, how.pop("data", training_data), tmp_path / store, **how)
+
+    return train_here
 
 
 @pytest.fixture(scope="session")
@@ -245,10 +261,3 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def _corpus(folder: Path, documents: list[tuple[str, str]], tokenizer: TextTokenizer) -> Corpus:
-    from biphasic.data.corpus import Corpus, write_corpus
-
-    write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
-    return Corpus(folder)

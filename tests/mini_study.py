@@ -207,6 +207,12 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
+def edit_json(path: Path, **changes: object) -> None:
+    """Change some keys of a JSON object; None removes one."""
+    content = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
 class Cli:
     """Runs the command line in this process; its workers are forked from it."""
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from biphasic.config import parse_config
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import write_corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
@@ -117,11 +117,11 @@ def _trained(folder: Path, *, phases: list[dict[str, Any]], precision: str) -> P
 
 def _data(folder: Path) -> TrainingData:
     words = tokenizer()
-    corpora = {}
-    for name, count in (("train", 120), ("heldout", 24)):
+    corpora = (
         write_corpus(folder / name, documents(name, count), words, provenance={})
-        corpora[name] = Corpus(folder / name)
-    return TrainingData(corpora["train"], corpora["heldout"], words)
+        for name, count in (("train", 120), ("heldout", 24))
+    )
+    return TrainingData(*corpora, words)
 
 
 def _weights_sha256(path: Path) -> str:

@@ -130,11 +130,10 @@ def test_capped_scores_equal_the_definition(
 
 @CAUSAL
 def test_dense_and_sdpa_are_one_function(causal):
-    query, key, value = (part.detach() for part in make_states(NUM_HEADS))
+    states = [part.detach() for part in make_states(NUM_HEADS)]
     mask = block_mask(CU_SEQLENS, shape=(2, ROW_LENGTH), causal=causal, dtype=torch.float32)
-    dense = attention._dense(query, key, value, mask, scaling=None, dropout=0.0)
-    fused = attention._fused(query, key, value, mask, scaling=None, dropout=0.0)
-    assert_close(dense, fused, atol=2e-6, rtol=0)
+    dense = attention._dense(*states, mask, scaling=None, dropout=0.0)
+    assert_close(dense, attend(states, causal=causal), atol=2e-6, rtol=0)
 
 
 def test_dropout_drops_attention_weights():

@@ -16,30 +16,12 @@ from biphasic.errors import ConfigError, ModelError
 from biphasic.files import read_json
 from biphasic.model.loading.hub import fetch_model
 from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
-from biphasic.training.recipe import Recipe
 from families import save_family
+from short_runs import CLM, MLM, Killed, killing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
-CLM = {"objective": "clm", "steps": 3}
-MLM = {"objective": "mlm", "steps": 3}
-
-
-class Killed(BaseException):
-    """Not an Exception: nothing may catch it."""
-
-
-def train(recipe: Recipe, data: TrainingData, store: Path, *, kill_at: int = 0, end=None) -> Path:
-    def report(done: StepReport) -> None:
-        if done.step == kill_at:
-            raise Killed
-
-    options = RunOptions(checkpoint_every=1, report=report)
-    end = recipe.total_steps if end is None else end
-    lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=0, end=end, options=options)
+EVERY = {"checkpoint_every": 1}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -59,8 +41,7 @@ def changed(before: Path, after: Path) -> set[str]:
 def other_corpus(tmp_path_factory, documents, tokenizer) -> tuple[Path, Corpus]:
     folder = tmp_path_factory.mktemp("other") / "corpus"
     texts = [(f"other/{name}", " ".join(reversed(text.split()))) for name, text in documents[:20]]
-    write_corpus(folder / "train", texts, tokenizer, provenance={"source": "synthetic"})
-    return folder, Corpus(folder / "train")
+    return folder, write_corpus(folder / "train", texts, tokenizer, provenance={})
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +50,10 @@ def data_with_other(training_data, other_corpus) -> TrainingData:
     return dataclasses.replace(training_data, corpora={folder: corpus})
 
 
-def test_frozen_parameters_and_their_moments_stay(tmp_path, training_data, make_recipe):
-    before = train(make_recipe(CLM), training_data, tmp_path)
+def test_frozen_parameters_and_their_moments_stay(train, make_recipe):
+    before = train(make_recipe(CLM))
     frozen = {**MLM, "freeze": ["model.embed_tokens.*", "model.layers.0.*"]}
-    after = train(make_recipe(CLM, frozen), training_data, tmp_path)
+    after = train(make_recipe(CLM, frozen))
     names = set(weights(before))
     expected = {n for n in names if n.startswith(("model.embed_tokens.", "model.layers.0."))}
     assert changed(before, after) == names - expected
@@ -82,40 +63,40 @@ def test_frozen_parameters_and_their_moments_stay(tmp_path, training_data, make_
             assert torch.equal(old[f"{name}.{key}"], new[f"{name}.{key}"])
 
 
-def test_the_next_phase_trains_frozen_parameters_again(tmp_path, training_data, make_recipe):
+def test_the_next_phase_trains_frozen_parameters_again(train, make_recipe):
     frozen = {**CLM, "freeze": ["model.embed_tokens.*"]}
-    before = train(make_recipe(frozen), training_data, tmp_path)
-    after = train(make_recipe(frozen, MLM), training_data, tmp_path)
+    before = train(make_recipe(frozen))
+    after = train(make_recipe(frozen, MLM))
     assert changed(before, after) == set(weights(before))
 
 
-def test_a_head_may_be_frozen(tmp_path, training_data, make_recipe):
-    start = train(make_recipe(), training_data, tmp_path)
-    after = train(make_recipe({**CLM, "freeze": ["lm_head.*"]}), training_data, tmp_path)
+def test_a_head_may_be_frozen(train, make_recipe):
+    start = train(make_recipe())
+    after = train(make_recipe({**CLM, "freeze": ["lm_head.*"]}))
     assert changed(start, after) == set(weights(start)) - {"lm_head.weight"}
 
 
-def test_the_optimizer_is_reset_on_request(tmp_path, training_data, make_recipe):
-    kept = train(make_recipe(CLM, MLM), training_data, tmp_path)
-    anew = train(make_recipe(CLM, {**MLM, "optimizer_state": "reset"}), training_data, tmp_path)
+def test_the_optimizer_is_reset_on_request(train, make_recipe):
+    kept = train(make_recipe(CLM, MLM))
+    anew = train(make_recipe(CLM, {**MLM, "optimizer_state": "reset"}))
     name = "model.norm.weight.step"
     assert (float(moments(kept)[name]), float(moments(anew)[name])) == (6.0, 3.0)
     assert changed(kept, anew)
 
 
-def test_a_longer_context_with_other_frequencies(tmp_path, training_data, make_recipe):
+def test_a_longer_context_with_other_frequencies(train, make_recipe):
     longer = {**MLM, "max_seqlen": 64, "rows_per_step": 2, "rope_theta": 40_000.0}
-    state = train(make_recipe(CLM, longer), training_data, tmp_path)
+    state = train(make_recipe(CLM, longer))
     config = read_json(state / "config.json")
     assert config["max_position_embeddings"] == 64
     assert config["rope_parameters"]["rope_theta"] == 40_000.0
     # The same rows with the old frequencies lead elsewhere.
     slower = {name: value for name, value in longer.items() if name != "rope_theta"}
-    assert changed(state, train(make_recipe(CLM, slower), training_data, tmp_path))
+    assert changed(state, train(make_recipe(CLM, slower)))
 
 
 def test_each_corpus_is_read_on_where_it_was_left(
-    tmp_path, data_with_other, other_corpus, make_recipe, monkeypatch
+    data_with_other, other_corpus, train, make_recipe, monkeypatch
 ):
     folder, corpus = other_corpus
     read: list[bytes] = []
@@ -128,7 +109,7 @@ def test_each_corpus_is_read_on_where_it_was_left(
 
     monkeypatch.setattr(RowReader, "batch", spy)
     recipe = make_recipe(CLM, {**MLM, "corpus": str(folder)}, CLM)
-    train(recipe, data_with_other, tmp_path)
+    train(recipe, data=data_with_other)
     seen = read[-9:]  # before come the rows of the held-out corpus
     monkeypatch.undo()
 
@@ -154,9 +135,9 @@ def pretrained(request, tmp_path_factory, training_data) -> TrainingData:
     return dataclasses.replace(training_data, pretrained=fetch_model(folder))
 
 
-def test_a_finished_model_is_continued(tmp_path, pretrained, make_recipe):
+def test_a_finished_model_is_continued(pretrained, train, make_recipe):
     recipe = make_recipe(MLM, model={"pretrained": "tiny"})
-    start = train(recipe, pretrained, tmp_path, end=0)
+    start = train(recipe, data=pretrained, end=0)
     original = load_file(pretrained.pretrained.folder / "model.safetensors")
     ours = weights(start)
     grown = [name for name in ours if name in original and ours[name].shape != original[name].shape]
@@ -166,25 +147,25 @@ def test_a_finished_model_is_continued(tmp_path, pretrained, make_recipe):
     for name in grown:
         assert torch.equal(ours[name][:-1], original[name])
         assert torch.allclose(ours[name][-1], original[name].mean(0), atol=1e-6)
-    end = train(recipe, pretrained, tmp_path)
+    end = train(recipe, data=pretrained)
     lines = (end / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     losses = [json.loads(line).get("loss") for line in lines]
     assert losses[2] < losses[0]
     assert read_json(end / "state.json")["ground"]["pretrained"] == pretrained.pretrained.identity
 
 
-def test_interrupted_equals_uninterrupted(tmp_path, pretrained, make_recipe):
+def test_interrupted_equals_uninterrupted(pretrained, train, make_recipe):
     phases = (
         {**MLM, "freeze": ["*layers.0.*" if "layers" in _names(pretrained) else "*layer.0.*"]},
         {**MLM, "optimizer_state": "reset", "learning_rate": {"peak": 1e-3, "decay_steps": 1}},
     )
     recipe = make_recipe(*phases, model={"pretrained": "tiny"}, precision="bf16")
-    whole = train(recipe, pretrained, tmp_path / "whole")
-    for kill_at in (1, 3, 4):
-        parts = tmp_path / f"killed-at-{kill_at}"
+    whole = train(recipe, "whole", data=pretrained)
+    for step in (1, 3, 4):
+        killed = {**EVERY, "report": killing(step)}
         with pytest.raises(Killed):
-            train(recipe, pretrained, parts, kill_at=kill_at)
-        resumed = train(recipe, pretrained, parts)
+            train(recipe, f"killed-at-{step}", data=pretrained, options=killed)
+        resumed = train(recipe, f"killed-at-{step}", data=pretrained)
         assert not changed(whole, resumed)
         for name in ("optimizer.safetensors", "config.json"):
             assert (whole / name).read_bytes() == (resumed / name).read_bytes()
@@ -194,22 +175,24 @@ def _names(data: TrainingData) -> str:
     return " ".join(load_file(data.pretrained.folder / "model.safetensors"))
 
 
-def test_positions_that_cannot_grow_are_refused(tmp_path, training_data, make_recipe, tokenizer):
+def test_positions_that_cannot_grow_are_refused(
+    tmp_path, training_data, train, make_recipe, tokenizer
+):
     folder = save_family("roberta", tmp_path / "model", vocab_size=tokenizer.vocab_size)
     data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
     recipe = make_recipe({**MLM, "max_seqlen": 128}, model={"pretrained": "tiny"})
     with pytest.raises(ModelError, match="positions"):
-        train(recipe, data, tmp_path / "store")
+        train(recipe, "store", data=data)
 
 
 def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(
-    tmp_path, training_data, make_recipe
+    tmp_path, training_data, train, make_recipe
 ):
     """Identities know content alone, so states that share one must have read the same rows."""
     copy = tmp_path / "copy"
     data = dataclasses.replace(training_data, corpora={copy: training_data.corpus})
-    whole = train(make_recipe(CLM, MLM), training_data, tmp_path / "one")
-    parts = train(make_recipe(CLM, {**MLM, "corpus": str(copy)}), data, tmp_path / "other")
+    whole = train(make_recipe(CLM, MLM), "one")
+    parts = train(make_recipe(CLM, {**MLM, "corpus": str(copy)}), "other", data=data)
     assert parts.name == whole.name
     assert weights(parts).keys() == weights(whole).keys()
     assert not changed(parts, whole)
@@ -224,17 +207,17 @@ def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(
     ],
 )
 def test_what_cannot_be_frozen_is_refused_before_any_step(
-    tmp_path, training_data, make_recipe, phases, message
+    tmp_path, train, make_recipe, phases, message
 ):
     recipe = make_recipe(*phases)
     with pytest.raises(ConfigError, match=message):
-        train(recipe, training_data, tmp_path)
+        train(recipe, options=EVERY)
     assert not (tmp_path / "states").exists()
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_model_that_breaks_a_later_phase_is_refused_before_the_first(
-    tmp_path, training_data, make_recipe, tokenizer, monkeypatch
+    tmp_path, training_data, train, make_recipe, tokenizer, monkeypatch
 ):
     def refuse(model, *, causal, **_):
         if not causal:
@@ -244,5 +227,7 @@ def test_a_model_that_breaks_a_later_phase_is_refused_before_the_first(
     folder = save_family("qwen3", tmp_path / "model", vocab_size=tokenizer.vocab_size)
     data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
     with pytest.raises(ModelError, match="stays causal"):
-        train(make_recipe(CLM, MLM, model={"pretrained": "tiny"}), data, tmp_path / "store")
+        train(
+            make_recipe(CLM, MLM, model={"pretrained": "tiny"}), "store", data=data, options=EVERY
+        )
     assert not (tmp_path / "store" / "progress").exists()

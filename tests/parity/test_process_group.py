@@ -18,37 +18,30 @@ from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import read_json
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.run import first_model
 from biphasic.training.step.input import StepInput, StepInputs
 from process_ranks import process_outcomes
+from short_runs import CLM, MIX, MLM, assert_same, metrics, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
-CLM = {"objective": "clm", "steps": 3}
-MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}
+BERT = {**MLM, "replacement": "bert"}
 SPARSE = {"objective": "mlm", "steps": 6, "mlm_probability": 0.015}
-MIX = {
-    "objective": "mix",
-    "steps": 4,
-    "objectives": [{"objective": "mlm"}, {"objective": "clm"}],
-    "shares": [0.75, 0.25],
-}
-FROZEN = {**MLM, "freeze": ["model.layers.0.*"], "optimizer_state": "reset"}
+FROZEN = {**BERT, "freeze": ["model.layers.0.*"], "optimizer_state": "reset"}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
 FP32 = {"learning_rate": SCHEDULE, "precision": "fp32"}
+BF16 = {**FP32, "precision": "bf16"}
 
 # What each ranks trains, as (phases, changes of the recipe, how it is run).
 RUNS: dict[str, tuple[list[dict], dict, dict]] = {
-    "fp32": ([CLM, MLM], FP32, {"heldout_every": 2}),
-    "bf16": ([CLM, MLM], {**FP32, "precision": "bf16"}, {}),
+    "fp32": ([CLM, BERT], FP32, {"heldout_every": 2}),
+    "bf16": ([CLM, BERT], BF16, {}),
     # By these masks every step has a label, and some ranks have none.
     "sparse": ([SPARSE], {**FP32, "seeds": {"mask_seed": 4}}, {}),
     "mix": ([MIX], {**FP32, "rows_per_step": 7}, {"compute": {"max_tokens_per_pass": 64}}),
     "frozen": ([CLM, FROZEN], FP32, {}),
-    "passes": ([CLM, MLM], {**FP32, "precision": "bf16"}, {"compute": {"max_tokens_per_pass": 32}}),
-    "twice": ([CLM, MLM], FP32, {"compute": {"activation_checkpointing": True}}),
+    "passes": ([CLM, BERT], BF16, {"compute": {"max_tokens_per_pass": 32}}),
+    "twice": ([CLM, BERT], FP32, {"compute": {"activation_checkpointing": True}}),
 }
 FULL = {"shard": "full"}
 HYBRID = {"shard": "hybrid", "shard_size": 2}
@@ -71,10 +64,9 @@ def recipe_of(make_recipe: Callable, name: str):
     return make_recipe(*phases, **changes)
 
 
-def alone(recipe, data: TrainingData, store: Path, **settings: Any) -> Path:
-    options = RunOptions(**{"checkpoint_every": 0, "heldout_every": 2, **settings})
-    lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=options)
+def alone(recipe, data: TrainingData, store: Path, **options: Any) -> Path:
+    compute = options.pop("compute", {})
+    return train(recipe, data, store, options={"heldout_every": 2, **options}, **compute)
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
@@ -105,7 +97,7 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
 
     def runs() -> list[dict]:
         # One process stops after three steps; the process group goes on.
-        stopped = make_recipe(CLM, MLM, **FP32)
+        stopped = make_recipe(CLM, BERT, **FP32)
         with pytest.raises(StoppedError, match="stopped after 3 steps"):
             alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
         return runs_of_two(base, make_recipe)
@@ -113,17 +105,19 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
     return outcomes_once(base, training_data, 2, runs)
 
 
-def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
+def describing(base: Path, make_recipe: Callable) -> Callable[..., dict]:
+    """Return what describes a run of `RUNS` or `SHARDED` for `process_outcomes`."""
+
     def described(name: str, label: str, store: str, **more: Any) -> dict:
         recipe = recipe_of(make_recipe, name).model_dump(mode="json")
-        return {
-            "name": label,
-            "recipe": recipe,
-            "store": str(base / store),
-            **{**RUNS, **SHARDED}[name][2],
-            **more,
-        }
+        how = {**RUNS, **SHARDED}[name][2]
+        return {"name": label, "recipe": recipe, "store": str(base / store), **how, **more}
 
+    return described
+
+
+def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
+    described = describing(base, make_recipe)
     wild = make_recipe({**CLM, "steps": 8}, learning_rate={"peak": 1e38})
     return [
         *(described(name, name, f"of-two-{name}") for name in [*RUNS, *SHARDED]),
@@ -150,13 +144,11 @@ def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
     """Three ranks share four rows; the second run stops, the third goes on from there."""
 
     def runs() -> list[dict]:
-        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-        common = {"recipe": recipe, "heldout_every": 2}
-        once, twice = str(base / "three"), str(base / "three-stopped")
+        described = describing(base, make_recipe)
         return [
-            {"name": "whole", "store": once, **common},
-            {"name": "stopped", "store": twice, "stop_at": 4, **common},
-            {"name": "resumed", "store": twice, **common},
+            described("fp32", "whole", "three"),
+            described("fp32", "stopped", "three-stopped", stop_at=4),
+            described("fp32", "resumed", "three-stopped"),
         ]
 
     return outcomes_once(base, training_data, 3, runs)
@@ -168,13 +160,11 @@ def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
 
     def runs() -> list[dict]:
         shutil.copytree(base / "sharded-left", base / "grown")
-        recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-        common = {"recipe": recipe, "heldout_every": 2}
-        shards = {"full": FULL, "hybrid": HYBRID, "grown": HYBRID}
-        stores = {"full": "four-full", "hybrid": "four-hybrid", "grown": "grown"}
+        described = describing(base, make_recipe)
         return [
-            {"name": name, "compute": shard, "store": str(base / stores[name]), **common}
-            for name, shard in shards.items()
+            described("fp32", "full", "four-full", compute=FULL),
+            described("fp32", "hybrid", "four-hybrid", compute=HYBRID),
+            described("fp32", "grown", "grown", compute=HYBRID),
         ]
 
     return outcomes_once(base, training_data, 4, runs)
@@ -187,7 +177,7 @@ def references(make_recipe, training_data, tmp_path_factory) -> Callable[[str], 
 
     def reference(name: str) -> Path:
         if name not in made:
-            compute = ComputeConfig(**RUNS[name][2].get("compute", {}))
+            compute = RUNS[name][2].get("compute", {})
             recipe = recipe_of(make_recipe, name)
             store = tmp_path_factory.mktemp("alone")
             every = RUNS[name][2].get("heldout_every", 0)
@@ -203,18 +193,11 @@ def state_of(outcomes: list[dict]) -> Path:
     return Path(states.pop())
 
 
-def lines_of(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
-
-
 def assert_equal(one: Path, other: Path) -> None:
     """To the last bit, but for times."""
-    for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert lines_of(one) == lines_of(other)
+    assert_same(one, other)
     first, second = (read_json(each / "state.json") for each in (one, other))
-    assert all(first[key] == second[key] for key in first if key != "seconds")
+    assert first["compute"] == second["compute"]
 
 
 def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None:
@@ -222,7 +205,7 @@ def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None
     first, second = (read_json(each / "state.json") for each in (one, other))
     for key in ("identity", "rows_sha256", "ledger", "step", "recipe", "ground"):
         assert first[key] == second[key], key
-    for line, again in zip(lines_of(one), lines_of(other), strict=True):
+    for line, again in zip(metrics(one), metrics(other), strict=True):
         floats = line.keys() & {"loss", "gradient_norm", "heldout"}
         assert all(line[key] == again[key] for key in line.keys() - floats)
         for key in floats - {"gradient_norm"}:
@@ -382,16 +365,16 @@ def test_shares_of_rows_are_whole_and_even(size):
 
 
 def test_more_processes_than_rows_are_refused_by_name(make_recipe, training_data, tmp_path):
-    recipe = make_recipe(CLM, {**MLM, "rows_per_step": 2})
+    recipe = make_recipe(CLM, {**BERT, "rows_per_step": 2})
     message = r"phases\.1\.rows_per_step: 2 are fewer than the 3 processes .* to 2 or less"
     with pytest.raises(ConfigError, match=message):
-        alone(recipe, training_data, tmp_path, compute=ComputeConfig(processes=3))
+        alone(recipe, training_data, tmp_path, compute={"processes": 3})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_is_alone_does_not_stand_for_several(make_recipe, training_data, tmp_path):
     with pytest.raises(ConfigError, match=r"compute\.processes is 2, but this process is one of 1"):
-        alone(make_recipe(CLM), training_data, tmp_path, compute=ComputeConfig(processes=2))
+        alone(make_recipe(CLM), training_data, tmp_path, compute={"processes": 2})
     assert not list(tmp_path.iterdir())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,16 +15,12 @@ from biphasic.training import state as state_module
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import RunOptions, train_segment
+from short_runs import CLM, MLM, Killed, killing, metrics
 
-CLM = {"objective": "clm", "steps": 3}
-MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
 PRECISIONS = ("fp32", "bf16")
-
-
-class Killed(BaseException):
-    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+BERT = {**MLM, "replacement": "bert"}
 
 
 pytestmark = pytest.mark.usefixtures("unprobed")
@@ -35,13 +30,10 @@ def content(folder: Path) -> dict[str, object]:
     """Return all that must be equal: everything but times."""
     details = read_json(folder / "state.json")
     del details["seconds"]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("tokens_per_second", None)
     names = ("model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json")
     return {
         "details": details,
-        "metrics": lines,
+        "metrics": metrics(folder),
         **{name: (folder / name).read_bytes() for name in names},
     }
 
@@ -57,18 +49,14 @@ class Runner:
         compute: ComputeConfig | None = None,
     ) -> None:
         self.compute = compute or ComputeConfig()
-        self.recipe = make_recipe(CLM, MLM, learning_rate=SCHEDULE, precision=precision)
+        self.recipe = make_recipe(CLM, BERT, learning_rate=SCHEDULE, precision=precision)
         self.lineage, self.data = Lineage(self.recipe, data.fingerprint), data
 
     def __call__(
         self, store: Path, *, start: int = 0, end: int = 6, every: int = 1, kill_at: int = 0
     ) -> Path:
-        def report(done: StepReport) -> None:
-            if done.step == kill_at:
-                raise Killed
-
         options = RunOptions(
-            checkpoint_every=every, heldout_every=2, report=report, compute=self.compute
+            checkpoint_every=every, heldout_every=2, report=killing(kill_at), compute=self.compute
         )
         return train_segment(self.lineage, self.data, store, start=start, end=end, options=options)
 

@@ -301,8 +301,8 @@ def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[st
         bar = "#" * -(-part.documents * _BAR_WIDTH // most)
         yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
     yield (
-        f"  rows of {max_seqlen}: {100 * summary.fill.rate:.1f} % full "
-        f"(over {summary.fill.rows:,} rows)"
+        f"  rows of {max_seqlen}: {100 * summary.fill_rate:.1f} % full "
+        f"(over {summary.fill_rows:,} rows)"
     )
     yield f"  exact duplicates: {summary.duplicates:,}"
     yield from _describe_sources(summary)
@@ -310,13 +310,11 @@ def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[st
 
 
 def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
-    for source in summary.sources[:_MOST_SOURCES]:
-        share = 100 * source.tokens / summary.tokens
-        yield (
-            f"  source {source.name}: {source.documents:,} documents, {source.tokens:,} tokens "
-            f"({share:.1f} %)"
-        )
-        for license_name, documents in source.licenses.items():
+    for name, counts in summary.sources[:_MOST_SOURCES]:
+        documents, tokens = counts["documents"], counts["tokens"]
+        share = 100 * tokens / summary.tokens
+        yield f"  source {name}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
+        for license_name, documents in counts["licenses"].items():
             yield f"    {license_name}: {documents:,} documents"
     if len(summary.sources) > _MOST_SOURCES:
         yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"

@@ -174,8 +174,8 @@ def write_corpus(
     *,
     provenance: dict[str, Any],
     block_bytes: int = BLOCK_BYTES,
-) -> None:
-    """Tokenize (id, text) pairs into a corpus folder, in this process.
+) -> Corpus:
+    """Tokenize (id, text) pairs into a corpus folder, in this process, and open it.
 
     The folder appears when complete; empty documents are skipped.
 
@@ -198,6 +198,7 @@ def write_corpus(
             vocab_size=tokenizer.vocab_size,
             provenance=provenance,
         )
+    return Corpus(folder)
 
 
 def token_blocks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:

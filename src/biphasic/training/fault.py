@@ -85,7 +85,8 @@ def save_fault(
             "compute": run.compute.model_dump(mode="json"),
             "environment": environment(),
         }
-        write_json(folder / FAULT, _finite(record))
+        # Numbers that are not finite become text: `NaN`, `Infinity`, `-Infinity`.
+        write_json(folder / FAULT, json.loads(json.dumps(record), parse_constant=str))
     return error
 
 
@@ -176,14 +177,3 @@ def _origin(run: Run, checkpoint: Path, folder: Path, *, start: int) -> str | No
     if run.parent is None:
         return None  # the initial model, which the recipe makes
     return os.path.relpath(checkpoint.parents[2] / "states" / run.parent, folder)
-
-
-def _finite(value: Any) -> Any:
-    """Return JSON in which numbers that are not finite are text: `NaN`, `Infinity`, `-Infinity`."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -46,8 +46,7 @@ from biphasic.training.state import (
     save_state,
 )
 from biphasic.training.step.divided import DividedModel, DividedWeights, divide
-from biphasic.training.step.frozen import freeze, frozen_names
-from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.optimizer import Optimizer, freeze, frozen_names, set_precision
 from biphasic.training.step.pending import MeasuredStep, Position
 from biphasic.training.timeline import PlacedPhase
 

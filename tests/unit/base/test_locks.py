@@ -86,6 +86,12 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+def ended_pid() -> int:
+    """Return the id of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        return ended.pid
+
+
 def edit(path: Path, **fields: object) -> None:
     """Write a lock whose owner differs from this process in some fields."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,9 +134,7 @@ def test_find_owner_finds_the_living_only(path):
         assert owner is not None
         assert (owner.host, owner.pid, owner.is_here) == (*this_process(), True)
     assert find_owner(path) is None
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    edit(path, pid=ended.pid)
+    edit(path, pid=ended_pid())
     before = path.read_bytes()
     assert find_owner(path) is None
     assert path.read_bytes() == before
@@ -198,9 +202,7 @@ def test_another_process_with_the_same_pid_is_not_the_owner(path):
 @pytest.mark.parametrize("last", [0, 2**31])  # long ago, or before the clock was set back
 @pytest.mark.parametrize("host", ["far-away", "{here}?pidns-f00"])
 def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host, last):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    edit(path, host=host.format(here=this_process()[0]), pid=ended.pid)
+    edit(path, host=host.format(here=this_process()[0]), pid=ended_pid())
     owner = find_owner(path)
     assert owner is not None  # its pid says nothing here
     assert not owner.is_here
@@ -286,9 +288,7 @@ def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatc
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    edit(path, pid=ended.pid)
+    edit(path, pid=ended_pid())
     # filelock suppresses this error, and tries again for ever.
     monkeypatch.setattr(filelock.SoftFileLease, "_take_over", fail)
     monkeypatch.setattr(Path, "write_bytes", fail)

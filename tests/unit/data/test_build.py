@@ -8,18 +8,24 @@ import numpy as np
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.data.building import blend, sample
+from biphasic.data.building import blend
 from biphasic.data.building import build as module
 from biphasic.data.building.blend import unique_names
-from biphasic.data.building.build import CorpusFolders, build_corpus, corpus_origin
+from biphasic.data.building.build import (
+    CorpusFolders,
+    TextSample,
+    build_corpus,
+    corpus_origin,
+    sample_training_text,
+)
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.sample import TextSample, sample_training_text
 from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
+from mini_study import edit_json
 
 pytestmark = pytest.mark.slow
 
@@ -99,8 +105,8 @@ def test_the_built_in_corpus_is_what_it_always_was(tmp_path):
     assert TextTokenizer.load(folders.tokenizer).sha256 == tokenizer.sha256
     for folder, split in ((folders.train, "train"), (folders.heldout, "validation")):
         pairs = [(doc.id, doc.text) for doc in documents if doc.split == split]
-        write_corpus(tmp_path / split, pairs, tokenizer, provenance={})
-        assert Corpus(folder).content_hash == Corpus(tmp_path / split).content_hash
+        expected = write_corpus(tmp_path / split, pairs, tokenizer, provenance={})
+        assert Corpus(folder).content_hash == expected.content_hash
         assert names(folder) == [name for name, _ in pairs]
 
 
@@ -405,8 +411,7 @@ def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
 def spoil(tokenizer_folder, folder, name):
     """Copy a tokenizer that declares an ordinary letter as a special token."""
     shutil.copytree(tokenizer_folder, folder)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), name: "a"}))
+    edit_json(folder / "tokenizer_config.json", **{name: "a"})
     return folder
 
 
@@ -561,5 +566,5 @@ def test_a_tokenizer_is_trained_on_training_text_alone(tmp_path, monkeypatch, fi
     by_name = dict(synthetic_documents(60, seed=12))
     expected = [by_name[name] for name in names(folders.train)]
     assert sample_training_text(config, tmp_path) == expected
-    monkeypatch.setattr(sample, "SAMPLE_BYTES", 2000)
+    monkeypatch.setattr(module, "SAMPLE_BYTES", 2000)
     assert 0 < sum(map(len, sample_training_text(config, tmp_path))) <= 2000

@@ -16,8 +16,7 @@ from biphasic.errors import CheckpointError, DataError
 
 
 def build(folder, documents, tokenizer, **options) -> Corpus:
-    write_corpus(folder, documents, tokenizer, provenance={"source": "test"}, **options)
-    return Corpus(folder)
+    return write_corpus(folder, documents, tokenizer, provenance={"source": "test"}, **options)
 
 
 class WideTokenizer:

@@ -203,8 +203,7 @@ class Ids:
 
 def build(folder, *texts, **options) -> Corpus:
     documents = [(f"doc {number}", text) for number, text in enumerate(texts)]
-    write_corpus(folder, documents, Ids(), provenance={}, **options)
-    return Corpus(folder)
+    return write_corpus(folder, documents, Ids(), provenance={}, **options)
 
 
 @pytest.mark.parametrize("block_tokens", [3, 1 << 22])
@@ -229,17 +228,17 @@ def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_pat
     tokenizer = byte_level(plain=("<unused0>",))
     masked, _ = with_mask_token(tokenizer)
     text = json.dumps({"token": "<unused0>"})
-    write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
+    before = write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
     with pytest.raises(DataError, match="document 'a' contains the mask token"):
-        refuse_if_present(Corpus(tmp_path / "before"), masked.mask_id)
-    write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
-    refuse_if_present(Corpus(tmp_path / "after"), masked.mask_id)
+        refuse_if_present(before, masked.mask_id)
+    after = write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
+    refuse_if_present(after, masked.mask_id)
 
 
 def test_special_tokens_that_text_spells_are_counted(tmp_path):
     tokenizer = unigram("<mask>")  # its </s> is in the vocabulary, as in T5's
     pairs = [("a", "the rows"), ("b", "the </s> rows </s>"), ("c", "</s>")]
-    write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
-    assert count_special_tokens(Corpus(tmp_path / "c"), tokenizer) == {"</s>": 3}
-    write_corpus(tmp_path / "d", pairs[:1], tokenizer, provenance={})
-    assert count_special_tokens(Corpus(tmp_path / "d"), tokenizer) == {}
+    corpus = write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
+    assert count_special_tokens(corpus, tokenizer) == {"</s>": 3}
+    corpus = write_corpus(tmp_path / "d", pairs[:1], tokenizer, provenance={})
+    assert count_special_tokens(corpus, tokenizer) == {}

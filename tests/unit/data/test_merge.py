@@ -125,7 +125,7 @@ def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
         verify_tokenizer(folders.tokenizer, merged)
         assert list(merged.names()) == [name for part in parts for name in part.names()]
         sources = inspect_corpus(folder).sources
-        assert [(source.name, source.documents) for source in sources] == [
+        assert [(name, counts["documents"]) for name, counts in sources] == [
             ("one.jsonl", len(parts[0])),
             ("two.jsonl", len(parts[1])),
         ]

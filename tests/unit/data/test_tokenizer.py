@@ -31,6 +31,7 @@ from biphasic.data.tokens.tokenizer import (
 )
 from biphasic.errors import DataError
 from biphasic.files import is_complete, read_json
+from mini_study import edit_json
 
 TEXT_TO_TRAIN_ON = "The array of rows holds tokens and their weights; 日本語 naïve 👍 1 2 3 x y z"
 # Lone surrogates are no text: UTF-8 cannot hold them.
@@ -41,13 +42,6 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 def folder(tokenizer, tmp_path) -> Path:
     write_tokenizer(tokenizer, tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
-
-
-def change(folder: Path, name: str, **changes: object) -> None:
-    declared = json.loads((folder / name).read_text())
-    declared.update(changes)
-    kept = {key: value for key, value in declared.items() if value is not None}
-    (folder / name).write_text(json.dumps(kept))
 
 
 @given(TEXT)
@@ -119,15 +113,14 @@ def test_hashes_of_different_tokenizers_differ(tokenizer, documents, folder):
     texts = [text for _, text in documents]
     assert train_tokenizer(texts, vocab_size=320).sha256 == tokenizer.sha256
     assert train_tokenizer(texts, vocab_size=319).sha256 != tokenizer.sha256
-    change(folder, "tokenizer_config.json", pad_token=EOS)  # the same vocabulary, another role
+    edit_json(folder / "tokenizer_config.json", pad_token=EOS)  # the same vocabulary, another role
     assert TextTokenizer.load(folder).sha256 != tokenizer.sha256
 
 
 def test_loads_folders_of_other_makers(folder, tokenizer):
     # BERT's names for the roles, tokens as records, and no token for padding.
-    change(
-        folder,
-        "tokenizer_config.json",
+    edit_json(
+        folder / "tokenizer_config.json",
         bos_token=None,
         eos_token=None,
         pad_token=None,
@@ -140,9 +133,8 @@ def test_loads_folders_of_other_makers(folder, tokenizer):
 
 
 def test_truncation_and_padding_of_the_maker_are_not_applied(folder, tokenizer):
-    change(
-        folder,
-        "tokenizer.json",
+    edit_json(
+        folder / "tokenizer.json",
         truncation={
             "direction": "Right",
             "max_length": 2,
@@ -165,7 +157,7 @@ def test_truncation_and_padding_of_the_maker_are_not_applied(folder, tokenizer):
 
 
 def test_a_missing_mask_token_is_reported_when_it_is_needed(folder):
-    change(folder, "tokenizer_config.json", mask_token=None)
+    edit_json(folder / "tokenizer_config.json", mask_token=None)
     loaded = TextTokenizer.load(folder)
     assert set(loaded.special_ids) == {"bos", "eos", "pad"}
     with pytest.raises(DataError, match="the tokenizer has no mask token, which masked") as caught:
@@ -175,7 +167,7 @@ def test_a_missing_mask_token_is_reported_when_it_is_needed(folder):
 
 def test_a_token_between_documents_begins_and_ends_them(folder):
     # As decoders such as Qwen declare it: one token that ends, and none that begins.
-    change(folder, "tokenizer_config.json", bos_token=None, pad_token=None)
+    edit_json(folder / "tokenizer_config.json", bos_token=None, pad_token=None)
     loaded = TextTokenizer.load(folder)
     assert (loaded.bos_id, loaded.eos_id, loaded.pad_id) == (1, 1, 1)
 
@@ -188,7 +180,7 @@ def test_a_token_between_documents_begins_and_ends_them(folder):
     ],
 )
 def test_other_missing_roles_are_refused(folder, absent, role, field):
-    change(folder, "tokenizer_config.json", **dict.fromkeys(absent), pad_token=PAD)
+    edit_json(folder / "tokenizer_config.json", **dict.fromkeys(absent), pad_token=PAD)
     with pytest.raises(DataError, match=f"no {role} token; set '{field}'"):
         TextTokenizer.load(folder)
 
@@ -197,7 +189,7 @@ def test_special_tokens_declared_in_their_own_file(folder, tokenizer):
     declared = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     declared["mask_token"] = {"content": MASK, "special": True}
     (folder / "special_tokens_map.json").write_text(json.dumps(declared))
-    change(folder, "tokenizer_config.json", **dict.fromkeys(declared))
+    edit_json(folder / "tokenizer_config.json", **dict.fromkeys(declared))
     assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
     (folder / "tokenizer_config.json").unlink()
     assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
@@ -209,7 +201,7 @@ def test_special_tokens_declared_in_their_own_file(folder, tokenizer):
 def test_settings_win_over_the_special_tokens_file(folder):
     (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": EOS}))
     assert TextTokenizer.load(folder).pad_id == 2
-    change(folder, "tokenizer_config.json", pad_token=None)
+    edit_json(folder / "tokenizer_config.json", pad_token=None)
     assert TextTokenizer.load(folder).pad_id == 1
 
 
@@ -297,7 +289,7 @@ def test_ids_are_transformers_own_before_and_after_saving(tokenizer, tmp_path, m
 
 
 def test_a_declared_token_outside_the_vocabulary_is_not_saved(folder, tmp_path):
-    change(folder, "tokenizer_config.json", unk_token="<unk>")  # noqa: S106
+    edit_json(folder / "tokenizer_config.json", unk_token="<unk>")  # noqa: S106
     (tmp_path / "again").mkdir()
     TextTokenizer.load(folder).save(tmp_path / "again")
     assert "unk_token" not in read_json(tmp_path / "again" / "tokenizer_config.json")
@@ -317,7 +309,7 @@ def test_a_tokenizer_of_another_maker_with_real_vocabulary():
 
 class TestWithMask:
     def test_a_new_token_is_appended(self, folder):
-        change(folder, "tokenizer_config.json", mask_token=None)
+        edit_json(folder / "tokenizer_config.json", mask_token=None)
         plain = TextTokenizer.load(folder)
         masked = plain.with_mask("<|hidden|>")
         assert (masked.mask_id, masked.vocab_size) == (320, 321)
@@ -327,7 +319,7 @@ class TestWithMask:
         assert masked.encode("a <|hidden|> b") == plain.encode("a <|hidden|> b")
 
     def test_a_token_of_the_vocabulary_keeps_its_id(self, folder):
-        change(folder, "tokenizer_config.json", mask_token=None)
+        edit_json(folder / "tokenizer_config.json", mask_token=None)
         masked = TextTokenizer.load(folder).with_mask(MASK)
         assert (masked.mask_id, masked.vocab_size) == (3, 320)
 
@@ -385,7 +377,7 @@ def test_a_model_without_a_fast_tokenizer_names_the_remedy(fake_hub):
 
 
 def test_messages_name_the_model_and_not_its_cache(fake_hub):
-    change(fake_hub.folder, "tokenizer_config.json", eos_token=None)
+    edit_json(fake_hub.folder / "tokenizer_config.json", eos_token=None)
     with pytest.raises(DataError, match=r"^a/b: the tokenizer has no eos token"):
         load_tokenizer("a/b")
 
@@ -438,13 +430,13 @@ def test_a_folder_has_no_revisions(folder):
 
 @pytest.mark.parametrize("token", [{"x": 1}, ["</s>"], 3, {"content": 3}], ids=str)
 def test_a_declaration_that_is_no_token_is_named(folder, token):
-    change(folder, "tokenizer_config.json", eos_token=token)
+    edit_json(folder / "tokenizer_config.json", eos_token=token)
     with pytest.raises(DataError, match=r"'eos_token' is declared as .*, which is not a token"):
         TextTokenizer.load(folder)
 
 
 def test_role_outside_the_vocabulary_is_refused(folder):
-    change(folder, "tokenizer_config.json", eos_token="</s>")  # noqa: S106
+    edit_json(folder / "tokenizer_config.json", eos_token="</s>")  # noqa: S106
     with pytest.raises(DataError, match="eos token '</s>' is not in its vocabulary"):
         TextTokenizer.load(folder)
 

@@ -1,6 +1,5 @@
 """Loading a model from a folder: what was saved, or one line that names the folder."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,10 +14,12 @@ from transformers import PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
+from biphasic.files import read_json
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
 from biphasic.model.loading.build import load_encoder, load_pretrained
 from families import tiny_config
+from mini_study import edit_json
 
 WEIGHTS = "model.safetensors"
 LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])
@@ -57,11 +58,7 @@ def break_config(folder: Path) -> None:
 
 
 def change_config(**changes: object) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return change
+    return lambda folder: edit_json(folder / "config.json", **changes)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +193,8 @@ def test_an_index_names_files_of_its_folder_alone(load, folder, model, name):
     model.save_pretrained(folder, max_shard_size="200KB")
     load(folder)
     path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"]["lm_head.weight"] = name
-    path.write_text(json.dumps(index))
+    names = read_json(path)["weight_map"]
+    edit_json(path, weight_map={**names, "lm_head.weight": name})
     with pytest.raises(ModelError, match=r"index\.json: names .* as a file of weights") as error:
         load(folder)
     assert repr(name) in str(error.value)

@@ -15,6 +15,7 @@ from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import load_pretrained, load_weights, new_model
 from biphasic.model.loading.directions import close_again
 from families import FAMILIES, save_family, tiny_config
+from mini_study import edit_json
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ class TestRefusals:
 
     def test_other_shapes(self, save):
         folder = save("qwen3")
-        self.rewrite(folder, intermediate_size=40)
+        edit_json(folder / "config.json", intermediate_size=40)
         self.check(
             folder,
             r"cannot be loaded \(9 weights have other shapes than config\.json says, first "
@@ -121,12 +122,12 @@ class TestRefusals:
 
     def test_layers_that_the_configuration_does_not_have(self, save):
         folder = save("qwen3")
-        self.rewrite(folder, num_hidden_layers=2, layer_types=None)
+        edit_json(folder / "config.json", num_hidden_layers=2, layer_types=None)
         self.check(folder, r"does not use 11 weights, first model\.layers\.2\.")
 
     def test_biases_that_the_configuration_does_not_have(self, save):
         folder = save("qwen3", attention_bias=True)
-        self.rewrite(folder, attention_bias=False)
+        edit_json(folder / "config.json", attention_bias=False)
         self.check(folder, r"does not use 12 weights, first model\.layers\.0\.self_attn\.k_")
 
     def test_a_missing_file_of_several(self, save):
@@ -142,11 +143,6 @@ class TestRefusals:
         )
         transformers.CLIPTextModel(config).save_pretrained(tmp_path)
         self.check(tmp_path, "no language-model head for type 'clip_text_model'")
-
-    @staticmethod
-    def rewrite(folder: Path, **changes: object) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 class TestWeights:

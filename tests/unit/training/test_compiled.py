@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from short_runs import CLM, MIX, MLM, assert_close, train
 
 from biphasic.errors import ModelError
 from biphasic.model.compute import layers
 from biphasic.training import run
 from biphasic.training.loop import StepReport
+from short_runs import CLM, MIX, MLM, assert_close
 
 # torch hides this one itself, but not where tests turn warnings into errors.
 pytestmark = [
@@ -32,13 +32,11 @@ def counters(monkeypatch):
     torch.compiler.reset()
 
 
-def test_one_graph_for_each_direction_gives_the_results_of_none(
-    tmp_path, training_data, make_recipe, counters
-):
+def test_one_graph_for_each_direction_gives_the_results_of_none(train, make_recipe, counters):
     phases = [CLM, MLM, {**CLM, "learning_rate_scale": 0.5}, MLM]
     recipe = make_recipe(*phases, precision="fp32")
     options = {"heldout_every": 2}
-    plain = train(recipe, training_data, tmp_path / "plain", options=options)
+    plain = train(recipe, "plain", options=options)
     told: list[int] = []
 
     def report(done: StepReport) -> None:
@@ -46,8 +44,7 @@ def test_one_graph_for_each_direction_gives_the_results_of_none(
 
     whole = train(
         recipe,
-        training_data,
-        tmp_path / "compiled",
+        "compiled",
         options={**options, "report": report},
         compile=True,
     )
@@ -58,13 +55,12 @@ def test_one_graph_for_each_direction_gives_the_results_of_none(
     assert (plain / "config.json").read_bytes() == (whole / "config.json").read_bytes()
 
 
-def test_everything_at_once(tmp_path, training_data, make_recipe, counters):
+def test_everything_at_once(train, make_recipe, counters):
     recipe = make_recipe({**MIX, "steps": 3}, rows_per_step=8, precision="fp32")
-    plain = train(recipe, training_data, tmp_path / "plain")
+    plain = train(recipe, "plain")
     folder = train(
         recipe,
-        training_data,
-        tmp_path / "all",
+        "all",
         compile=True,
         activation_checkpointing=True,
         max_tokens_per_pass=64,

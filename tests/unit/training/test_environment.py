@@ -1,11 +1,11 @@
 """What a run says when it continues under other versions or hardware."""
 
 import pytest
-from short_runs import CLM, details, train
 
 from biphasic.errors import StoppedError
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.records.environment import changed_settings, environment
+from short_runs import CLM, details
 
 COMPUTE = ComputeConfig().model_dump(mode="json")
 
@@ -46,7 +46,7 @@ def test_what_changes_no_number_is_not_named():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_says_what_changed_and_records_it(tmp_path, training_data, make_recipe):
+def test_a_resumed_run_says_what_changed_and_records_it(train, make_recipe):
     recipe, warned = make_recipe({**CLM, "steps": 4}), []
 
     def stopped_after(steps: int) -> dict:
@@ -56,10 +56,10 @@ def test_a_resumed_run_says_what_changed_and_records_it(tmp_path, training_data,
     for limit in (64, 128, 128):
         with pytest.raises(StoppedError):
             train(
-                recipe, training_data, tmp_path,
+                recipe,
                 options=stopped_after(1), max_tokens_per_pass=limit,
             )  # fmt: skip
-    state = train(recipe, training_data, tmp_path, options={"warn": warned.append})
+    state = train(recipe, options={"warn": warned.append})
     changes = [
         "step 1: max tokens per pass 64 -> 128",
         "step 3: max tokens per pass 128 -> none",
@@ -71,5 +71,5 @@ def test_a_resumed_run_says_what_changed_and_records_it(tmp_path, training_data,
 
 
 @pytest.mark.slow
-def test_a_run_under_the_same_conditions_records_nothing(tmp_path, training_data, make_recipe):
-    assert "changes" not in details(train(make_recipe(CLM), training_data, tmp_path))
+def test_a_run_under_the_same_conditions_records_nothing(train, make_recipe):
+    assert "changes" not in details(train(make_recipe(CLM)))

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from short_runs import CLM, MLM, assert_same, details, metrics, poison, train
 
 from biphasic.errors import CheckpointError, ConfigError, DivergedError
 from biphasic.files import read_json, verify_folder
@@ -14,6 +13,7 @@ from biphasic.study.plan.expansion import expand
 from biphasic.training import loop
 from biphasic.training.lineage import Lineage
 from biphasic.training.step.input import StepRows
+from short_runs import CLM, MLM, assert_same, details, metrics, poison
 
 pytestmark = pytest.mark.slow
 
@@ -26,11 +26,11 @@ def fault_of(store: Path) -> tuple[Path, dict]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_fault_is_described(tmp_path, training_data, make_recipe, monkeypatch, precision):
+def test_a_fault_is_described(tmp_path, train, training_data, make_recipe, monkeypatch, precision):
     recipe = make_recipe(CLM, {**MLM, "steps": 6}, precision=precision)
     poison(monkeypatch, recipe, training_data, 5)
     with pytest.raises(DivergedError) as caught:
-        train(recipe, training_data, tmp_path)
+        train(recipe)
     folder, fault = fault_of(tmp_path)
     assert str(caught.value) == fault["error"]
     assert fault["error"] == (
@@ -67,16 +67,16 @@ def test_a_fault_is_described(tmp_path, training_data, make_recipe, monkeypatch,
 
 
 def test_running_again_reproduces_a_fault_from_the_weights_before_it(
-    tmp_path, training_data, make_recipe, monkeypatch
+    tmp_path, train, training_data, make_recipe, monkeypatch
 ):
     recipe = make_recipe({**CLM, "steps": 8})
     poison(monkeypatch, recipe, training_data, 4)
-    clean = train(make_recipe({**CLM, "steps": 4}), training_data, tmp_path / "clean")
+    clean = train(make_recipe({**CLM, "steps": 4}), "clean")
     steps: list[int] = []
     for _ in range(2):
         with pytest.raises(DivergedError, match="step 4"):
             train(
-                recipe, training_data, tmp_path,
+                recipe,
                 options={"report": lambda done: steps.append(done.step)},
             )  # fmt: skip
         (last,) = tmp_path.glob("progress/*/step-*")
@@ -95,15 +95,15 @@ def test_running_again_reproduces_a_fault_from_the_weights_before_it(
     ids=["loss alone", "both", "gradient alone"],
 )
 def test_neither_loss_nor_gradient_may_be_not_finite(
-    tmp_path, training_data, make_recipe, monkeypatch, how, what, again
+    tmp_path, train, training_data, make_recipe, monkeypatch, how, what, again
 ):
     """Losses are read at steps 3 and 6, to save them, so an update runs after the bad one."""
     recipe = make_recipe({**CLM, "steps": 6})
     poison(monkeypatch, recipe, training_data, 4, how=how)
-    clean = train(make_recipe({**CLM, "steps": 4}), training_data, tmp_path / "clean")
+    clean = train(make_recipe({**CLM, "steps": 4}), "clean")
     with pytest.raises(DivergedError, match=f"step 4: the {what} is not finite; lower"):
         train(
-            recipe, training_data, tmp_path, options={"checkpoint_every": 3}, read_back_every=100,
+            recipe, options={"checkpoint_every": 3}, read_back_every=100,
         )  # fmt: skip
     assert not (tmp_path / "states").exists()
     _, last = sorted(tmp_path.glob("progress/*/step-*"))
@@ -120,9 +120,7 @@ def test_neither_loss_nor_gradient_may_be_not_finite(
     assert fault["again"]["is_finite"] is False
 
 
-def test_a_fault_that_does_not_come_again_says_so(
-    tmp_path, training_data, make_recipe, monkeypatch
-):
+def test_a_fault_that_does_not_come_again_says_so(tmp_path, train, make_recipe, monkeypatch):
     original, calls = loop.pass_loss, []
 
     def once(model, given):
@@ -132,35 +130,36 @@ def test_a_fault_that_does_not_come_again_says_so(
     monkeypatch.setattr(loop, "pass_loss", once)
     recipe = make_recipe({**CLM, "steps": 4})
     with pytest.raises(DivergedError, match=r"computed again it was finite, so run again first"):
-        train(recipe, training_data, tmp_path)
+        train(recipe)
     _, fault = fault_of(tmp_path)
     assert fault["loss"] == "NaN"
     assert fault["again"]["is_finite"]
-    resumed = train(recipe, training_data, tmp_path)
+    resumed = train(recipe)
     lines = [line for line in metrics(resumed) if "loss" in line]
     assert fault["again"]["loss"] == lines[2]["loss"]
     assert fault["again"]["gradient_norm"] == pytest.approx(lines[2]["gradient_norm"], rel=1e-6)
     monkeypatch.setattr(loop, "pass_loss", original)
-    assert_same(resumed, train(recipe, training_data, tmp_path / "whole"))
+    assert_same(resumed, train(recipe, "whole"))
 
 
-def test_the_first_step_needs_no_checkpoint(tmp_path, training_data, make_recipe, monkeypatch):
+def test_the_first_step_needs_no_checkpoint(
+    tmp_path, train, training_data, make_recipe, monkeypatch
+):
     recipe = make_recipe(CLM)
     poison(monkeypatch, recipe, training_data, 0)
     with pytest.raises(DivergedError, match="step 0"):
-        train(recipe, training_data, tmp_path)
+        train(recipe)
     assert not list(tmp_path.glob("progress/*/step-*"))
     _, fault = fault_of(tmp_path)
     assert fault["continues_from"]["folder"] is None
 
 
 @pytest.mark.parametrize("start", [0, 3])
-def test_a_step_is_skipped(tmp_path, training_data, make_recipe, start):
+def test_a_step_is_skipped(train, make_recipe, start):
     """Its rows are read, its weights are those before it, and the rest goes on as planned."""
     recipe = make_recipe({**CLM, "steps": 4}, MLM).skipping([start])
     whole = make_recipe({**CLM, "steps": 4}, MLM)
-    data = training_data
-    skipped, usual = (train(each, data, tmp_path) for each in (recipe, whole))
+    skipped, usual = (train(each) for each in (recipe, whole))
     one, other = (read_json(folder / "state.json") for folder in (skipped, usual))
     assert one["recipe"] == {**other["recipe"], "skip_steps": [start]}
     assert one["rows_sha256"] == other["rows_sha256"]
@@ -178,16 +177,16 @@ def test_a_step_is_skipped(tmp_path, training_data, make_recipe, start):
         assert [line[name] for line in lines] == expected
 
 
-def test_nothing_changes_in_a_skipped_step(tmp_path, training_data, make_recipe):
+def test_nothing_changes_in_a_skipped_step(train, make_recipe):
     recipe = make_recipe({**CLM, "steps": 4}).skipping([3])
-    before = train(make_recipe(CLM), training_data, tmp_path)
-    after = train(recipe, training_data, tmp_path, options={"checkpoint_every": 1})
+    before = train(make_recipe(CLM))
+    after = train(recipe, options={"checkpoint_every": 1})
     assert all((before / name).read_bytes() == (after / name).read_bytes() for name in FILES)
 
 
 @pytest.mark.parametrize("every", [1, 100])
 def test_a_run_goes_on_without_the_steps_where_it_stopped(
-    tmp_path, training_data, make_recipe, monkeypatch, every
+    train, training_data, make_recipe, monkeypatch, every
 ):
     """Steps 3 (the first of a phase that resets moments and extends rows) and 5 are bad."""
     later = {"optimizer_state": "reset", "max_seqlen": 64, "rope_theta": 2e4}
@@ -198,30 +197,30 @@ def test_a_run_goes_on_without_the_steps_where_it_stopped(
     options = {"report": lambda step: done.append(step.step)}
     for step in (3, 5):
         with pytest.raises(DivergedError, match=f"--skip-step {step} "):
-            train(recipe, training_data, tmp_path, options=options, read_back_every=every)
+            train(recipe, options=options, read_back_every=every)
         recipe = recipe.skipping([step])
-    state = train(recipe, training_data, tmp_path, options=options, read_back_every=every)
+    state = train(recipe, options=options, read_back_every=every)
     assert [step for step in done if step > 3] == [5, 7, 8] if every == 1 else [7, 8]
-    assert_same(state, train(recipe, training_data, tmp_path / "whole"))
+    assert_same(state, train(recipe, "whole"))
     assert details(state)["recipe"]["skip_steps"] == [3, 5]
 
 
 def test_a_damaged_checkpoint_of_the_run_that_stopped_is_named(
-    tmp_path, training_data, make_recipe, monkeypatch
+    tmp_path, train, training_data, make_recipe, monkeypatch
 ):
     recipe = make_recipe({**CLM, "steps": 4})
     poison(monkeypatch, recipe, training_data, 2)
     with pytest.raises(DivergedError):
-        train(recipe, training_data, tmp_path)
+        train(recipe)
     (last,) = tmp_path.glob("progress/*/step-*")
     weights = last / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError) as caught:
-        train(recipe.skipping([2]), training_data, tmp_path)
+        train(recipe.skipping([2]))
     assert str(caught.value).startswith(f"{weights}: damaged")
     assert str(caught.value).endswith("delete the folder and run again")
     shutil.rmtree(last)
-    assert train(recipe.skipping([2]), training_data, tmp_path).is_dir()
+    assert train(recipe.skipping([2])).is_dir()
 
 
 def test_skipped_steps_change_identities_from_there_on(training_data, make_recipe):

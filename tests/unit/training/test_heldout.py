@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from short_runs import train
 
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.errors import TrainingError
@@ -85,12 +84,12 @@ def test_sample_is_at_most_one_epoch(training_data, monkeypatch):
 
 @pytest.mark.parametrize("every", [0, 2])
 def test_a_held_out_loss_that_is_not_finite_stops_the_run(
-    training_data, make_recipe, tmp_path, monkeypatch, every
+    train, make_recipe, tmp_path, monkeypatch, every
 ):
     """The last update may blow weights up that its own loss knew nothing of."""
     monkeypatch.setattr(HeldoutLoss, "evaluate", lambda *_, **__: {"clm": 2.0, "mlm": math.nan})
     recipe = make_recipe({"objective": "clm", "steps": 3})
     message = rf"step {every - 1 if every else 2}: the held-out loss after it is not finite; lower"
     with pytest.raises(TrainingError, match=message):
-        train(recipe, training_data, tmp_path, options={"heldout_every": every})
+        train(recipe, options={"heldout_every": every})
     assert not (tmp_path / "states").exists()

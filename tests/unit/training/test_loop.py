@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from short_runs import CLM, MLM, metrics, train
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic.data.rows import RowPlan, RowReader
@@ -15,6 +14,8 @@ from biphasic.training import loop, run
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import StepReport
 from biphasic.training.recipe import Recipe
+from mini_study import flip
+from short_runs import CLM, MLM, metrics
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,9 @@ def stores(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def finished(stores, training_data, make_recipe) -> Path:
+def finished(stores, train, make_recipe) -> Path:
     """The state of CLM then MLM; trained once, never change its files."""
-    return train(make_recipe(CLM, MLM), training_data, stores)
+    return train(make_recipe(CLM, MLM), stores)
 
 
 def test_state_records_where_it_came_from(finished, training_data, make_recipe):
@@ -72,10 +73,10 @@ def test_ledger_and_metrics_count_the_rows_that_were_read(finished, training_dat
     )
 
 
-def test_loss_falls(stores, training_data, make_recipe):
+def test_loss_falls(stores, train, make_recipe):
     for name in ("clm", "mlm"):
         recipe = make_recipe({"objective": name, "steps": 40}, precision="fp32")
-        lines = metrics(train(recipe, training_data, stores))
+        lines = metrics(train(recipe, stores))
         losses = [line["loss"] for line in lines if "loss" in line]
         assert losses[0] == pytest.approx(5.77, abs=0.2)  # log(320)
         assert sum(losses[-5:]) / 5 < 5.0
@@ -95,7 +96,7 @@ def test_transformers_loads_a_state_as_it_is(finished):
     assert model(ids).logits.shape == (1, ids.shape[1], 320)
 
 
-def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recipe):
+def test_all_arms_read_the_same_rows(finished, stores, train, make_recipe):
     half = {"objective": "clm", "steps": 2}
     rest = {"objective": "mlm", "steps": 4, "mlm_probability": 0.2}
     arms = [
@@ -105,17 +106,17 @@ def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recip
     ]
     expected = read_json(finished / "state.json")
     for recipe in arms:
-        state = read_json(train(recipe, training_data, stores) / "state.json")
+        state = read_json(train(recipe, stores) / "state.json")
         assert state["rows_sha256"] == expected["rows_sha256"]
         assert sum(entry["tokens"] for entry in state["ledger"]) == sum(
             entry["tokens"] for entry in expected["ledger"]
         )
     other = make_recipe(CLM, MLM, seeds={"data_seed": 1})
-    state = read_json(train(other, training_data, stores) / "state.json")
+    state = read_json(train(other, stores) / "state.json")
     assert state["rows_sha256"] != expected["rows_sha256"]
 
 
-def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, make_recipe):
+def test_cadence_and_views_change_no_number(finished, tmp_path, train, make_recipe):
     reports: list[StepReport] = []
     described: list[str] = []
     options = {
@@ -125,7 +126,7 @@ def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, m
         "report": reports.append,
         "describe": described.append,
     }
-    watched = train(make_recipe(CLM, MLM), training_data, tmp_path, options=options)
+    watched = train(make_recipe(CLM, MLM), options=options)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (watched / name).read_bytes() == (finished / name).read_bytes()
     assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
@@ -138,14 +139,14 @@ def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, m
     assert list((tmp_path / "tb").glob("events.*"))
 
 
-def test_untrained_state(stores, training_data, make_recipe):
-    folder = train(make_recipe(), training_data, stores)
+def test_untrained_state(stores, train, training_data, make_recipe):
+    folder = train(make_recipe(), stores)
     state = read_json(folder / "state.json")
     assert (state["step"], state["ledger"]) == (0, [])
     assert [set(line) for line in metrics(folder)] == [{"step", "tokens", "heldout"}]
     assert load_file(folder / "optimizer.safetensors") == {}
     # The trunk of every arm: training on from it equals training from nothing.
-    alone = train(make_recipe(CLM), training_data, stores)
+    alone = train(make_recipe(CLM), stores)
     assert Lineage(make_recipe(CLM), training_data.fingerprint).identities[0] == folder.name
     assert not torch.equal(
         load_file(alone / "model.safetensors")["lm_head.weight"],
@@ -153,33 +154,30 @@ def test_untrained_state(stores, training_data, make_recipe):
     )
 
 
-def test_a_finished_state_is_not_trained_again(finished, stores, training_data, make_recipe):
+def test_a_finished_state_is_not_trained_again(finished, stores, train, make_recipe):
     before = {path: path.stat().st_mtime_ns for path in finished.iterdir()}
 
     def never(report: StepReport) -> None:
         raise AssertionError(report)
 
     options = {"report": never}
-    assert train(make_recipe(CLM, MLM), training_data, stores, options=options) == finished
+    assert train(make_recipe(CLM, MLM), stores, options=options) == finished
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
 
 
-def test_a_missing_or_damaged_start_is_named(tmp_path, training_data, make_recipe):
+def test_a_missing_or_damaged_start_is_named(train, make_recipe):
     recipe = make_recipe(CLM, MLM)
     with pytest.raises(CheckpointError, match="incomplete"):
-        train(recipe, training_data, tmp_path, start=3)
-    trunk = train(recipe, training_data, tmp_path, end=3)
-    path = trunk / "optimizer.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
+        train(recipe, start=3)
+    trunk = train(recipe, end=3)
+    flip(trunk / "optimizer.safetensors")
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: damaged .* delete the"):
-        train(recipe, training_data, tmp_path, start=3)
+        train(recipe, start=3)
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["first", "second"])
 def test_the_contract_of_each_phase_is_probed_before_any_step(
-    tmp_path, training_data, make_recipe, monkeypatch, refused
+    tmp_path, train, make_recipe, monkeypatch, refused
 ):
     def refuse(model, *, causal, **_):
         if causal == refused:
@@ -187,7 +185,7 @@ def test_the_contract_of_each_phase_is_probed_before_any_step(
 
     monkeypatch.setattr(run, "check_contract", refuse)
     with pytest.raises(ModelError, match="sees what it must not"):
-        train(make_recipe(CLM, MLM), training_data, tmp_path)
+        train(make_recipe(CLM, MLM))
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -195,9 +193,7 @@ def test_the_contract_of_each_phase_is_probed_before_any_step(
     ("precision", "probes"),
     [("fp32", [("fp32", 0)] * 2), ("bf16", [("fp32", 0)] * 2 + [("bf16", 0)] * 2)],
 )
-def test_no_probe_can_end_a_run_in_the_middle(
-    tmp_path, training_data, make_recipe, monkeypatch, precision, probes
-):
+def test_no_probe_can_end_a_run_in_the_middle(train, make_recipe, monkeypatch, precision, probes):
     """Both directions are probed in fp32 and as they are computed; then no step is in between."""
     steps, seen = [], []
     original_update, original_check = loop._update, run.check_contract
@@ -213,14 +209,12 @@ def test_no_probe_can_end_a_run_in_the_middle(
 
     monkeypatch.setattr(run, "check_contract", check)
     monkeypatch.setattr(loop, "_update", update)
-    train(make_recipe(CLM, MLM, precision=precision), training_data, tmp_path)
+    train(make_recipe(CLM, MLM, precision=precision))
     assert len(steps) == 6
     assert seen == probes
 
 
-def test_loss_is_divided_once_by_the_supervised_tokens(
-    tmp_path, training_data, make_recipe, monkeypatch
-):
+def test_loss_is_divided_once_by_the_supervised_tokens(train, make_recipe, monkeypatch):
     sums: list[tuple[float, int]] = []
     original = loop.pass_loss
 
@@ -230,7 +224,7 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
         return value
 
     monkeypatch.setattr(loop, "pass_loss", spy)
-    lines = metrics(train(make_recipe(CLM, MLM), training_data, tmp_path))
+    lines = metrics(train(make_recipe(CLM, MLM)))
     losses = [line["loss"] for line in lines if "loss" in line]
     expected = [total / count for total, count in sums]
     assert losses == pytest.approx(expected, rel=1e-6)

@@ -2,24 +2,24 @@
 
 import pytest
 import torch
-from short_runs import CLM, MIX, assert_same, train
 
 from biphasic.errors import ModelError
 from biphasic.model.compute import attention, layers
 from biphasic.training import run
+from short_runs import CLM, MIX, assert_same
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_bit_equal(tmp_path, training_data, make_recipe, precision):
+def test_bit_equal(train, make_recipe, precision):
     recipe = make_recipe(CLM, {**MIX, "steps": 2}, precision=precision)
-    kept = train(recipe, training_data, tmp_path / "kept")
-    again = train(recipe, training_data, tmp_path / "again", activation_checkpointing=True)
+    kept = train(recipe, "kept")
+    again = train(recipe, "again", activation_checkpointing=True)
     assert_same(kept, again)
 
 
-def test_layers_compute_twice(tmp_path, training_data, make_recipe, monkeypatch):
+def test_layers_compute_twice(train, make_recipe, monkeypatch):
     calls: list[int] = []
     original = attention.packed_attention
 
@@ -33,7 +33,7 @@ def test_layers_compute_twice(tmp_path, training_data, make_recipe, monkeypatch)
     counts = []
     for on in (False, True):
         calls.clear()
-        train(recipe, training_data, tmp_path / str(on), activation_checkpointing=on)
+        train(recipe, str(on), activation_checkpointing=on)
         counts.append(len(calls))
     assert counts[1] == 2 * counts[0] > 0
 

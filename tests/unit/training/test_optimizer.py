@@ -1,15 +1,17 @@
-"""AdamW, on fp32 masters and without."""
+"""AdamW, on fp32 masters and without; parameters that do not train."""
 
 import pytest
 import torch
 from torch import nn
 
-from biphasic.errors import TrainingError
+from biphasic.errors import ConfigError, TrainingError
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
+    freeze,
+    frozen_names,
     set_head_precision,
     set_precision,
 )
@@ -324,3 +326,31 @@ def test_moments_go_where_their_weights_are():
     found = optimizer.state_tensors()
     assert found.keys() == {f"weight.{name}" for name in moments}
     assert {value.device.type for value in found.values()} == {"meta"}
+
+
+NAMES = ["model.embed_tokens.weight", "model.layers.0.mlp.weight", "model.layers.1.mlp.weight"]
+
+
+def test_patterns_choose_names():
+    assert frozen_names(NAMES, []) == set()
+    assert frozen_names(NAMES, ["model.layers.0.*"]) == {NAMES[1]}
+    assert frozen_names(NAMES, ["*mlp*"]) == set(NAMES[1:])
+    assert frozen_names(NAMES, ["*embed*", "model.layers.[1]*"]) == {NAMES[0], NAMES[2]}
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    with pytest.raises(ConfigError, match="no parameter's name matches"):
+        frozen_names(NAMES, ["*embed*", "model.layer.0.*"])
+
+
+def test_freezing_everything_is_refused():
+    with pytest.raises(ConfigError, match="nothing would train"):
+        frozen_names(NAMES, ["*"])
+
+
+def test_freezing_is_undone_by_the_next_phase():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    freeze(model, ["0.*"])
+    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+    freeze(model, ["1.bias"])
+    assert [p.requires_grad for p in model.parameters()] == [True, True, True, False]

@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from short_runs import CLM, MIX, MLM, assert_close, assert_same, details, metrics, train
 
 from biphasic.errors import ConfigError
 from biphasic.files import read_json
 from biphasic.training import loop
+from short_runs import CLM, MIX, MLM, assert_close, assert_same, details, metrics
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("phase", [MIX, MLM, CLM])
-def test_several_passes_train_the_same(tmp_path, training_data, make_recipe, phase):
+def test_several_passes_train_the_same(train, make_recipe, phase):
     recipe = make_recipe(phase, precision="fp32", rows_per_step=8)
-    whole = train(recipe, training_data, tmp_path / "whole")
-    before = load_file(train(make_recipe(), training_data, tmp_path) / "model.safetensors")
+    whole = train(recipe, "whole")
+    before = load_file(train(make_recipe()) / "model.safetensors")
     for tokens in (32, 100):  # one row, three rows
-        parts = train(recipe, training_data, tmp_path / str(tokens), max_tokens_per_pass=tokens)
+        parts = train(recipe, str(tokens), max_tokens_per_pass=tokens)
         assert_close(whole, parts)
         for name, weight in load_file(parts / "model.safetensors").items():
             assert weight.ndim == 1 or float((weight - before[name]).abs().max()) > 1e-3
@@ -32,7 +32,7 @@ def test_several_passes_train_the_same(tmp_path, training_data, make_recipe, pha
                 assert again[key] == pytest.approx(line[key], rel=1e-5)
 
 
-def test_a_pass_holds_no_more_than_it_may(tmp_path, training_data, make_recipe, monkeypatch):
+def test_a_pass_holds_no_more_than_it_may(train, make_recipe, monkeypatch):
     seen: list[tuple[int, bool]] = []
     original = loop.pass_loss
 
@@ -43,20 +43,20 @@ def test_a_pass_holds_no_more_than_it_may(tmp_path, training_data, make_recipe, 
     monkeypatch.setattr(loop, "pass_loss", spy)
     longer = {**MLM, "steps": 1, "max_seqlen": 64, "rows_per_step": 4}
     recipe = make_recipe({**MIX, "steps": 1}, longer, rows_per_step=8)
-    train(recipe, training_data, tmp_path, max_tokens_per_pass=100)
+    train(recipe, max_tokens_per_pass=100)
     # Six rows of 32 by MLM in two passes, two by CLM; then four rows of 64, one by one.
     assert seen == [(96, False), (96, False), (64, True)] + [(64, False)] * 4
 
 
-def test_rows_that_fit_are_computed_as_ever(tmp_path, training_data, make_recipe):
+def test_rows_that_fit_are_computed_as_ever(train, make_recipe):
     recipe = make_recipe(CLM, {**MIX, "steps": 2})
     assert_same(
-        train(recipe, training_data, tmp_path / "whole"),
-        train(recipe, training_data, tmp_path / "limited", max_tokens_per_pass=128),
+        train(recipe, "whole"),
+        train(recipe, "limited", max_tokens_per_pass=128),
     )
 
 
-def test_gradients_of_passes_add_up_in_fp32(tmp_path, training_data, make_recipe):
+def test_gradients_of_passes_add_up_in_fp32(train, make_recipe):
     """Working weights are in bf16, where 64 sums of like size would stall."""
     recipe = make_recipe({**MLM, "steps": 1}, rows_per_step=64)
     exact = make_recipe({**MLM, "steps": 1}, rows_per_step=64, precision="fp32")
@@ -65,9 +65,9 @@ def test_gradients_of_passes_add_up_in_fp32(tmp_path, training_data, make_recipe
             "model.layers.0.mlp.up_proj.weight.exp_avg"
         ]
         for name, folder in {
-            "exact": train(exact, training_data, tmp_path),
-            "whole": train(recipe, training_data, tmp_path / "whole"),
-            "parts": train(recipe, training_data, tmp_path / "p", max_tokens_per_pass=32),
+            "exact": train(exact),
+            "whole": train(recipe, "whole"),
+            "parts": train(recipe, "p", max_tokens_per_pass=32),
         }.items()
     }
     error = {
@@ -77,17 +77,17 @@ def test_gradients_of_passes_add_up_in_fp32(tmp_path, training_data, make_recipe
     assert error["parts"] < max(1.5 * error["whole"], 0.02)
 
 
-def test_a_pass_that_holds_no_row_is_refused(tmp_path, training_data, make_recipe):
+def test_a_pass_that_holds_no_row_is_refused(tmp_path, train, make_recipe):
     recipe = make_recipe(CLM, {**MLM, "max_seqlen": 64, "rows_per_step": 2})
     message = r"max_tokens_per_pass: 40 tokens are fewer than a row of 64 \(max_seqlen\); set 64"
     with pytest.raises(ConfigError, match=message):
-        train(recipe, training_data, tmp_path, max_tokens_per_pass=40)
+        train(recipe, max_tokens_per_pass=40)
     assert not (tmp_path / "states").exists()
 
 
-def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe):
+def test_a_state_names_how_it_was_computed(train, make_recipe):
     settings: dict[str, Any] = {"max_tokens_per_pass": 64, "read_back_every": 2}
-    folder = train(make_recipe({**CLM, "steps": 1}), training_data, tmp_path, **settings)
+    folder = train(make_recipe({**CLM, "steps": 1}), **settings)
     kept = read_json(folder / "state.json")["compute"]
     expected = {
         "processes": 1,
@@ -99,8 +99,8 @@ def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe)
     assert kept == {**settings, **expected}
 
 
-def test_held_out_rows_must_fit_a_pass_too(tmp_path, training_data, make_recipe):
+def test_held_out_rows_must_fit_a_pass_too(tmp_path, train, make_recipe):
     short = {**CLM, "max_seqlen": 16}
     with pytest.raises(ConfigError, match="fewer than a row of 32"):
-        train(make_recipe(short), training_data, tmp_path, max_tokens_per_pass=20)
+        train(make_recipe(short), max_tokens_per_pass=20)
     assert not list(tmp_path.rglob("*.safetensors"))

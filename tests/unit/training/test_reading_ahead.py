@@ -3,12 +3,12 @@
 import threading
 
 import pytest
-from short_runs import CLM, MIX, MLM, assert_same, train
 
 from biphasic.data.rows import RowReader
 from biphasic.errors import DataError
 from biphasic.training import loop
 from biphasic.training.loop import StepReport
+from short_runs import CLM, MIX, MLM, assert_same
 
 pytestmark = pytest.mark.slow
 
@@ -21,23 +21,23 @@ def ahead(monkeypatch):
     assert set(threading.enumerate()) == before
 
 
-def test_states_are_the_same(tmp_path, training_data, make_recipe, monkeypatch):
+def test_states_are_the_same(train, make_recipe, monkeypatch):
     longer = {**MIX, "max_seqlen": 64, "rows_per_step": 5}
     recipe = make_recipe(CLM, longer, {**MLM, "selection": "word"})
-    with_thread = train(recipe, training_data, tmp_path / "with")
+    with_thread = train(recipe, "with")
     monkeypatch.setattr(loop, "steps_ahead", lambda _: 0)
-    assert_same(train(recipe, training_data, tmp_path / "without"), with_thread)
+    assert_same(train(recipe, "without"), with_thread)
 
 
-def test_no_thread_outlives_an_interrupted_run(tmp_path, training_data, make_recipe):
+def test_no_thread_outlives_an_interrupted_run(train, make_recipe):
     def interrupt(_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(make_recipe(CLM), training_data, tmp_path, options={"report": interrupt})
+        train(make_recipe(CLM), options={"report": interrupt})
 
 
-def test_rows_are_read_by_another_thread(tmp_path, training_data, make_recipe, monkeypatch):
+def test_rows_are_read_by_another_thread(train, make_recipe, monkeypatch):
     readers: list[str] = []
     original = loop.StepInputs.of
 
@@ -46,14 +46,12 @@ def test_rows_are_read_by_another_thread(tmp_path, training_data, make_recipe, m
         return original(inputs, step)
 
     monkeypatch.setattr(loop.StepInputs, "of", spy)
-    train(make_recipe(CLM), training_data, tmp_path)
+    train(make_recipe(CLM))
     assert len(readers) == 3
     assert all(name.startswith("biphasic-prefetch") for name in readers)
 
 
-def test_errors_stop_the_step_that_they_belong_to(
-    tmp_path, training_data, make_recipe, monkeypatch
-):
+def test_errors_stop_the_step_that_they_belong_to(tmp_path, train, make_recipe, monkeypatch):
     error = DataError("shard 3 is gone")
     original = RowReader.batch
     calls: list[int] = []
@@ -72,7 +70,7 @@ def test_errors_stop_the_step_that_they_belong_to(
     calls.append(1)
     options = {"report": report, "checkpoint_every": 1}
     with pytest.raises(DataError) as caught:
-        train(make_recipe({**CLM, "steps": 9}), training_data, tmp_path, options=options)
+        train(make_recipe({**CLM, "steps": 9}), options=options)
     assert caught.value is error
     assert told == [1, 2, 3, 4]
     last = max((tmp_path / "progress").glob("*/step-*"))

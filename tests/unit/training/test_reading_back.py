@@ -3,25 +3,24 @@
 from collections import Counter
 
 import pytest
-from short_runs import CLM, CPU, CUDA, MLM, assert_same, train
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport
+from short_runs import CLM, CPU, CUDA, MLM, assert_same
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("every", [2, 4, 100])
-def test_nothing_changes_but_when_it_is_known(tmp_path, training_data, make_recipe, every):
+def test_nothing_changes_but_when_it_is_known(train, make_recipe, every):
     recipe = make_recipe(CLM, MLM)
     told: dict[str, list[StepReport]] = {"at once": [], "later": []}
     folders = [
         train(
             recipe,
-            training_data,
-            tmp_path / name,
+            name,
             options={"heldout_every": 2, "report": told[name].append},
             read_back_every=reads,
         )
@@ -36,9 +35,7 @@ def test_nothing_changes_but_when_it_is_known(tmp_path, training_data, make_reci
     assert [step for step, *_ in one] == [1, 2, 3, 4, 5, 6]
 
 
-def test_losses_are_read_when_due_and_before_anything_else(
-    tmp_path, training_data, make_recipe, monkeypatch
-):
+def test_losses_are_read_when_due_and_before_anything_else(train, make_recipe, monkeypatch):
     read: list[int] = []
     original = loop.PendingSteps.read_back
 
@@ -56,7 +53,7 @@ def test_losses_are_read_when_due_and_before_anything_else(
         ("each", {}, None, list(range(1, 12))),
     ):
         read.clear()
-        train(recipe, training_data, tmp_path / name, options=options, read_back_every=every)
+        train(recipe, name, options=options, read_back_every=every)
         assert read == expected
 
 
@@ -68,9 +65,7 @@ def test_devices_differ():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_step_reads_no_number_from_the_device(
-    tmp_path, training_data, make_recipe, monkeypatch, precision
-):
+def test_a_step_reads_no_number_from_the_device(train, make_recipe, monkeypatch, precision):
     counts: Counter[str] = Counter()
 
     class Watcher(TorchDispatchMode):
@@ -86,7 +81,7 @@ def test_a_step_reads_no_number_from_the_device(
 
     monkeypatch.setattr(loop, "_update", watched)
     recipe = make_recipe(CLM, MLM, precision=precision)
-    train(recipe, training_data, tmp_path)
+    train(recipe)
     assert counts["aten::_fused_adamw_"] == 6 * 2  # matrices and vectors
     reading = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique")
     assert not {name: n for name, n in counts.items() if any(each in name for each in reading)}

@@ -1,11 +1,11 @@
 """Loss spikes are reported once each."""
 
 import pytest
-from short_runs import CLM, MLM, assert_same, metrics, train
 
 from biphasic.training import loop
 from biphasic.training.records import spikes
 from biphasic.training.records.spikes import LEAST, WINDOW, SpikeWatch
+from short_runs import CLM, MLM, assert_same, metrics
 
 
 def lines(losses, *, phase: int = 0, first: int = 1) -> list[dict]:
@@ -66,14 +66,12 @@ def test_losses_of_other_phases_and_objectives_are_not_compared(recipe, make_rec
 
 
 @pytest.mark.slow
-def test_spikes_change_no_result_and_are_seen_after_a_resume(
-    tmp_path, training_data, make_recipe, monkeypatch
-):
+def test_spikes_change_no_result_and_are_seen_after_a_resume(train, make_recipe, monkeypatch):
     monkeypatch.setattr(spikes, "LEAST", 2)
     monkeypatch.setattr(spikes, "DEVIATIONS", -100.0)  # every step that is compared
     recipe = make_recipe({**CLM, "steps": 5}, MLM)
     warned: list[str] = []
-    state = train(recipe, training_data, tmp_path / "one", options={"warn": warned.append})
+    state = train(recipe, "one", options={"warn": warned.append})
     assert [text.partition(":")[0] for text in warned] == ["step 2", "step 7"]
 
     losses = [line["loss"] for line in metrics(state) if "loss" in line]
@@ -81,7 +79,7 @@ def test_spikes_change_no_result_and_are_seen_after_a_resume(
     stops = iter([False, False, True])
     options = {"warn": warned.append, "should_stop": lambda: next(stops, False)}
     with pytest.raises(loop.StoppedError):
-        train(recipe, training_data, tmp_path / "two", options=options)
+        train(recipe, "two", options=options)
     monkeypatch.setattr(spikes, "DEVIATIONS", 6.0)
     seen: list[list[float]] = []
     original = SpikeWatch.see
@@ -92,5 +90,5 @@ def test_spikes_change_no_result_and_are_seen_after_a_resume(
         return text
 
     monkeypatch.setattr(SpikeWatch, "see", see)
-    assert_same(state, train(recipe, training_data, tmp_path / "two", options=options))
+    assert_same(state, train(recipe, "two", options=options))
     assert seen[-1] == losses

@@ -47,28 +47,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Fill:
-    """How full rows are.
-
-    Attributes:
-        rate: Tokens, including special tokens, divided by capacity.
-    """
-
-    rate: float
-    rows: int
-
-
-@dataclass(frozen=True)
-class SourceCount:
-    """A source's contribution to a corpus, recorded by the build."""
-
-    name: str
-    documents: int
-    tokens: int
-    licenses: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class CorpusSummary:
     """Result of `inspect_corpus`."""
 
@@ -80,10 +58,14 @@ class CorpusSummary:
     lengths: tuple[LengthBin, ...]
     percentiles: Mapping[int, int]
     """Tokens of a document at 5, 50, 95, 100 per cent of the documents."""
-    fill: Fill
+    fill_rate: float
+    """Tokens in rows, including special tokens, divided by capacity."""
+    fill_rows: int
+    """Rows that the fill rate was measured on."""
     duplicates: int
     """Documents whose exact tokens occurred before."""
-    sources: tuple[SourceCount, ...]
+    sources: tuple[tuple[str, Mapping[str, Any]], ...]
+    """Names of sources, and their counts as the build recorded them."""
     samples: tuple[Sample, ...] = ()
     """Empty without the corpus's tokenizer, like the following fields."""
     mask_document: int | None = None
@@ -114,6 +96,7 @@ def inspect_corpus(
     has_mask = tokenizer is not None and "mask" in tokenizer.special_ids
     marks = (5, 50, 95, 100)
     values = np.percentile(corpus.lengths, marks, method="nearest").tolist()
+    rate, num_rows = fill_rate(corpus.lengths, max_seqlen=max_seqlen)
     return CorpusSummary(
         documents=len(corpus),
         tokens=corpus.num_tokens,
@@ -122,7 +105,8 @@ def inspect_corpus(
         content_hash=corpus.content_hash,
         lengths=length_bins(corpus.lengths),
         percentiles=dict(zip(marks, values, strict=True)),
-        fill=fill_rate(corpus.lengths, max_seqlen=max_seqlen),
+        fill_rate=rate,
+        fill_rows=num_rows,
         duplicates=count_duplicates(corpus),
         sources=tuple(_sources(corpus.details["provenance"])),
         samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
@@ -143,8 +127,10 @@ def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
     )
 
 
-def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
-    """Measure how full training rows are, on the first rows of an epoch.
+def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> tuple[float, int]:
+    """Measure how full training rows are; return the rate, and the number of rows measured.
+
+    They are the first rows of an epoch.
 
     Raises:
         ConfigError: Rows of this length have no room for text.
@@ -156,7 +142,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
     plan = RowPlan(lengths, [BatchShape(max_seqlen, num_rows, 1)], data_seed=0)
     rows = plan.rows(0)
     num_tokens = sum(piece.end - piece.start + NUM_SPECIAL for row in rows for piece in row)
-    return Fill(num_tokens / (len(rows) * max_seqlen), len(rows))
+    return num_tokens / (len(rows) * max_seqlen), len(rows)
 
 
 def count_duplicates(corpus: Corpus) -> int:
@@ -184,9 +170,8 @@ def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[S
         yield Sample(document, name, length, tokenizer.decode(ids))
 
 
-def _sources(provenance: Mapping[str, Any]) -> Iterator[SourceCount]:
+def _sources(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Find the records of sources; merged corpora have those of their parts."""
     for part in provenance.get("merged", ()):
         yield from _sources(part["provenance"])
-    for name, counts in provenance.get("by_source", {}).items():
-        yield SourceCount(name, counts["documents"], counts["tokens"], counts["licenses"])
+    yield from provenance.get("by_source", {}).items()

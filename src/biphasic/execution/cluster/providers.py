@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parsl.jobs.states import JobState, JobStatus
+from parsl.jobs.states import TERMINAL_STATES, JobState, JobStatus
 from parsl.launchers import JsrunLauncher, MpiExecLauncher, SimpleLauncher, SrunLauncher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 from parsl.providers.errors import SubmitException
+from parsl.providers.slurm.slurm import sacct_translate_table
 
 from biphasic.execution.cluster.remote import BLOCK_END
 from biphasic.execution.cluster.site import Site, is_batch_id
@@ -34,18 +35,6 @@ _CANCEL = {"slurm": "scancel", "pbs": "qdel", "lsf": "bkill"}
 _SLURM_QUEUE = "squeue --me --noheader --states=all --format='%i %T'"
 _SLURM_ANSWER = re.compile(r"([0-9]\S* +[A-Z_]+ *\n)*")
 _SLURM_QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"}
-_SLURM_ENDED = {
-    "COMPLETED": JobState.COMPLETED,
-    "CANCELLED": JobState.CANCELLED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "PREEMPTED": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "FAILED": JobState.FAILED,
-    "NODE_FAIL": JobState.FAILED,
-    "BOOT_FAIL": JobState.FAILED,
-    "OUT_OF_MEMORY": JobState.FAILED,
-    "REVOKED": JobState.FAILED,
-}
 SAYS = "the scheduler says:"
 
 
@@ -223,10 +212,12 @@ class _Slurm(_Batch, SlurmProvider):  # pyright: ignore[reportIncompatibleMethod
 
     def _note(self, batch: str, name: str) -> None:
         record = self.resources[batch]
-        queued = JobState.PENDING if name in _SLURM_QUEUED else JobState.RUNNING
+        state = sacct_translate_table.get(name, JobState.RUNNING)
+        if state not in TERMINAL_STATES:
+            state = JobState.PENDING if name in _SLURM_QUEUED else JobState.RUNNING
         is_told = name not in {"COMPLETED", "FAILED"}  # else its own output says more
         record["status"] = JobStatus(
-            _SLURM_ENDED.get(name, queued),
+            state,
             message=f"{SAYS} batch job {batch} is {name}" if is_told else None,
             stdout_path=record["job_stdout_path"],
             stderr_path=record["job_stderr_path"],

@@ -186,11 +186,14 @@ def packed_attention(
         near = (positions[:, None] - positions[None, :]).abs() < sliding_window
         block_mask = block_mask + _additive(near, query.dtype)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
-    options: dict[str, Any] = {"scaling": scaling, "dropout": dropout}
     chosen = backend(query.device, query.dtype, drops=dropout > 0, caps=softcap is not None)
     if chosen == "dense":
-        return _dense(query, key, value, block_mask, softcap=softcap, **options), None
-    return _fused(query, key, value, block_mask, **options), None
+        options = {"scaling": scaling, "dropout": dropout, "softcap": softcap}
+        return _dense(query, key, value, block_mask, **options), None
+    output = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=block_mask, dropout_p=dropout, scale=scaling
+    )
+    return output.transpose(1, 2), None
 
 
 def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
@@ -202,21 +205,6 @@ def _name(module: nn.Module) -> str:
     """Return the attention layer's name for error messages."""
     index = getattr(module, "layer_idx", None)
     return type(module).__name__ if index is None else f"layer {index} ({type(module).__name__})"
-
-
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    *,
-    scaling: float | None,
-    dropout: float,
-) -> Tensor:
-    output = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
-    return output.transpose(1, 2)
 
 
 def _dense(

@@ -13,6 +13,8 @@ is the precision `paper`, for fine-tuning only.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.distributed import checksum
-from biphasic.errors import DivergedError
+from biphasic.errors import ConfigError, DivergedError
 from biphasic.training.recipe import FinetunePrecision
 
 
@@ -224,3 +226,37 @@ def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
         head.to(torch.bfloat16)
         head.register_forward_pre_hook(lambda _, inputs: inputs[0].to(torch.bfloat16))
         head.register_forward_hook(lambda _, __, output: output.float())
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Make trainable exactly the parameters whose names match none of the patterns.
+
+    AdamW ignores frozen parameters: their weights and moments do not change.
+
+    Raises:
+        ConfigError: A pattern matches no parameter, or nothing is left to train.
+    """
+    parameters = dict(model.named_parameters())
+    frozen = frozen_names(parameters, patterns)
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name not in frozen)
+
+
+def frozen_names(names: Collection[str], patterns: Sequence[str]) -> set[str]:
+    """Return the names that match one of the patterns.
+
+    Raises:
+        ConfigError: A pattern matches no name, or every name is matched.
+    """
+    frozen: set[str] = set()
+    for pattern in patterns:
+        fitting = {name for name in names if fnmatchcase(name, pattern)}
+        if not fitting:
+            examples = ", ".join(sorted(names)[:3])
+            raise ConfigError(
+                f"freeze: no parameter's name matches '{pattern}'; names are {examples}, ..."
+            )
+        frozen |= fitting
+    if len(frozen) == len(names):
+        raise ConfigError("freeze: the patterns match every parameter, so nothing would train")
+    return frozen

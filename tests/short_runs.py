@@ -13,7 +13,7 @@ from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows
 
@@ -26,6 +26,20 @@ MIX = {
     "shares": [0.75, 0.25],
 }
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+
+
+def killing(step: int) -> Callable[[StepReport], None]:
+    """Return a report that kills its run after a step."""
+
+    def report(done: StepReport) -> None:
+        if done.step == step:
+            raise Killed
+
+    return report
 
 
 def train(
