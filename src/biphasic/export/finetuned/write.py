@@ -24,7 +24,7 @@ from biphasic.evaluation.best import (
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
-from biphasic.export.cards.finetuned import write_fitted_card
+from biphasic.export.cards.card import write_fitted_card
 from biphasic.export.finetuned.check import (
     TOLERANCE,
     check_before,
