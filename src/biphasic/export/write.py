@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torch import Tensor
+
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.export.cards.card import Export, write_export_card
-from biphasic.export.check import check_export
-from biphasic.export.formats.hf import MAX_SHARD_SIZE, write_model
+from biphasic.export.check import check_export, read_double, read_reference
+from biphasic.export.formats.hf import MAX_SHARD_SIZE, Dtype, write_model, write_tokenizer
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.export.reference import Dtype, Reference, read_double, read_reference
 from biphasic.export.source import Source, open_source
-from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
@@ -163,10 +163,12 @@ def _write(
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
         write_sentence_transformers(
-            folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
+            folder,
+            hidden_size=reference.outputs["embeddings"].shape[1],
+            max_seqlen=source.limits.longest_input,
         )
 
-    def in_double() -> Reference:
+    def in_double() -> dict[str, Tensor]:
         say("comparing in fp64, as fp32 rounding may explain the difference")
         return read_double(source, reference, dtype=settings.dtype)
 
