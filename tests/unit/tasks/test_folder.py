@@ -59,13 +59,12 @@ def test_what_was_not_set_is_not_written(tmp_path):
     assert written == {"name": "t", "kind": "sr", "title": "T", "metric": "pearson"}
 
 
-def test_the_caller_s_name_overrides_the_folder_s(tmp_path):
+def test_the_name_overrides_the_folder_s(tmp_path):
     folder = tmp_path / "mood"
     folder.mkdir()
     assert read_description(folder, kind="sc").name == "mood"
     (folder / "task.json").write_text('{"kind": "sc", "name": "other"}')
-    assert read_description(folder).name == "other"
-    assert read_description(folder, name="third").title == "third"
+    assert (read_description(folder).name, read_description(folder).title) == ("other", "other")
     with pytest.raises(DataError, match="none: no such task folder"):
         read_description(tmp_path / "none")
     (folder / "task.json").write_text("[]")

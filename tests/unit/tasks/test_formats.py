@@ -9,6 +9,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import digest, file_sha256
+from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.read import count_overlaps, load_task
 from biphasic.tasks.records import (
     SPLITS,
@@ -138,10 +139,10 @@ def test_kind_comes_from_the_caller_where_the_folder_does_not_say(tmp_path):
     folder = classification(tmp_path / "bare")
     (folder / "task.json").write_text('{"title": "Bare"}')
     refused(folder, "task.json: no 'kind'; set the kind")
-    assert load_task(folder, kind="sc").info.title == "Bare"
+    assert read_description(folder, kind="sc").title == "Bare"
     (folder / "task.json").unlink()
     refused(folder, "no task.json; set the kind")
-    assert load_task(folder, kind="sc", name="other").info.name == "other"
+    assert read_description(folder, kind="sc").name == "bare"
 
 
 def test_identity_follows_content_not_names(tmp_path):
@@ -185,7 +186,7 @@ def test_missing_file_and_misspelt_settings(tmp_path):
     (folder / "task.json").write_text('{"kind": "sc", "metric": "acuracy"}')
     refused(folder, "no metric 'acuracy' for kind 'sc'.*did you mean 'accuracy'")
     with pytest.raises(DataError, match="of kind 'sc', not 'tc'"):
-        load_task(classification(tmp_path / "u"), kind="tc")
+        read_description(classification(tmp_path / "u"), kind="tc")
 
 
 def test_reads_tagging(tmp_path):
