@@ -59,8 +59,6 @@ class Oracle(nn.Module):
     Sentences come in a batch of their own, the last one first.
     """
 
-    device = torch.device("cpu")
-
     def __init__(self, encoded):
         super().__init__()
         self.sentences = encoded.splits["test"]

@@ -32,8 +32,6 @@ def info(kind, metric):
 class Fixed:
     """An encoder whose states, one token to each text, are the head's outputs."""
 
-    device = torch.device("cpu")
-
     def __init__(self, *outputs):
         self.outputs = torch.tensor(outputs)
 
