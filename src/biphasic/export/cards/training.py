@@ -128,11 +128,11 @@ def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
 def _settings(values: Mapping[str, Any]) -> str:
     """Return settings that have an effect; omit null, empty and inherited ones."""
     silent = ({}, [], (), None, "keep")
-    shown = {key: value for key, value in values.items() if value not in silent}
-    shown = {
-        key: value for key, value in shown.items() if (key, value) != ("learning_rate_scale", 1)
-    }
-    return ", ".join(f"{key} {_value(value)}" for key, value in shown.items())
+    return ", ".join(
+        f"{key} {_value(value)}"
+        for key, value in values.items()
+        if value not in silent and (key, value) != ("learning_rate_scale", 1)
+    )
 
 
 def _value(value: Any) -> str:
