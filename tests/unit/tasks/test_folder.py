@@ -32,17 +32,6 @@ def test_writes_what_load_task_reads(tmp_path):
     assert read_description(folder) == description
 
 
-def test_writes_retrieval(tmp_path):
-    description = TaskDescription(name="t", kind="ir", trained_on="other")
-    content = TaskContent(
-        corpus=[{"_id": "d", "title": "", "text": "x"}],
-        queries=[{"_id": "q", "text": "y"}],
-        qrels={split: [("q", "d", 1)] for split in SPLITS[1:]},
-    )
-    write_task_folder(tmp_path / "t", description, content)
-    assert load_task(tmp_path / "t").qrels["test"] == {"q": {"d": 1}}
-
-
 def test_a_folder_that_lacks_a_file_never_looks_finished(tmp_path):
     description = TaskDescription(name="t", kind="sc")
     content = TaskContent(splits={"train": [ROW], "validation": [ROW]}, labels=["a"])

@@ -214,13 +214,6 @@ def test_bad_tags(tmp_path, tokens, tags, message):
     refused(folder, at(folder, "train.jsonl", 2) + ".*" + re.escape(message))
 
 
-def test_reads_questions(tmp_path):
-    unanswerable = QUESTION | {"id": "r", "answers": {"text": [], "answer_start": []}}
-    task = load_task(questions(tmp_path / "t", test=[QUESTION, unanswerable]))
-    assert task.splits["test"][0].answers == (Answer("Anna", 7),)
-    assert task.splits["test"][1].answers == ()
-
-
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
@@ -236,13 +229,6 @@ def test_bad_answers(tmp_path, answers, message):
     bad = QUESTION | {"id": "r", "answers": answers}
     folder = questions(tmp_path / "t", validation=[QUESTION, bad])
     refused(folder, at(folder, "validation.jsonl", 2) + message)
-
-
-def test_reads_retrieval(tmp_path):
-    task = load_task(retrieval(tmp_path / "t"))
-    assert task.corpus == {"d1": "Document: T. one", "d2": "Document: two"}
-    assert task.queries == {"q1": "Query: which"}
-    assert task.qrels["test"] == {"q1": {"d1": 1}}
 
 
 @pytest.mark.parametrize(

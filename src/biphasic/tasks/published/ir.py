@@ -83,7 +83,10 @@ class RetrievalSource:
         if self.has_prompts:
             fields["query_template"] = _QUERY_TEMPLATE
             fields["document_template"] = self.document_template
-        learnt = _distinct(pairs, "query", "positive")
+        qrels = {split: _lines(by_query) for split, by_query in judged.items()}
+        if pairs:
+            learnt = _distinct(pairs, "query", "positive")
+            qrels["train"] = ((query, document, 1) for (query, document), _ in learnt)
         return fields, TaskContent(
             corpus=itertools.chain(
                 (
@@ -96,14 +99,7 @@ class RetrievalSource:
                 ({"_id": key, "text": row["query"]} for (key,), row in _distinct(pairs, "query")),
                 ({"_id": query, "text": text} for query, text in texts.items()),
             ),
-            qrels={
-                **(
-                    {"train": ((query, document, 1) for (query, document), _ in learnt)}
-                    if pairs
-                    else {}
-                ),
-                **{split: _lines(by_query) for split, by_query in judged.items()},
-            },
+            qrels=qrels,
         )
 
 
