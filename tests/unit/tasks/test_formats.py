@@ -18,8 +18,8 @@ from biphasic.tasks.records import (
     Question,
     RetrievalTask,
     TaggedSentence,
-    TaskInfo,
 )
+from custom_tasks import at, task_info
 from tiny_use import write_jsonl
 
 TEXT = {"id": "a", "text": "good", "label": 1}
@@ -78,10 +78,6 @@ def retrieval(
 def refused(folder: Path, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_task(folder)
-
-
-def at(folder: Path, file: str, line: int) -> str:
-    return re.escape(f"{folder / file}:{line}: ")
 
 
 def test_equal_training_values_are_refused(tmp_path):
@@ -344,17 +340,13 @@ def test_descriptions_that_contradict_themselves(tmp_path, described, message):
     refused(folder, message)
 
 
-def info(kind) -> TaskInfo:
-    return TaskInfo(name="t", kind=kind, title="t", metric="m", sha256="0")
-
-
 def test_overlaps_of_words_in_any_case_and_whatever_their_tags():
     splits = {
         "train": (TaggedSentence("1", ("In", "Paris"), (0, 1)),),
         "validation": (TaggedSentence("1", ("In", "Rome"), (0, 1)),),
         "test": (TaggedSentence("1", ("in", "PARIS"), (0, 0)),),
     }
-    assert count_overlaps(ExampleTask(info("tc"), splits)) == {"train/test": 1}
+    assert count_overlaps(ExampleTask(task_info("tc"), splits)) == {"train/test": 1}
 
 
 def test_overlaps_of_question_and_context_together():
@@ -366,7 +358,7 @@ def test_overlaps_of_question_and_context_together():
         "validation": (ask("who?", "x z"), ask("when?", "x y")),
         "test": (ask("Who?", "x\ty"), ask("who?", "x y"), ask("who?", "x z")),
     }
-    assert count_overlaps(ExampleTask(info("qa"), splits)) == {
+    assert count_overlaps(ExampleTask(task_info("qa"), splits)) == {
         "train/test": 2,
         "validation/test": 1,
     }
@@ -376,7 +368,7 @@ def test_a_trainer_s_split_replaces_a_missing_one():
     def retrieval(**qrels: str) -> RetrievalTask:
         queries = {"a": "Query: One", "b": "Query: one", "c": "Query: two"}
         judged = {split: {query: {"d": 1} for query in names} for split, names in qrels.items()}
-        return RetrievalTask(info("ir"), {"d": "x"}, queries, judged)
+        return RetrievalTask(task_info("ir"), {"d": "x"}, queries, judged)
 
     task = retrieval(validation="a", test="bc")
     # Its own validation and test do not count, its trainer's are not scored.
@@ -392,7 +384,7 @@ def test_a_trainer_s_split_replaces_a_missing_one():
 
 def test_overlaps_of_queries_where_a_split_may_be_missing():
     task = RetrievalTask(
-        info("zs"),
+        task_info("zs"),
         corpus={"d": "x"},
         queries={"a": "One", "b": "one", "c": "two"},
         qrels={"validation": {"a": {"d": 1}}, "test": {"b": {"d": 1}, "c": {"d": 1}}},
