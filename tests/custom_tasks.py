@@ -12,6 +12,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import prepare_task
 
 QRELS = "query-id\tcorpus-id\tscore\n"
@@ -29,6 +30,10 @@ class Store:
 
     def task(self, source: Any) -> Any:
         return load_task(self.folder_of(source))
+
+
+def task_info(kind: Any, metric: str = "m") -> TaskInfo:
+    return TaskInfo("t", kind, "T", metric, "0" * 64)
 
 
 def write_splits(folder: Path, suffix: str, content: str | dict[str, str], *names: str) -> None:

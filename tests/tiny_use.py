@@ -63,6 +63,45 @@ def write_model(folder: Path, family: str) -> Path:
     return folder
 
 
+def write_head(folder: Path, kind: str, *, fill: float | None = None, **details: Any) -> None:
+    """Make a model's folder one of a fine-tuned model: its head random, or `fill` everywhere."""
+    from safetensors.torch import save_file
+
+    from biphasic.tasks.finetuned import HeadRecord
+    from biphasic.tasks.protocol import FinetuneProtocol
+
+    labels = {"sc": ("cat", "dog"), "tc": LABELS}.get(kind, ())
+    number = {"sr": 1, "qa": 2}.get(kind, len(labels))
+    draw, shapes = torch.Generator().manual_seed(1), {"weight": (number, 32), "bias": (number,)}
+    head = {
+        name: torch.randn(shape, generator=draw) if fill is None else torch.full(shape, fill)
+        for name, shape in shapes.items()
+    }
+    save_file(head, folder / "head.safetensors")
+    names = {"file": "head.safetensors", "weight": "weight", "bias": "bias"}
+    protocol = FinetuneProtocol(max_seqlen=64, max_question_tokens=8, window_overlap=8)
+    record = {
+        "format": "biphasic.head/1",
+        "kind": kind,
+        "form": "separate-head",
+        "task": "t",
+        "title": "T",
+        "metric": "m",
+        "model": "eurobert",
+        "model_identity": "0",
+        "learning_rate": 1e-3,
+        "seed": 0,
+        "steps": 1,
+        "protocol": protocol.model_dump(mode="json"),
+        "head": {**names, "num_outputs": number},
+        "labels": labels,
+        "fields": ("text",) if kind in {"sc", "sr"} else (),
+        **details,
+    }
+    written = HeadRecord.model_validate(record).model_dump_json(exclude_none=True)
+    (folder / "head.json").write_text(written)
+
+
 def write_task(folder: Path, kind: str, sizes: dict[str, int] = SIZES) -> Path:
     """Write a task folder of a kind; `sizes` are those of the splits, except of retrieval."""
     folder.mkdir(parents=True)

@@ -33,7 +33,6 @@ import torch
 import yaml
 import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
-from safetensors.torch import save_file
 
 from biphasic import locks
 from biphasic.analysis.records import load_study as load_records
@@ -54,16 +53,15 @@ from biphasic.records import StateRecord
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
 from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
-from biphasic.tasks.finetuned import HeadRecord, HeadWeights, read_head
+from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
 from biphasic.training.run import _saved_model
 from biphasic.training.state import STATE_FORMAT, Snapshot, load_state, save_state
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
-from tiny_use import LABELS, write_model, write_task
+from tiny_use import write_head, write_model, write_task
 
 pytestmark = pytest.mark.slow
 
@@ -285,29 +283,7 @@ def head(kind: str) -> Callable[[Path], Read]:
 
     def write(folder: Path) -> Read:
         write_model(folder / "model", "eurobert")
-        labels = ("cat", "dog") if kind == "sc" else LABELS
-        tensors = {"weight": torch.ones(len(labels), 32), "bias": torch.ones(len(labels))}
-        save_file(tensors, folder / "model" / "head.safetensors")
-        record = HeadRecord(
-            format="biphasic.head/1",
-            kind=kind,
-            form="separate-head",
-            task="t",
-            title="T",
-            metric="m",
-            model="eurobert",
-            model_identity="0",
-            learning_rate=1e-3,
-            seed=0,
-            steps=1,
-            protocol=FinetuneProtocol(max_seqlen=64).model_dump(mode="json"),
-            head=HeadWeights(
-                file="head.safetensors", weight="weight", bias="bias", num_outputs=len(labels)
-            ),
-            labels=labels,
-            fields=("text",) if kind == "sc" else (),
-        )
-        (folder / "model" / "head.json").write_text(record.model_dump_json(exclude_none=True))
+        write_head(folder / "model", kind, fill=1.0)
         rows = [{"text": "the cat"}] if kind == "sc" else [{"tokens": ["the", "cat"]}]
         (folder / "rows.jsonl").write_text(jsonl(*rows))
 

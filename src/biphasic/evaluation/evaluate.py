@@ -12,8 +12,7 @@ import torch
 from rich.console import Console
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.records import Outcome
-from biphasic.analysis.scores.selection import scores_on_test, select
+from biphasic.analysis.scores.selection import best_per_seed, grid_score
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import plan_evaluation
@@ -26,7 +25,7 @@ from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import read_json, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console
-from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
+from biphasic.records import Convention, ResultRecord, parse_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -266,26 +265,23 @@ def summarise(
     task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    outcomes = [_outcome(run, store, task=task.info.name) for run in runs]
-    selected = select(outcomes, metric=task.info.metric)
-    score = estimate(scores_on_test(selected, metric=task.info.metric), convention=convention)
+    metric, folder = task.info.metric, store / "finetunes"
+    results = tuple(_result(folder / run.id) for run in runs)
+    scores = (grid_score(result, result, metric=metric) for result in results)
+    selected = best_per_seed(score for score in scores if score is not None)
+    score = estimate([entry.test for entry in selected], convention=convention)
     return Evaluation(
         task=task.info,
-        metric=task.info.metric,
+        metric=metric,
         convention=convention,
         estimate=None if score is None else score.in_points,
-        selected=tuple(outcome.result for outcome in selected if outcome.result),
-        results=tuple(outcome.result for outcome in outcomes if outcome.result),
-        folder=store / "finetunes",
+        selected=tuple(entry.run for entry in selected),
+        results=results,
+        folder=folder,
     )
 
 
-def _outcome(run: GridRun, store: Path, *, task: str) -> Outcome:
-    record = RunRecord(
-        id=run.id, arm="encoder", task=task, learning_rate=run.learning_rate, seed=run.seed
-    )
-    path = store / "finetunes" / run.id / "result.json"
-    remedy = "delete this folder and run again"
-    verify_folder(path.parent, remedy=remedy)
-    result = parse_record(ResultRecord, read_json(path), where=str(path), remedy=remedy)
-    return Outcome(run=record, status=result.status, result=result)
+def _result(folder: Path) -> ResultRecord:
+    remedy, path = "delete this folder and run again", folder / "result.json"
+    verify_folder(folder, remedy=remedy)
+    return parse_record(ResultRecord, read_json(path), where=str(path), remedy=remedy)

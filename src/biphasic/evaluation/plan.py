@@ -120,7 +120,11 @@ def plan_evaluation(
     except ValueError as error:
         raise ConfigError(f"evaluate: {error}") from None
     tokenizer = TextTokenizer.load(encoder.folder)
-    _check_vocabulary(limits, tokenizer)
+    if tokenizer.vocab_size > limits.num_embeddings:
+        raise ModelError(
+            f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
+            f"{limits.num_embeddings}; use the model's own tokenizer"
+        )
     # Check all tasks before reading any of them, which may take minutes.
     outlines = [(task, *task_outline(task.origin)) for task in chosen]
     refuse_lengths(
@@ -135,15 +139,6 @@ def plan_evaluation(
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name
     return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
-
-
-def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a tokenizer fits its model."""
-    if tokenizer.vocab_size > limits.num_embeddings:
-        raise ModelError(
-            f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
-            f"{limits.num_embeddings}; use the model's own tokenizer"
-        )
 
 
 def task_from_text(text: str) -> TaskConfig:

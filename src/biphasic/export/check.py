@@ -1,6 +1,7 @@
 """Final check of an export: loaded without biphasic, it must reproduce the reference outputs.
 
-A fresh, isolated process that cannot import biphasic loads the folder with transformers alone
+Reference outputs are hidden states, embeddings and token ids of the source model in biphasic. A
+fresh, isolated process that cannot import biphasic loads the folder with transformers alone
 (`reload.py`); this module compares its outputs.
 """
 
@@ -11,19 +12,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
 
+from biphasic.data.packing import Batching
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.export.formats.hf import WrittenModel
-from biphasic.export.reference import PAIR, TEXTS, Reference
+from biphasic.export.formats.hf import Dtype, WrittenModel, pair_ids, round_weights
+from biphasic.export.source import Source
 from biphasic.files import read_json, write_json
+from biphasic.model.checks.contract import load_checked_encoder
+from biphasic.model.compute.forward import batching_of
+from biphasic.model.loading.build import load_encoder
+from biphasic.seeds import stream
+from biphasic.tasks.encoding import Encoder, encode_texts
 
 TOLERANCE = 1e-5
 """For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller."""
@@ -31,6 +42,124 @@ _ROUNDING = 1e-3
 """Larger differences are refused at once: fp32 rounding in a deep or wide model is smaller."""
 _SCRIPT = Path(__file__).with_name("reload.py")
 _HIDDEN, _PADDED = "hidden states", "hidden states in a padded batch"
+_NAMES = {"alone": _HIDDEN, "many": _PADDED}
+TEXTS = (
+    "An encoder reads a sentence in both directions.",
+    "Zwölf Boxkämpfer: 世界, naïve cafés & 3.14 😀",
+    "def add(a, b):\n    return a + b  # two\tspaces",
+    "again and again " * 800 + "the end",
+    "",
+)
+PAIR = ("Who reads it?", "An encoder reads it, in both directions.")
+_SHORT, _MIDDLE, _LONG = 5, 23, 48
+_LONGEST = 1024
+"""Longest sequence read, in tokens; longer ones would take minutes."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Outputs of the source model in biphasic.
+
+    Attributes:
+        batching: How the model reads sequences in biphasic.
+        sequences: Token ids, of several lengths; one is longer than any window of up to 1,015.
+        outputs: In fp32: as `alone.N`, the final states of the sequence N on its own, [length,
+            hidden_size]; as `many.N`, those in a batch of all sequences, which differ where rotary
+            frequencies depend on the longest sequence of a batch (Phi-3's long context); as
+            `embeddings`, the means of the states of `embedded`, [num_texts, hidden_size].
+        embedded: The texts of `TEXTS` that are short enough to embed quickly.
+        text_ids: Ids of each of `TEXTS`, cut to the longest input.
+        pair_ids: Ids of `PAIR`.
+        spelt: A text that spells the mask token.
+        spelt_ids: Its ids as plain text.
+    """
+
+    batching: Batching
+    sequences: list[list[int]]
+    outputs: dict[str, Tensor] = field(repr=False)
+    embedded: list[str]
+    text_ids: list[list[int]]
+    pair_ids: list[int]
+    spelt: str
+    spelt_ids: list[int]
+
+    @property
+    def probe(self) -> list[int]:
+        """The short sequence."""
+        return self.sequences[0]
+
+
+@torch.no_grad()
+def read_reference(source: Source, *, dtype: Dtype) -> Reference:
+    """Run a model as fine-tuning and evaluation do, and probe its attention.
+
+    Weights are rounded to `dtype`.
+
+    Raises:
+        ModelError: It cannot be an encoder; the message names the layer that stays causal.
+    """
+    model = load_checked_encoder(source.folder)
+    round_weights(model, dtype)
+    tokenizer, limit = source.tokenizer, source.max_seqlen
+    sequences = [each.tolist() for each in _sequences(tokenizer, model.config, limit=limit)]
+    read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
+    embedded = [text for text, ids in zip(TEXTS, read, strict=True) if len(ids) <= _LONGEST]
+    spelt = f"a {tokenizer.special_tokens['mask']} b"
+    return Reference(
+        batching=batching_of(model),
+        sequences=sequences,
+        outputs=_outputs(model, source, sequences=sequences, embedded=embedded),
+        embedded=embedded,
+        text_ids=[ids.tolist() for ids in read],
+        pair_ids=pair_ids(tokenizer, *PAIR),
+        spelt=spelt,
+        spelt_ids=[tokenizer.bos_id, *tokenizer.encode(spelt), tokenizer.eos_id],
+    )
+
+
+@torch.no_grad()
+def read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[str, Tensor]:
+    """Compute the outputs of a reference in fp64, where rounding is negligible.
+
+    `dtype` is as in `read_reference`, which has probed the model.
+    """
+    model = load_encoder(source.folder, batching=reference.batching)
+    round_weights(model, dtype)
+    return _outputs(
+        model.double(), source, sequences=reference.sequences, embedded=reference.embedded
+    )
+
+
+def _outputs(
+    model: PreTrainedModel, source: Source, *, sequences: list[list[int]], embedded: list[str]
+) -> dict[str, Tensor]:
+    encoder = Encoder(model.eval(), source.tokenizer.pad_id)
+    ids = [np.array(sequence, dtype=np.int64) for sequence in sequences]
+    cut, _ = encode_texts(embedded, source.tokenizer, max_seqlen=source.limits.longest_input)
+    outputs = {"embeddings": encoder.pooled(cut)}
+    many, spans = encoder.states(ids)
+    for number, sequence in enumerate(ids):
+        alone, [span] = encoder.states([sequence])
+        outputs[f"alone.{number}"] = alone[slice(*span)].clone()
+        outputs[f"many.{number}"] = many[slice(*spans[number])].clone()
+    return outputs
+
+
+def _sequences(
+    tokenizer: TextTokenizer, config: PretrainedConfig, *, limit: int | None
+) -> list[NDArray[np.int64]]:
+    """Draw token ids between BOS and EOS in three lengths, the last longer than short windows."""
+    windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "local_attention")]
+    beyond = [window + 9 for window in windows if window + 9 <= _LONGEST]
+    lengths = [min(length, limit or length) for length in (_SHORT, _MIDDLE, max(_LONG, *beyond, 0))]
+    special = set(tokenizer.special_ids.values())
+    plain = np.array(sorted(set(tokenizer.vocabulary().values()) - special), dtype=np.int64)
+    sequences = []
+    for number, length in enumerate(lengths):
+        draws = stream("export", number).random_raw(length - 2) % np.uint64(len(plain))
+        inner = plain[draws.astype(np.int64)]
+        sequences.append(np.array([tokenizer.bos_id, *inner, tokenizer.eos_id], dtype=np.int64))
+    return sequences
 
 
 @dataclass(frozen=True)
@@ -61,7 +190,7 @@ def check_export(
     *,
     tokenizer_roles: dict[str, int],
     has_pooling: bool,
-    read_double: Callable[[], Reference],
+    read_double: Callable[[], dict[str, Tensor]],
 ) -> Reloaded:
     """Load an exported folder in a fresh process without biphasic, and measure differences.
 
@@ -72,7 +201,6 @@ def check_export(
         ModelError: The folder cannot be loaded, is causal, gives other token ids, or differs from
             the reference.
     """
-    logits = written.logits
     probe = reference.probe
     other = next(token for token in reference.sequences[-1] if token not in probe)
     request = {
@@ -84,48 +212,49 @@ def check_export(
         "texts": TEXTS,
         "pair": PAIR,
         "spelt": reference.spelt,
-        "head": written.architecture if logits is not None else None,
+        "head": None if written.logits is None else written.architecture,
         "embedded": reference.embedded if has_pooling else [],
         "tolerance": TOLERANCE,
         "rounding": _ROUNDING,
     }
-    ways = {"alone": reference.alone, "many": reference.many}
-    expected = {
-        f"{way}.{number}": states for way, all in ways.items() for number, states in enumerate(all)
-    }
-    if has_pooling:
-        expected["embeddings"] = reference.embeddings
-    report, found = _ask(request, expected)
+    expected = dict(reference.outputs)
+    embeddings = expected.pop("embeddings")
+    logits = {} if written.logits is None else {"logits": written.logits}
+    pooled = {"embeddings": embeddings} if has_pooling else {}
+    report, found = _ask(request, expected | pooled)
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
     _require_both_ways(found["fp32"], reference)
-    differences = _differences(found["fp32"], reference, logits, has_pooling=has_pooling)
+    differences = _differences(found["fp32"], expected | logits | pooled)
     precision = "fp32"
     if "fp64" in found:
-        differences |= _differences(found["fp64"], read_double(), has_pooling=has_pooling)
+        double = read_double()
+        differences |= _differences(found["fp64"], {key: double[key] for key in expected | pooled})
         precision = "fp64"
     reloaded = Reloaded(differences, report["transformers"], precision)
     _refuse_differences(reloaded)
     return reloaded
 
 
-def _differences(
-    tensors: dict[str, Tensor],
-    reference: Reference,
-    logits: Tensor | None = None,
-    *,
-    has_pooling: bool,
-) -> dict[str, float]:
-    differences = {
-        _HIDDEN: _largest(_sequences(tensors, "alone"), reference.alone),
-        _PADDED: _largest(_sequences(tensors, "many"), reference.many),
-    }
-    if logits is not None:
-        differences["logits"] = _largest([tensors["logits"]], [logits])
-    if has_pooling:
-        differences["embeddings"] = _largest([tensors["embeddings"]], [reference.embeddings])
-    return differences
+def _differences(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """Return the largest differences by what is compared: relative to the largest value, or to 1.
+
+    Reference outputs of several sequences are compared together.
+    """
+    differences: dict[str, Tensor] = {}
+    for key, ours in expected.items():
+        theirs = actual[key]
+        if theirs.shape != ours.shape:
+            raise ModelError(
+                f"the exported model gives {list(theirs.shape)} numbers instead of "
+                f"{list(ours.shape)}"
+            )
+        difference = (theirs - ours).abs().max() / ours.abs().max().clamp(min=1.0)
+        way = key.partition(".")[0]
+        what = _NAMES.get(way, way)
+        differences[what] = torch.maximum(differences.get(what, difference), difference)  # NaN wins
+    return {what: difference.item() for what, difference in differences.items()}
 
 
 def _refuse_differences(reloaded: Reloaded) -> None:
@@ -196,23 +325,3 @@ def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None
             "transformers runs the exported model causally: a token's state does not depend on "
             "those after it"
         )
-
-
-def _sequences(tensors: dict[str, Tensor], way: str) -> list[Tensor]:
-    return [
-        tensors[f"{way}.{number}"] for number in range(sum(key.startswith(way) for key in tensors))
-    ]
-
-
-def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference relative to the largest value, or to 1."""
-    differences = []
-    for theirs, ours in zip(actual, expected, strict=True):
-        if theirs.shape != ours.shape:
-            raise ModelError(
-                f"the exported model gives {list(theirs.shape)} numbers instead of "
-                f"{list(ours.shape)}"
-            )
-        scale = ours.abs().max().clamp(min=1.0)
-        differences.append((theirs - ours).abs().max() / scale)
-    return torch.stack(differences).max().item()  # NaN wins

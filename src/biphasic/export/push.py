@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import huggingface_hub
 import yaml
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import HfApi, get_token, metadata_load
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -145,27 +145,16 @@ def _warnings(folder: Path) -> list[str]:
     path = folder / CARD
     if not path.is_file():
         return [f"no {CARD}: users will not know what this is"]
-    text = path.read_text(encoding="utf-8", errors="replace")
-    front = _front_matter(text)
+    front = None
+    with suppress(yaml.YAMLError, ValueError):
+        front = metadata_load(path)
     if front is None:
         return [f"{CARD} has no readable front matter: the hub will not list it"]
+    text = path.read_text(encoding="utf-8", errors="replace")
     warnings = [f"{CARD}: '{name}' is not filled in" for name in _TO_FILL if not front.get(name)]
     if "(To fill in.)" in text or "to fill in" in text.replace(FILL_IN, ""):
         warnings.append(f"{CARD}: some parts are still to be filled in")
     return warnings
-
-
-def _front_matter(text: str) -> dict[str, object] | None:
-    """Return the YAML between the first two lines of dashes; None if there is none."""
-    _, opening, rest = text.partition("---\n")
-    block, closing, _ = rest.partition("\n---")
-    if not opening or not closing or not text.startswith("---\n"):
-        return None
-    try:
-        front = yaml.safe_load(block)
-    except yaml.YAMLError:
-        return None
-    return front if isinstance(front, dict) else None
 
 
 def _explain(error: Exception, plan: PushPlan) -> NoReturn:

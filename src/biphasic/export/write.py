@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from torch import Tensor
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.export.cards.card import Export, write_export_card
-from biphasic.export.check import check_export
-from biphasic.export.formats.hf import MAX_SHARD_SIZE, write_model
+from biphasic.export.check import check_export, read_double, read_reference
+from biphasic.export.formats.hf import MAX_SHARD_SIZE, Dtype, write_model, write_tokenizer
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.export.reference import Dtype, Reference, read_double, read_reference
 from biphasic.export.source import Source, open_source
-from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
@@ -79,19 +79,19 @@ def export_model(
         >>> (folder / "modules.json").is_file()
         True
     """
-    settings = _Settings(format, dtype, max_shard_size)
-    settings.check()
+    _check_settings(format, dtype, max_shard_size)
+    settings: dict[str, Any] = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
     say = say or (lambda _: None)
     out = expanded(out)
     find_made(out)
     source = open_source(model, revision=revision)
-    inputs = export_inputs(source.identity, **vars(settings))
+    inputs = export_inputs(source.identity, **settings)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
         return out
     if format != "onnx":
         with new_folder(out) as partial:
-            _write(source, partial, out.name, settings, say)
+            _write(source, partial, out.name, say, **settings)
             sign(partial, inputs)
         return out
     from biphasic.export.formats.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
@@ -100,7 +100,7 @@ def export_model(
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=out.parent) as name:
         staged = Path(name) / out.name
         staged.mkdir()
-        export = _write(source, staged, out.name, settings, say)
+        export = _write(source, staged, out.name, say, **settings)
         say("exporting to ONNX")
         difference = write_onnx(staged, out)
     write_export_card(out, replace(export, onnx=difference))
@@ -116,28 +116,13 @@ def export_inputs(
     return {"command": "export", "model": identity, **settings}
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Settings of an export: see `export_model`."""
-
-    format: Format
-    dtype: Dtype
-    max_shard_size: str
-
-    def check(self) -> None:
-        """Raise an error for invalid settings.
-
-        Raises:
-            ConfigError: A setting is invalid; the message names it.
-        """
-        check_format(self.format)
-        _known("dtype", self.dtype, Dtype)
-        if not _SIZE.fullmatch(self.max_shard_size):
-            raise ConfigError(
-                f"max_shard_size: '{self.max_shard_size}' is not a size such as 5GB or 500MB"
-            )
-        if self.format == "onnx" and self.dtype != "float32":
-            raise ConfigError(f"dtype: '{self.dtype}' is not supported for ONNX; use float32")
+def _check_settings(format: str, dtype: str, max_shard_size: str) -> None:
+    check_format(format)
+    _known("dtype", dtype, Dtype)
+    if not _SIZE.fullmatch(max_shard_size):
+        raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
+    if format == "onnx" and dtype != "float32":
+        raise ConfigError(f"dtype: '{dtype}' is not supported for ONNX; use float32")
 
 
 def _known(option: str, value: str, choices: Any) -> None:
@@ -147,28 +132,33 @@ def _known(option: str, value: str, choices: Any) -> None:
 
 
 def _write(
-    source: Source, folder: Path, name: str, settings: _Settings, say: Callable[[str], None]
+    source: Source,
+    folder: Path,
+    name: str,
+    say: Callable[[str], None],
+    *,
+    format: Format,
+    dtype: Dtype,
+    max_shard_size: str,
 ) -> Export:
-    has_pooling = settings.format != "hf"
+    has_pooling = format != "hf"
     say("reading the model")
-    reference = read_reference(source, dtype=settings.dtype)
+    reference = read_reference(source, dtype=dtype)
     say("writing")
     written = write_model(
-        source,
-        folder,
-        dtype=settings.dtype,
-        max_shard_size=settings.max_shard_size,
-        probe=reference.probe,
+        source, folder, dtype=dtype, max_shard_size=max_shard_size, probe=reference.probe
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
         write_sentence_transformers(
-            folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
+            folder,
+            hidden_size=reference.outputs["embeddings"].shape[1],
+            max_seqlen=source.limits.longest_input,
         )
 
-    def in_double() -> Reference:
+    def in_double() -> dict[str, Tensor]:
         say("comparing in fp64, as fp32 rounding may explain the difference")
-        return read_double(source, reference, dtype=settings.dtype)
+        return read_double(source, reference, dtype=dtype)
 
     say("checking in a fresh process")
     reloaded = check_export(
@@ -179,7 +169,7 @@ def _write(
         has_pooling=has_pooling,
         read_double=in_double,
     )
-    export = Export(source, name, settings.format, settings.dtype, written, reloaded)
+    export = Export(source, name, format, dtype, written, reloaded)
     write_export_card(folder, export)
     say(
         f"hidden states match ours to {reloaded.hidden_states:.0e}, in transformers "

@@ -34,11 +34,6 @@ class Encoder:
     pad_id: int
     watch: Callable[[int, int], None] = lambda *_: None
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the model's weights."""
-        return self.model.device
-
     def states(
         self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
     ) -> tuple[Tensor, NDArray[np.int64]]:
@@ -90,14 +85,10 @@ class Encoder:
 
     def pooled(self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None) -> Tensor:
         """Return the mean state of each sequence, [num_sequences, hidden_size]."""
-        means = None
+        device = self.model.device
+        means = torch.empty(len(sequences), self.model.config.hidden_size, device=device)
         for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
-            pooled = mean_pool(hidden, spans)
-            if means is None:
-                means = pooled.new_empty(len(sequences), pooled.shape[1])
-            means[torch.from_numpy(indices).to(self.device)] = pooled
-        if means is None:
-            raise ValueError("no sequences to pool")
+            means[torch.from_numpy(indices).to(device)] = mean_pool(hidden, spans)
         return means
 
 

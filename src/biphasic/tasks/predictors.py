@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from biphasic.tasks.encoding import encode_texts, frame
 from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
@@ -131,11 +131,10 @@ def predict_examples(finetuned: FinetunedModel, examples: Sequence[Any]) -> Pred
 def _labels(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
     logits, num_cut = _pooled_outputs(finetuned, texts)
     labels = finetuned.record.labels
+    best = logits.argmax(axis=1).tolist()
     rows = [
-        {"label": labels[best], "probabilities": dict(zip(labels, shares, strict=True))}
-        for best, shares in zip(
-            logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
-        )
+        {"label": labels[number], "probabilities": dict(zip(labels, shares, strict=True))}
+        for number, shares in zip(best, softmax(logits, axis=1).tolist(), strict=True)
     ]
     return rows, num_cut
 
@@ -149,9 +148,7 @@ def _label_sets(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
             "probabilities": dict(zip(names, shares, strict=True)),
         }
         for row, shares in zip(
-            predicted_labels(logits).tolist(),
-            expit(logits.astype(np.float64)).tolist(),
-            strict=True,
+            predicted_labels(logits).tolist(), expit(logits).tolist(), strict=True
         )
     ]
     return rows, num_cut
@@ -160,18 +157,21 @@ def _label_sets(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
 def _values(finetuned: FinetunedModel, texts: Sequence[str]) -> Predictions:
     outputs, num_cut = _pooled_outputs(finetuned, texts)
     record = finetuned.record
-    values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
+    values = outputs[:, 0] * record.deviation + record.mean
     return [{"score": value} for value in values.tolist()], num_cut
 
 
 def _pooled_outputs(
     finetuned: FinetunedModel, texts: Sequence[str]
-) -> tuple[NDArray[np.float32], int]:
-    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
+) -> tuple[NDArray[np.float64], int]:
+    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut.
+
+    They are in double precision, so that the sum of probabilities is one.
+    """
     sequences, num_cut = encode_texts(
         texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
     )
-    return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().numpy(), num_cut
+    return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy(), num_cut
 
 
 def _entities(finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
@@ -185,9 +185,8 @@ def _entities(finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictio
     rows: list[dict[str, Any]] = [{}] * len(examples)
     for index, logits in word_logits(finetuned.encoder, finetuned.head, sequences, positions):
         tags = best_tags(logits, positions[index])
-        rows[index] = _entity_row(
-            examples[index], tags, _softmax(logits), labels=finetuned.record.labels
-        )
+        shares = softmax(logits.astype(np.float64), axis=1)
+        rows[index] = _entity_row(examples[index], tags, shares, labels=finetuned.record.labels)
     return rows, num_cut
 
 
@@ -266,9 +265,3 @@ def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any
         return row
     start = context.index(answer, span.start)
     return {**row, "start": start, "end": start + len(answer)}
-
-
-def _softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return probabilities, in double precision so their sum is one."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)

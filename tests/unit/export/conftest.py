@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def state(tmp_path: Path, tokenizer: TextTokenizer) -> Path:
+def state(make_state: Callable[..., Path]) -> Path:
     """A state of ours in a store."""
-    return write_state(tmp_path / "store", tokenizer)
+    return make_state()
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     # Its corpus lies outside of the store, and a card can say what it was all the same.
     store = tmp_path / "root/store"
     [facts] = corpora_of(open_source(folder).state, store=store)
-    assert (facts.documents, facts.content_hash) == (60, state["ground"]["corpus_hash"])
+    assert (facts["documents"], facts["content_hash"]) == (60, state["ground"]["corpus_hash"])
 
     found = evaluate(folder, task, **settings)
     names = (found.task.name, found.metric, found.convention)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
@@ -62,15 +61,6 @@ def wordpiece() -> TextTokenizer:
         [f"{TEXT} abcdefghijklmnopqrstuvwxyz naive 東京 , . ( )"] * 20, trainer
     )
     return TextTokenizer(tokens, special)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let a test compute with one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

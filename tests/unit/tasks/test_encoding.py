@@ -21,17 +21,13 @@ from biphasic.tasks.records import (
     ExampleTask,
     LabelledText,
     Question,
-    TaskInfo,
 )
-
-
-def info(kind):
-    return TaskInfo("t", kind, "T", "m", "0" * 64)
+from custom_tasks import task_info
 
 
 def question_task(context, *answers, question="who sat"):
     record = Question("1", question, context, tuple(answers))
-    return ExampleTask(info("qa"), dict.fromkeys(SPLITS, (record,)))
+    return ExampleTask(task_info("qa"), dict.fromkeys(SPLITS, (record,)))
 
 
 def protocol(**settings):
@@ -40,7 +36,7 @@ def protocol(**settings):
 
 def test_texts_stand_between_bos_and_eos_and_are_cut(tokenizer):
     record = LabelledText("1", "the cat sat on the mat and the dog ran to Paris", 0)
-    task = ExampleTask(info("sc"), dict.fromkeys(SPLITS, (record,)), ("a", "b"))
+    task = ExampleTask(task_info("sc"), dict.fromkeys(SPLITS, (record,)), ("a", "b"))
     full = encode_task(task, tokenizer, protocol=protocol())
     ids = tokenizer.encode(record.text)
     assert full.splits["test"].sequences[0].tolist() == [tokenizer.bos_id, *ids, tokenizer.eos_id]

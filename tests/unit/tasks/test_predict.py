@@ -12,21 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from safetensors.torch import save_file
 from seqeval.scheme import IOB2, Entities
 
 from biphasic.errors import DataError
 from biphasic.tasks import predict
 from biphasic.tasks.custom.inputs import open_input
-from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.formats.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.predictors import entity_borders, split_words
-from biphasic.tasks.protocol import FinetuneProtocol
-from tiny_use import LABELS, read_jsonl, write_jsonl, write_model
-
-NUM_OUTPUTS = {"sc": 2, "sr": 1, "tc": len(LABELS), "qa": 2}
+from tiny_use import LABELS, read_jsonl, write_head, write_jsonl, write_model
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +33,8 @@ def finetuned(encoder, tmp_path):
     """Write a model with a random head: `finetuned("sc", fields=("text",))`."""
 
     def write(kind, **settings):
-        folder = tmp_path / kind
-        shutil.copytree(encoder, folder)
-        generator = torch.Generator().manual_seed(1)
-        number = NUM_OUTPUTS[kind]
-        head = {
-            "weight": torch.randn(number, 32, generator=generator),
-            "bias": torch.randn(number, generator=generator),
-        }
-        save_file(head, folder / "head.safetensors")
-        protocol = FinetuneProtocol(max_seqlen=64, max_question_tokens=8, window_overlap=8)
-        record = {
-            "format": "biphasic.head/1",
-            "kind": kind,
-            "form": "separate-head",
-            "task": "t",
-            "title": "T",
-            "metric": "m",
-            "model": "eurobert",
-            "model_identity": "0",
-            "learning_rate": 1e-3,
-            "seed": 0,
-            "steps": 1,
-            "protocol": protocol.model_dump(mode="json"),
-            "head": {
-                "file": "head.safetensors",
-                "weight": "weight",
-                "bias": "bias",
-                "num_outputs": number,
-            },
-            "labels": {"sc": ("cat", "dog"), "tc": LABELS}.get(kind, ()),
-            **({"fields": ("text",)} if kind in {"sc", "sr"} else {}),
-            **settings,
-        }
-        record = HeadRecord.model_validate(record).model_dump(mode="json", exclude_none=True)
-        (folder / "head.json").write_text(json.dumps(record))
+        folder = shutil.copytree(encoder, tmp_path / kind)
+        write_head(folder, kind, **settings)
         return folder
 
     return write

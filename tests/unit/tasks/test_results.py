@@ -64,6 +64,10 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
     assert raw["trained_on"] is None
     assert raw["num_truncated"] == result.num_truncated
     assert set(raw["by_type"]) == ({"validation", "test"} if kind == "tc" else set())
+    for split, by_type in raw["by_type"].items():
+        assert by_type == result.scores[split].by_type
+        assert set(by_type) >= {"LOC", "PER"}
+        assert set(by_type["LOC"]) == {"precision", "recall", "f1", "support"}
 
     # Every example has one row with the columns of its kind.
     table = pq.read_table(folder / "scores.parquet")
@@ -79,15 +83,6 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
     assert read["score"] == [*validation.scores, *test.scores]
     for name in COLUMNS[kind]:
         assert read[name] == [*validation.columns[name], *test.columns[name]]
-
-
-def test_the_table_of_types_is_kept_for_each_split(finetune, tmp_path):
-    result = finetune("tc")
-    write_result(tmp_path / "run", result, run_id="run", state="s")
-    by_type = read_json(tmp_path / "run" / "result.json")["by_type"]
-    assert by_type["test"] == result.scores["test"].by_type
-    assert set(by_type["test"]) >= {"LOC", "PER"}
-    assert set(by_type["test"]["LOC"]) == {"precision", "recall", "f1", "support"}
 
 
 def test_a_diverged_run_has_no_scores(finetune, tmp_path):

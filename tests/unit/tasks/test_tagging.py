@@ -11,7 +11,8 @@ from torch import nn
 
 from biphasic.tasks.kinds.tagging import encode_tagging
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence, TaskInfo
+from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence
+from custom_tasks import task_info
 
 FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
 ODD_WORDS = [
@@ -48,8 +49,7 @@ def encode(tokenizer, *sentences, max_seqlen=512):
         TaggedSentence(str(number), tuple(words), tuple(tags or [0] * len(words)))
         for number, (words, tags) in enumerate(sentences)
     )
-    info = TaskInfo("t", "tc", "T", "entity_f1", "0" * 64)
-    task = ExampleTask(info, dict.fromkeys(SPLITS, records), LABELS)
+    task = ExampleTask(task_info("tc", "entity_f1"), dict.fromkeys(SPLITS, records), LABELS)
     return encode_tagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
 
 
@@ -58,8 +58,6 @@ class Oracle(nn.Module):
 
     Sentences come in a batch of their own, the last one first.
     """
-
-    device = torch.device("cpu")
 
     def __init__(self, encoded):
         super().__init__()

@@ -17,22 +17,16 @@ from biphasic.tasks.records import (
     LabelledText,
     MultiLabelText,
     ScoredText,
-    TaskInfo,
 )
+from custom_tasks import task_info
 
 LABELS = ("fast", "new", "old")
 LABEL_SETS = {"train": ((0, 1), ()), "validation": ((2,),), "test": ((0, 2), (1,), ())}
 VALUES = {"train": (1.0, 5.0), "validation": (2.0, 3.0, 4.0), "test": (0.0, 6.0, 5.0)}
 
 
-def info(kind, metric):
-    return TaskInfo("t", kind, "T", metric, "0" * 64)
-
-
 class Fixed:
     """An encoder whose states, one token to each text, are the head's outputs."""
-
-    device = torch.device("cpu")
 
     def __init__(self, *outputs):
         self.outputs = torch.tensor(outputs)
@@ -48,7 +42,7 @@ class Fixed:
 def encode(tokenizer, *labels):
     texts = tuple(LabelledText(f"t{n}", "the cat", label) for n, label in enumerate(labels))
     splits = dict.fromkeys(SPLITS, texts)
-    task = ExampleTask(info("sc", "accuracy"), splits, ("bad", "fair", "good"))
+    task = ExampleTask(task_info("sc", "accuracy"), splits, ("bad", "fair", "good"))
     return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
@@ -80,7 +74,7 @@ def several(tokenizer):
         split: tuple(MultiLabelText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
         for split, rows in LABEL_SETS.items()
     }
-    task = ExampleTask(info("ml", "micro_f1"), splits, LABELS)
+    task = ExampleTask(task_info("ml", "micro_f1"), splits, LABELS)
     return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
@@ -108,7 +102,7 @@ def task():
     def texts(split):
         return tuple(ScoredText(f"{split}{v}", "the cat", v) for v in VALUES[split])
 
-    return ExampleTask(info("sr", "spearman"), {split: texts(split) for split in VALUES})
+    return ExampleTask(task_info("sr", "spearman"), {split: texts(split) for split in VALUES})
 
 
 @pytest.fixture

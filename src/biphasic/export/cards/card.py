@@ -1,4 +1,4 @@
-"""The model card of an exported encoder: content, use and training.
+"""Model cards of exported and of fine-tuned encoders: content, use, training and scores.
 
 Every number comes from records or from the files. Unknown facts are omitted or marked to be filled
 in. The text is in `card.md.j2`.
@@ -6,10 +6,15 @@ in. The text is in `card.md.j2`.
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -17,17 +22,52 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 )
 
-from biphasic.analysis.text import amount, listing
-from biphasic.export.cards.file import write_card
-from biphasic.export.cards.results import scores_of_state
-from biphasic.export.cards.training import objectives_of, training_facts
+from biphasic.analysis.tables.markup import markdown_text
+from biphasic.analysis.text import TASKS, amount, flat, listing, metric_name, points, rate
+from biphasic.export.cards.training import (
+    TaskScore,
+    objectives_of,
+    scores_of_state,
+    training_facts,
+)
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.formats.hf import WrittenModel
+from biphasic.export.output import CARD, FILL_IN
 from biphasic.export.source import Source
+from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
+from biphasic.records import ZERO_SHOT
+from biphasic.tasks.finetuned import HeadRecord
+from biphasic.tasks.formats.templates import PAIR_TEMPLATE
+from biphasic.tasks.records import TEXT_KINDS
 
+_TEMPLATE = Path(__file__).with_name("card.md.j2")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_PIPELINES = {
+    "tc": "token-classification",
+    "qa": "question-answering",
+    "ir": "sentence-similarity",
+    "zs": "sentence-similarity",
+}
+_METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+"""Hub ids of our metrics, where they differ."""
 _MASKED = "mlm"
 """The objective whose head predicts a token at its own position; others predict the next one."""
+_DOES = {
+    "sc": "assigns one of {number} labels to a text",
+    "ml": "assigns any of {number} labels to a text",
+    "sr": "predicts a number for a text",
+    "tc": "finds entities in a text",
+    "qa": "finds the answer to a question in a context",
+    "ir": "embeds queries and documents; related ones are close",
+    "zs": "embeds queries and documents; related ones are close",
+}
+_CLASSES = {
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "separate-head": "AutoModel",
+}
 
 
 @dataclass(frozen=True)
@@ -77,9 +117,9 @@ def write_export_card(folder: Path, export: Export) -> None:
     if source.state is not None:
         store = source.folder.resolve().parent.parent
         of_state, left_out = scores_of_state(store / "finetunes", source.state.identity)
-        scores = [score.for_hub for score in of_state]
+        scores = [_mean_score(score) for score in of_state]
         facts |= {**training_facts(source.state, of_state, store=store), "left_out": left_out}
-    write_card(
+    _write_card(
         folder,
         name=export.name,
         scores=scores,
@@ -93,6 +133,22 @@ def write_export_card(folder: Path, export: Export) -> None:
         differences=listing([f"{k} {v:.0e}" for k, v in export.reloaded.differences.items()]),
         tolerance=TOLERANCE,
         **facts,
+    )
+
+
+def _mean_score(score: TaskScore) -> EvalResult:
+    """Return the mean on test for the hub, with a note on what it averages."""
+    seeds = score.estimate.num_seeds
+    is_mean = score.kind != ZERO_SHOT and seeds > 1
+    return _eval_result(
+        kind=score.kind,
+        task=score.task,
+        title=score.task,
+        metric=score.metric,
+        value=score.estimate.mean,
+        split="test",
+        note=(f" after fine-tuning on {score.trained_on}" if score.trained_on else "")
+        + (f", mean over {seeds} seeds" if is_mean else ""),
     )
 
 
@@ -130,3 +186,133 @@ def _auto_classes(export: Export) -> list[str]:
         "AutoModelForTokenClassification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     }
     return [name for name, mapping in classes.items() if type(export.config) in mapping]
+
+
+def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference: float) -> None:
+    """Write the card.
+
+    `difference` is between transformers' outputs and ours, relative to the largest.
+    """
+    splits = {"validation": record.validation, "test": record.test}
+    held = {split: metrics for split, metrics in splits.items() if metrics}
+    metrics = [record.metric, *sorted({n for m in held.values() for n in m} - {record.metric})]
+    is_pooled = record.kind in TEXT_KINDS
+    template = record.template
+    if is_pooled and not template and len(record.fields) > 1:
+        template = PAIR_TEMPLATE
+    has_pooling = record.form == "sentence-transformers"
+    _write_card(
+        folder,
+        name=name,
+        scores=[
+            _eval_result(
+                kind=record.kind,
+                task=record.task,
+                title=record.title,
+                metric=metric,
+                value=held[split][metric],
+                split=split,
+            )
+            for split in held
+            for metric in metrics
+            if metric in held[split]
+        ],
+        base_model=record.model,
+        metadata={
+            "library_name": "sentence-transformers" if has_pooling else "transformers",
+            "pipeline_tag": _pipeline(record.kind),
+        },
+        record=record,
+        does=_DOES[record.kind].format(number=len(record.labels)),
+        auto_class=_CLASSES.get(record.form),
+        is_pooled=is_pooled,
+        template=json.dumps(template, ensure_ascii=False) if is_pooled and template else "",
+        splits=[*held],
+        score_rows=[
+            [metric_name(name), *(points(m[name]) if name in m else "" for m in held.values())]
+            for name in metrics
+        ],
+        learning_rate=rate(record.learning_rate),
+        difference=difference,
+        # Old releases run these models causally without a warning.
+        has_direction=read_json(folder / "config.json").get("is_causal") is False,
+    )
+
+
+def _write_card(
+    folder: Path,
+    *,
+    name: str,
+    scores: Sequence[EvalResult],
+    base_model: str | None,
+    metadata: Mapping[str, Any],
+    **facts: Any,
+) -> None:
+    """Fill the template and write `README.md`.
+
+    The initial model is passed to the hub if it is a hub id; `facts` are variables of the template.
+    """
+    data = ModelCardData(
+        base_model=base_model if base_model and _HUB_ID.fullmatch(base_model) else None,
+        model_name=flat(name) if scores else None,
+        eval_results=[*scores] or None,
+        **metadata,
+    )
+    card = ModelCard.from_template(
+        data, template_path=str(_TEMPLATE), name=name, **_WRITERS, **facts
+    )
+    card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
+    # YAML libraries write no comments; the owner fills in these fields.
+    blank = f"language:  {FILL_IN}, e.g. en\nlicense:  {FILL_IN}, e.g. apache-2.0"
+    write_text(folder / CARD, card.content.replace("\n---\n", f"\n{blank}\n---\n", 1))
+
+
+def _pipeline(kind: str) -> str:
+    """Return the hub's pipeline tag of a kind of task."""
+    return _PIPELINES.get(kind, "text-classification")
+
+
+def _eval_result(
+    *, kind: str, task: str, title: str, metric: str, value: float, split: str, note: str = ""
+) -> EvalResult:
+    """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics.
+
+    `note` is appended to the metric's name.
+    """
+    is_retrieval = kind in {"ir", "zs"}
+    return EvalResult(
+        task_type="information-retrieval" if is_retrieval else _pipeline(kind),
+        task_name=TASKS[kind.upper()],
+        dataset_type=flat(task),
+        dataset_name=flat(title),
+        dataset_split=split,
+        metric_type=_METRIC_IDS.get(metric, flat(metric)),
+        metric_name=flat(f"{metric_name(metric)}{note}"),
+        metric_value=round(value, 6),
+    )
+
+
+def code(text: str) -> str:
+    """Return text in backticks, using more of them than its longest run."""
+    text = flat(text)
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
+    """Return a Markdown table.
+
+    The last `numbers` columns hold numbers.
+    """
+    rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers
+    texts = [[markdown_text(cell) for cell in row] for row in (header, *rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (texts[0], rules, *texts[1:]))
+
+
+_WRITERS = {
+    "text": markdown_text,
+    "code": code,
+    "string": repr,
+    "shell": lambda word: shlex.quote(flat(word)),
+    "table": table,
+}

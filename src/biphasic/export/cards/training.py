@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.scores.selection import best_per_seed, grid_score
 from biphasic.analysis.text import (
     amount,
     count,
@@ -18,10 +21,9 @@ from biphasic.analysis.text import (
     score_cell,
 )
 from biphasic.data.corpus import TEXTS
-from biphasic.errors import DataError
-from biphasic.export.cards.results import TaskScore
-from biphasic.files import read_json
-from biphasic.records import ZERO_SHOT, LedgerEntry, StateRecord
+from biphasic.errors import CheckpointError, DataError
+from biphasic.files import read_json, verify_folder
+from biphasic.records import ZERO_SHOT, LedgerEntry, ResultRecord, StateRecord, parse_record
 
 _CORPUS = "corpus.json"
 # Shown elsewhere in the table, or irrelevant to readers.
@@ -32,39 +34,6 @@ _SETTINGS = {
     "rows_per_step": "rows per step",
 }
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
-
-
-@dataclass(frozen=True)
-class TextSource:
-    """A part of a corpus.
-
-    Attributes:
-        name: Such as `hf:OWNER/NAME` or a folder's name.
-        tokens: Number of tokens, without special tokens.
-        licenses: Number of documents by license; empty if the source states none.
-    """
-
-    name: str
-    documents: int
-    tokens: int
-    licenses: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class CorpusFacts:
-    """A corpus that a state was trained on.
-
-    Attributes:
-        content_hash: Hash of its ordered content.
-        documents: Number of documents; None if the corpus was not found.
-        tokens: Number of tokens; None if the corpus was not found.
-        sources: Its parts; empty if unknown.
-    """
-
-    content_hash: str
-    documents: int | None
-    tokens: int | None
-    sources: tuple[TextSource, ...]
 
 
 def training_facts(
@@ -84,7 +53,6 @@ def training_facts(
         "phases": phases,
         "settings": _shared_settings(recipe),
         "corpora": corpora_of(state, store=store),
-        "source_rows": _source_rows,
         "count": count,
         "amount": amount,
         "heldout": [
@@ -160,11 +128,11 @@ def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
 def _settings(values: Mapping[str, Any]) -> str:
     """Return settings that have an effect; omit null, empty and inherited ones."""
     silent = ({}, [], (), None, "keep")
-    shown = {key: value for key, value in values.items() if value not in silent}
-    shown = {
-        key: value for key, value in shown.items() if (key, value) != ("learning_rate_scale", 1)
-    }
-    return ", ".join(f"{key} {_value(value)}" for key, value in shown.items())
+    return ", ".join(
+        f"{key} {_value(value)}"
+        for key, value in values.items()
+        if value not in silent and (key, value) != ("learning_rate_scale", 1)
+    )
 
 
 def _value(value: Any) -> str:
@@ -186,19 +154,6 @@ def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
     return plain + groups
 
 
-def _source_rows(facts: CorpusFacts) -> list[tuple[str, ...]]:
-    return [
-        (
-            source.name,
-            listing([f"{name} ({number:,})" for name, number in source.licenses.items()])
-            or "to fill in",
-            f"{source.documents:,}",
-            amount(source.tokens),
-        )
-        for source in facts.sources
-    ]
-
-
 def _score_row(score: TaskScore) -> tuple[str, ...]:
     task = score.task if score.trained_on is None else f"{score.task} (after {score.trained_on})"
     is_zero_shot = score.kind == ZERO_SHOT
@@ -209,10 +164,12 @@ def _score_row(score: TaskScore) -> tuple[str, ...]:
     return (task, metric_name(score.metric), seeds, rates, score_cell(score.estimate))
 
 
-def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
+def corpora_of(state: StateRecord, *, store: Path) -> list[dict[str, Any]]:
     """Return facts about the corpora that a state's phases read, in order.
 
-    Corpora outside the store are found by the recipe's paths.
+    Corpora outside the store are found by the recipe's paths. A corpus has its `content_hash`, its
+    numbers of `documents` and of `tokens`, which are None if it was not found, and its `sources` as
+    rows of the card's table.
     """
     hashes: dict[str, Path | None] = {}
     if "corpus_hash" in state.ground:
@@ -220,39 +177,126 @@ def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
     for folder, content_hash in (state.ground.get("corpora") or {}).items():
         hashes.setdefault(str(content_hash), Path(folder))
     paths = (*store.glob(f"data/*/train/{_CORPUS}"), *store.glob(f"{TEXTS}/*.json"))
-    known = {facts.content_hash: facts for facts in map(_read, paths) if facts}
-    return tuple(
-        known.get(content_hash) or _at(folder, content_hash)
+    known = {facts["content_hash"]: facts for facts in map(_corpus, paths) if facts}
+    return [
+        known.get(content_hash) or _corpus_at(folder, content_hash)
         for content_hash, folder in hashes.items()
-    )
+    ]
 
 
-def _at(folder: Path | None, content_hash: str) -> CorpusFacts:
+def _corpus_at(folder: Path | None, content_hash: str) -> dict[str, Any]:
     for path in (folder / "train" / _CORPUS, folder / _CORPUS) if folder else ():
-        facts = _read(path) if path.is_file() else None
-        if facts is not None and facts.content_hash == content_hash:
+        facts = _corpus(path) if path.is_file() else None
+        if facts is not None and facts["content_hash"] == content_hash:
             return facts
-    return CorpusFacts(content_hash, None, None, ())
+    return {"content_hash": content_hash, "documents": None, "tokens": None}
 
 
-def _read(path: Path) -> CorpusFacts | None:
+def _corpus(path: Path) -> dict[str, Any] | None:
     """Read a corpus's description; None if it is damaged, as the card can do without it."""
     try:
         details = read_json(path)
-        return CorpusFacts(
-            content_hash=details["content_hash"],
-            documents=details["num_documents"],
-            tokens=details["num_tokens"],
-            sources=tuple(_sources(details["provenance"])),
-        )
-    except (DataError, KeyError, TypeError, AttributeError):
+        return {
+            "content_hash": details["content_hash"],
+            "documents": details["num_documents"],
+            "tokens": details["num_tokens"],
+            "sources": list(_source_rows(details["provenance"])),
+        }
+    except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _sources(provenance: Mapping[str, Any]) -> Iterator[TextSource]:
+def _source_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each source: its name, its documents by license, documents and tokens."""
     for part in provenance.get("merged", ()):
-        yield from _sources(part["provenance"])
+        yield from _source_rows(part["provenance"])
     for name, counts in provenance.get("by_source", {}).items():
         # Cards are public, so local paths are omitted.
         shown = Path(name).name if Path(name).is_absolute() else name
-        yield TextSource(shown, counts["documents"], counts["tokens"], counts["licenses"])
+        licenses = [f"{license} ({number:,})" for license, number in counts["licenses"].items()]
+        documents, tokens = f"{counts['documents']:,}", amount(counts["tokens"])
+        yield shown, listing(licenses) or "to fill in", documents, tokens
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Score of a state on one task.
+
+    Attributes:
+        trained_on: The task trained on, if it is another one.
+        kind: Kind of task, such as `sc`; `zs` is scored without fine-tuning.
+        metric: The primary metric.
+        estimate: Mean over seeds with its 95 % interval.
+        learning_rates: Learning rates tried.
+        seeds: Seeds tried.
+        num_diverged: Fine-tunings without a score.
+    """
+
+    task: str
+    trained_on: str | None
+    kind: str
+    metric: str
+    estimate: Estimate
+    learning_rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    num_diverged: int
+
+
+def scores_of_state(
+    finetunes: Path, identity: str
+) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
+    """Summarize the fine-tunings of a state in a store, with standard intervals.
+
+    A task fine-tuned under several protocols has several results for one rate and seed. Records do
+    not show which belong together, so this task is omitted.
+
+    Returns:
+        The scores, and what was omitted, one sentence each.
+    """
+    groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
+    left_out: list[str] = []
+    for result in _results(finetunes, identity, left_out):
+        groups[result.task, result.trained_on].append(result)
+    scores = []
+    for (task, trained_on), results in sorted(groups.items(), key=lambda item: str(item[0])):
+        keys = {(result.learning_rate, result.seed) for result in results}
+        if len(keys) < len(results) or len({result.metric for result in results}) > 1:
+            left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
+            continue
+        score = _score(task, trained_on, results)
+        if score is None:
+            left_out.append(f"{task}: every fine-tuning diverged")
+        else:
+            scores.append(score)
+    return tuple(scores), tuple(left_out)
+
+
+def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[ResultRecord]:
+    for path in sorted(folder.glob("*/result.json")):
+        try:
+            raw = read_json(path)
+            if not isinstance(raw, dict) or raw.get("state") != identity:
+                continue
+            verify_folder(path.parent, remedy="run the fine-tuning again")
+            yield parse_record(ResultRecord, raw, where=path.parent.name[:12])
+        except (CheckpointError, DataError):
+            left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")
+
+
+def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> TaskScore | None:
+    metric = results[0].metric
+    grid = (grid_score(result, result, metric=metric) for result in results)
+    selected = best_per_seed(run for run in grid if run is not None)
+    score = estimate([run.test for run in selected], convention="standard")
+    if score is None:
+        return None
+    return TaskScore(
+        task=task,
+        trained_on=trained_on,
+        kind=results[0].kind,
+        metric=metric,
+        estimate=score,
+        learning_rates=tuple(sorted({result.learning_rate for result in results})),
+        seeds=tuple(sorted({result.seed for result in results})),
+        num_diverged=sum(result.status == "diverged" for result in results),
+    )

@@ -24,7 +24,7 @@ from biphasic.evaluation.best import (
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
-from biphasic.export.cards.finetuned import write_fitted_card
+from biphasic.export.cards.card import write_fitted_card
 from biphasic.export.finetuned.check import (
     TOLERANCE,
     check_before,
@@ -33,9 +33,9 @@ from biphasic.export.finetuned.check import (
     example_texts,
 )
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
+from biphasic.export.formats.hf import write_tokenizer
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded, write_json
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_bar, progress_console, say_on

@@ -1,10 +1,13 @@
-"""Writes a model for transformers alone: bidirectional by its configuration, with its head."""
+"""Writes a model for transformers alone: bidirectional by its configuration, with its head.
+
+Its tokenizer gives the ids used in training and tasks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +15,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.export.reference import Dtype, round_weights
 from biphasic.export.source import Source
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.directions import is_decoder, open_both_ways
@@ -27,6 +29,7 @@ from biphasic.model.loading.reading import (
     refuse_unfit,
 )
 
+Dtype = Literal["float32", "bfloat16"]
 MAX_SHARD_SIZE = "5GB"
 """Larger weights are split into several files."""
 
@@ -79,6 +82,16 @@ def write_model(
         num_parameters=model.num_parameters(),
         was_decoder=was_decoder,
     )
+
+
+@torch.no_grad()
+def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
+    """Round weights to a precision in place; they stay fp32 tensors."""
+    if dtype == "float32":
+        return
+    for tensor in model.state_dict().values():  # shares memory with the model
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(getattr(torch, dtype)))
 
 
 def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -136,3 +149,18 @@ def _from_pretrained(
     model, report = load_model(kind, folder, config, **options)
     refuse_unfit(folder, report["mismatched_keys"])
     return model, report
+
+
+def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int | None) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json`.
+
+    `max_seqlen` counts tokens, including special ones; None sets no limit.
+    """
+    limit = {} if max_seqlen is None else {"model_max_length": max_seqlen}
+    tokenizer.save_framed(folder, padding_side="right", truncation_side="right", **limit)
+
+
+def pair_ids(tokenizer: TextTokenizer, first: str, second: str) -> list[int]:
+    """Return the ids of a question and its context, not cut."""
+    framed = [tokenizer.bos_id, *tokenizer.encode(first), *tokenizer.separator_ids]
+    return [*framed, *tokenizer.encode(second), tokenizer.eos_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shutil
 import warnings
@@ -15,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from biphasic.errors import ConfigError, ModelError
-from biphasic.export.formats.longrope import traceable_longrope
 from biphasic.export.output import new_folder
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.reading import load_model, read_config
@@ -27,6 +28,7 @@ GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers l
 TOLERANCE = 1e-4
 """For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively."""
 
+_LONGROPE = "longrope"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
 _OUTPUTS = ("last_hidden_state", "sentence_embedding")
@@ -145,6 +147,59 @@ def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
     num_bytes = sum(weights.nbytes for weights in encoder.state_dict().values())
     data = f"{file.name}_data" if num_bytes > _INLINE_BYTES else None
     onnx_ir.save(program.model, file, external_data=data)
+
+
+@contextmanager
+def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
+    """Make a model choose between its short and long frequencies within the graph, temporarily.
+
+    transformers writes the chosen frequencies into a buffer. Some releases branch for this, which
+    cannot be traced (5.17). With others, depending on how torch traces, the graph holds either the
+    choice or only the traced buffer; the latter is silently wrong beyond the length of the short
+    frequencies (5.23 with gradients). Only rotary positions of type `longrope` are changed (Phi-3,
+    128k).
+
+    Reference: Ding et al. 2024, "LongRoPE", arXiv:2402.13753, as in transformers.
+    """
+    rotaries = {
+        name: module
+        for name, module in body.named_modules()
+        if getattr(module, "rope_type", None) == _LONGROPE
+    }
+    for name, rotary in rotaries.items():
+        body.set_submodule(name, _ByLength(rotary))
+    try:
+        yield
+    finally:
+        for name, rotary in rotaries.items():
+            body.set_submodule(name, rotary)
+
+
+class _ByLength(nn.Module):
+    """Two rotary modules with fixed frequencies, and the choice between them."""
+
+    def __init__(self, rotary: Any) -> None:
+        super().__init__()
+        self.limit: int = rotary.config.rope_parameters["original_max_position_embeddings"]
+        self.short = _fixed(rotary, length=self.limit)
+        self.long = _fixed(rotary, length=self.limit + 1)
+
+    def forward(self, states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        is_long = position_ids.max() >= self.limit
+        short_cos, short_sin = self.short(states, position_ids)
+        long_cos, long_sin = self.long(states, position_ids)
+        return torch.where(is_long, long_cos, short_cos), torch.where(is_long, long_sin, short_sin)
+
+
+def _fixed(rotary: Any, *, length: int) -> nn.Module:
+    """Return a copy whose frequencies are fixed to those for one input length."""
+    fixed = copy.deepcopy(rotary)
+    fixed.rope_type = "default"
+    frequencies, fixed.attention_scaling = ROPE_INIT_FUNCTIONS[_LONGROPE](
+        rotary.config, torch.device("cpu"), seq_len=length
+    )
+    fixed.inv_freq = frequencies
+    return fixed
 
 
 def _first_cause(error: BaseException) -> str:

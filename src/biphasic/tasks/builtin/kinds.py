@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.tasks.builtin.examples import Example, ParsedDocument, draw
@@ -75,6 +74,9 @@ _QUESTIONS = {
     ),
     "returns": ("What does {f} return?", "What is the result of {f}?"),
 }
+
+Starts = dict[tuple[str, str], int]
+"""Offsets of answers by `(kind, parameter)`."""
 
 MIN_QUERY_WORDS = 5
 MAX_QUERY_WORDS = 30
@@ -176,14 +178,6 @@ def _entity(tokens: list[str], label: str) -> list[tuple[str, str]]:
     return [(token, f"{'I' if place else 'B'}-{label}") for place, token in enumerate(tokens)]
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A context, and the offset of each answer by `(kind, parameter)`."""
-
-    text: str
-    starts: dict[tuple[str, str], int]
-
-
 def parameter_questions(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
     """Yield one question per document that describes at least two parameters."""
     for item in parsed:
@@ -198,14 +192,14 @@ def parameter_questions(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
         choice = choices[draw(f"parameter {name}", len(choices))]
         window = _window(item.sections, described, choice)
         if len(window) >= MIN_PARAMETERS:
-            context = render(item.sections, window)
-            yield _example(item, context, kind=kind, target=described[choice])
+            context, starts = render(item.sections, window)
+            yield _example(item, context, starts, kind=kind, target=described[choice])
 
 
-def render(sections: Sections, parameters: Sequence[Parameter]) -> Rendered:
+def render(sections: Sections, parameters: Sequence[Parameter]) -> tuple[str, Starts]:
     """Write the summary, the parameters and the return value, with the offset of each answer."""
     text = sections.summary
-    starts: dict[tuple[str, str], int] = {}
+    starts: Starts = {}
     for parameter in parameters:
         text += f"\n{parameter.name}" if text else parameter.name
         if parameter.type or parameter.default:
@@ -224,26 +218,28 @@ def render(sections: Sections, parameters: Sequence[Parameter]) -> Rendered:
         text += "\nReturns: "
         starts["returns", ""] = len(text)
         text += sections.returns
-    return Rendered(text, starts)
+    return text, starts
 
 
-def _example(item: ParsedDocument, context: Rendered, *, kind: str, target: Parameter) -> Example:
+def _example(
+    item: ParsedDocument, context: str, starts: Starts, *, kind: str, target: Parameter
+) -> Example:
     document = item.document
     answer = _answer(item.sections, target, kind)
-    start = context.starts[kind, "" if kind == "returns" else target.name]
+    start = starts[kind, "" if kind == "returns" else target.name]
     templates = _QUESTIONS[kind]
     template = templates[draw(f"template {document.id}", len(templates))]
     function = document.id.removesuffix(".__init__").rpartition(".")[2]
     record = {
         "question": template.format(p=target.name, f=function),
-        "context": context.text,
+        "context": context,
         "answers": {"text": [answer], "answer_start": [start]},
     }
     # Types and defaults recur everywhere; a description must be new.
-    source = answer if kind in {"description", "returns"} else context.text
+    source = answer if kind in {"description", "returns"} else context
     entry = f"{target.name} {target.type} {target.description}"
-    evidence = (context.text, source if kind == "returns" else entry, source)
-    return Example(document.id, document.split, record, evidence, (context.text,))
+    evidence = (context, source if kind == "returns" else entry, source)
+    return Example(document.id, document.split, record, evidence, (context,))
 
 
 def _answer(sections: Sections, target: Parameter, kind: str) -> str:

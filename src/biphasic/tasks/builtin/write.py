@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from biphasic.data.text.pydocs import Document, Split
 from biphasic.errors import DataError
@@ -43,22 +42,20 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
     labels = library_labels(parsed)
 
     chosen = leak_filter.select(library_examples(parsed, labels), limits=LIMITS)
-    title = "Which library?"
-    _write(out, "sc", chosen, title=title, metric="accuracy", labels=labels)
+    _write(out, "sc", chosen, title="Which library?", labels=labels)
 
     chosen = leak_filter.select(parameter_examples(parsed), limits=LIMITS)
-    title = "Parameter spans"
-    _write(out, "tc", chosen, title=title, metric="entity_f1", labels=TAGS)
+    _write(out, "tc", chosen, title="Parameter spans", labels=TAGS)
 
     chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
-    _write(out, "qa", chosen, title="Parameter questions", metric="f1")
+    _write(out, "qa", chosen, title="Parameter questions")
 
     chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
-    _write(out, "ir", chosen, title="Find the page", metric="ndcg_at_10")
+    _write(out, "ir", chosen, title="Find the page")
 
 
 def _write(
-    out: Path, kind: Kind, chosen: Selected, *, title: str, metric: str, labels: Sequence[str] = ()
+    out: Path, kind: Kind, chosen: Selected, *, title: str, labels: Sequence[str] = ()
 ) -> None:
     name = f"pydocs-{kind}"
     for split in SPLITS:
@@ -67,16 +64,13 @@ def _write(
     if kind == "ir":
         content = _retrieval_content(chosen)
     else:
-        content = TaskContent(splits=_rows(chosen), labels=labels)
-    description = TaskDescription(name=name, kind=kind, title=title, metric=metric)
+        rows = {
+            split: [{"id": example.id, **example.record} for example in examples]
+            for split, examples in chosen.items()
+        }
+        content = TaskContent(splits=rows, labels=labels)
+    description = TaskDescription(name=name, kind=kind, title=title)
     write_task_folder(out / name, description, content)
-
-
-def _rows(chosen: Selected) -> dict[str, list[dict[str, Any]]]:
-    return {
-        split: [{"id": example.id, **example.record} for example in examples]
-        for split, examples in chosen.items()
-    }
 
 
 def _retrieval_content(chosen: Selected) -> TaskContent:

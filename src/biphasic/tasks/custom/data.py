@@ -22,7 +22,6 @@ from biphasic.tasks.custom.readers import (
     read_tsv,
 )
 from biphasic.tasks.custom.task_file import COLUMNS_BY_KIND, TaskFile
-from biphasic.tasks.formats.beir import read_qrels, read_texts
 from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskContent
 from biphasic.tasks.formats.labels import (
@@ -34,6 +33,7 @@ from biphasic.tasks.formats.labels import (
     read_labels,
     single_labels,
 )
+from biphasic.tasks.formats.read import read_qrels, read_texts
 from biphasic.tasks.formats.rows import Row, read_jsonl
 from biphasic.tasks.formats.templates import template_fields
 from biphasic.tasks.records import LABEL_KINDS, SPLITS, TEXT_KINDS

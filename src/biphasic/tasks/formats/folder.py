@@ -96,14 +96,12 @@ def check_kind_settings(task: Any) -> None:
         check_retrieval_template(task.document_template, known=("title", "text"))
 
 
-def read_description(
-    folder: Path, *, kind: Kind | None = None, name: str | None = None
-) -> TaskDescription:
+def read_description(folder: Path, *, kind: Kind | None = None) -> TaskDescription:
     """Read the description of a task folder.
 
     `kind` is required if no `task.json` names one, and must agree with it otherwise, except that a
-    folder of kind `ir` may be read as `zs` (zero-shot retrieval) and keeps its kind. `name`
-    overrides that in `task.json`, which overrides the folder's.
+    folder of kind `ir` may be read as `zs` (zero-shot retrieval) and keeps its kind. The name in
+    `task.json` overrides the folder's.
 
     Raises:
         DataError: The folder is missing, or its description is unusable.
@@ -120,11 +118,9 @@ def read_description(
         raise DataError(f"{lack}; set the kind of the task: {', '.join(KINDS)}")
     if kind not in {None, named_kind} and (kind, named_kind) != ("zs", "ir"):
         raise DataError(f"{path}: the task is of kind '{named_kind}', not '{kind}'")
-    chosen = name or raw.get("name", folder.resolve().name)
+    settings = {"name": folder.resolve().name, **raw, "kind": named_kind}
     try:
-        description = parse_config(
-            TaskDescription, {**raw, "kind": named_kind, "name": chosen}, where=str(path)
-        )
+        description = parse_config(TaskDescription, settings, where=str(path))
         parse_config(FinetuneProtocol, description.protocol, where=f"{path}: protocol")
     except ConfigError as error:
         raise DataError(str(error)) from None

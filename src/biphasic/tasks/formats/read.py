@@ -1,13 +1,13 @@
 """Reads task folders; errors name file and line.
 
 `docs/formats.md` describes the layout of each kind. Nothing is skipped or repaired: an unusable
-record is an error.
+record is an error. Retrieval has the layout of BEIR: Thakur et al. 2021, arXiv:2104.08663.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,16 +15,16 @@ from typing import Any
 
 from biphasic.errors import DataError, reading
 from biphasic.files import digest, file_sha256
-from biphasic.tasks.formats.beir import read_qrels, read_texts
 from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import (
+    QRELS_HEADER,
     RETRIEVAL_KINDS,
     TaskDescription,
     read_description,
     task_files,
 )
 from biphasic.tasks.formats.labels import check_tag_set, read_labels
-from biphasic.tasks.formats.rows import read_jsonl
+from biphasic.tasks.formats.rows import read_jsonl, read_lines
 from biphasic.tasks.formats.templates import (
     DOCUMENT_TEMPLATES,
     PAIR_TEMPLATE,
@@ -36,7 +36,6 @@ from biphasic.tasks.records import (
     LABEL_KINDS,
     SPLITS,
     ExampleTask,
-    Kind,
     Question,
     RetrievalTask,
     TaggedSentence,
@@ -44,16 +43,17 @@ from biphasic.tasks.records import (
     TaskInfo,
 )
 
+_MOST_DIGITS = 9
+Qrels = dict[str, dict[str, int]]
 
-def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None) -> Task:
+
+def load_task(folder: Path) -> Task:
     """Read a task folder.
-
-    `kind` and `name` are as in `read_description`.
 
     Raises:
         DataError: A file is missing, or a record is unusable; the message names file and line.
     """
-    description = read_description(folder, kind=kind, name=name)
+    description = read_description(folder)
     files = task_files(folder, description)
     info = TaskInfo(
         name=description.name,
@@ -138,6 +138,71 @@ def _read_retrieval(
         if f"qrels/{split}.tsv" in files
     }
     return RetrievalTask(info, corpus, queries, qrels)
+
+
+def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of each document or query.
+
+    Raises:
+        DataError: A line is unusable, an id is repeated, or there are none.
+    """
+    seen: set[str] = set()
+    for row in read_jsonl(path):
+        if "_id" not in row.value:
+            raise row.error("no field '_id'")
+        key = row.id("_id")
+        if key in seen:
+            raise row.error(f"the id '{key}' is repeated")
+        seen.add(key)
+        yield key, row.text("title", ""), row.text("text")
+    if not seen:
+        raise DataError(f"{path}: the file is empty")
+
+
+def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -> Qrels:
+    """Read the judgements of one split.
+
+    Returns:
+        Scores by document, for each judged query.
+
+    Raises:
+        DataError: A line is unusable, names an unknown query or document, or contradicts another;
+            or no document is relevant.
+    """
+    qrels: Qrels = {}
+    lines = read_lines(path)
+    header = next(lines, (1, ""))[1].rstrip("\r\n")
+    if header != QRELS_HEADER:
+        names = QRELS_HEADER.replace("\t", ", ")
+        raise DataError(f"{path}:1: the header must be {names}, tab-separated, not {header!r}")
+    for number, line in lines:
+        query, document, score = _judgement(line, where=f"{path}:{number}")
+        if query not in queries:
+            raise DataError(f"{path}:{number}: unknown query '{query}'; it is not in the queries")
+        if document not in corpus:
+            raise DataError(f"{path}:{number}: unknown document '{document}'; not in the corpus")
+        if qrels.setdefault(query, {}).setdefault(document, score) != score:
+            earlier = qrels[query][document]
+            raise DataError(
+                f"{path}:{number}: query '{query}' and document '{document}' have the score "
+                f"{earlier} already"
+            )
+    if not any(score for judged in qrels.values() for score in judged.values()):
+        raise DataError(f"{path}: the split is empty (no relevant document)")
+    return qrels
+
+
+def _judgement(line: str, *, where: str) -> tuple[str, str, int]:
+    fields = line.rstrip("\r\n").split("\t")
+    if len(fields) != 3:
+        raise DataError(
+            f"{where}: expected query, document and score, tab-separated; found {len(fields)} "
+            f"field{'s' * (len(fields) != 1)}"
+        )
+    query, document, score = fields
+    if not (score.isascii() and score.isdecimal() and len(score) <= _MOST_DIGITS):
+        raise DataError(f"{where}: expected a score of 0 or more as a whole number, not {score!r}")
+    return query, document, int(score)
 
 
 def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:

@@ -76,21 +76,30 @@ class RetrievalSource:
             DataError: A column, a judged query or a judged document is missing.
         """
         judged, texts, origin = _judgements(self, opener, paper=paper)
-        pairs = Pairs(None)
+        pairs = None
         if self.pairs is not None:
             pairs, origin["pairs"] = choose_pairs(opener.open(self.pairs), paper=paper)
         fields: Fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
         if self.has_prompts:
             fields["query_template"] = _QUERY_TEMPLATE
             fields["document_template"] = self.document_template
-        queries = ({"_id": query, "text": text} for query, text in texts.items())
+        qrels = {split: _lines(by_query) for split, by_query in judged.items()}
+        if pairs:
+            learnt = _distinct(pairs, "query", "positive")
+            qrels["train"] = ((query, document, 1) for (query, document), _ in learnt)
         return fields, TaskContent(
-            corpus=itertools.chain(pairs.documents(), _documents(self, opener, judged)),
-            queries=itertools.chain(pairs.queries(), queries),
-            qrels={
-                **({"train": pairs.qrels()} if pairs.opened else {}),
-                **{split: _lines(by_query) for split, by_query in judged.items()},
-            },
+            corpus=itertools.chain(
+                (
+                    {"_id": key, "title": "", "text": row["positive"]}
+                    for (key,), row in _distinct(pairs, "positive")
+                ),
+                _documents(self, opener, judged),
+            ),
+            queries=itertools.chain(
+                ({"_id": key, "text": row["query"]} for (key,), row in _distinct(pairs, "query")),
+                ({"_id": query, "text": text} for query, text in texts.items()),
+            ),
+            qrels=qrels,
         )
 
 
@@ -224,49 +233,28 @@ def _lines(judged: Judged) -> Iterator[tuple[str, str, int]]:
             yield query, document, score
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Pairs of a query and a relevant document, possibly none.
+def _distinct(pairs: HubTable | None, *columns: str) -> Iterator[tuple[tuple[str, ...], Row]]:
+    """Yield rows whose combination of texts in some columns is new, with the texts' ids.
 
     Equal texts share one id, made from the text: the loss must recognize a document of the batch
     that is relevant to two of its queries.
     """
-
-    opened: HubTable | None
-
-    def documents(self) -> Iterator[Row]:
-        """Yield each document once."""
-        for (key,), row in self._distinct("positive"):
-            yield {"_id": key, "title": "", "text": row["positive"]}
-
-    def queries(self) -> Iterator[Row]:
-        """Yield each query once."""
-        for (key,), row in self._distinct("query"):
-            yield {"_id": key, "text": row["query"]}
-
-    def qrels(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each pair once."""
-        for (query, document), _ in self._distinct("query", "positive"):
-            yield query, document, 1
-
-    def _distinct(self, *columns: str) -> Iterator[tuple[tuple[str, ...], Row]]:
-        """Yield rows whose combination of texts in some columns is new, with the texts' ids."""
-        seen = set()
-        for row in self.opened.read(columns) if self.opened else ():
-            key = tuple(
-                f"{column}-{hashlib.blake2b(row[column].encode(), digest_size=16).hexdigest()}"
-                for column in columns
-            )
-            if key not in seen:
-                seen.add(key)
-                yield key, row
+    seen = set()
+    for row in pairs.read(columns) if pairs else ():
+        key = tuple(
+            f"{column}-{hashlib.blake2b(row[column].encode(), digest_size=16).hexdigest()}"
+            for column in columns
+        )
+        if key not in seen:
+            seen.add(key)
+            yield key, row
 
 
-def choose_pairs(opened: HubTable, *, paper: bool) -> tuple[Pairs, Row]:
+def choose_pairs(opened: HubTable, *, paper: bool) -> tuple[HubTable, Row]:
     """Keep at most `MAX_PAIRS`, chosen with a fixed seed, in published order."""
     total = len(dataset_of(opened))
     if paper or total <= MAX_PAIRS:
-        return Pairs(opened), {"kept": total, "of": total}
+        return opened, {"kept": total, "of": total}
     order = permutation(stream("published-pairs", SPLIT_SEED), total)
     kept = sorted(order[:MAX_PAIRS].tolist())
-    return Pairs(select(opened, kept)), {"kept": len(kept), "of": total, "seed": SPLIT_SEED}
+    return select(opened, kept), {"kept": len(kept), "of": total, "seed": SPLIT_SEED}

@@ -26,6 +26,7 @@ from biphasic.tasks.builtin.kinds import (
     tag_parameter,
 )
 from biphasic.tasks.builtin.sections import Parameter, parse_sections, plain, sentences
+from tiny_use import read_jsonl
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
@@ -122,10 +123,6 @@ def folder(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 class TestSections:
     def test_numpydoc(self):
         found = parse_sections(NUMPYDOC)
@@ -188,7 +185,7 @@ class TestFolders:
         split_of = {document.id: document.split for document in documents}
         seen: set[str] = set()
         for split in SPLITS:
-            found = rows(folder / f"pydocs-{kind}" / f"{split}.jsonl")
+            found = read_jsonl(folder / f"pydocs-{kind}" / f"{split}.jsonl")
             assert len(found) == sum(each == split for each in split_of.values())
             assert {split_of[row["id"]] for row in found} == {split}
             texts = {
@@ -205,9 +202,9 @@ class TestFolders:
     def test_limits_hold(self, documents, tmp_path, monkeypatch):
         monkeypatch.setattr(builtin, "LIMITS", {"train": 6, "validation": 2, "test": 3})
         builtin.build_tasks(documents, tmp_path)
-        train = rows(tmp_path / "pydocs-sc" / "train.jsonl")
+        train = read_jsonl(tmp_path / "pydocs-sc" / "train.jsonl")
         assert sorted(row["label"] for row in train) == [0, 0, 1, 1, 2, 2]  # libraries in turn
-        assert len(rows(tmp_path / "pydocs-qa" / "test.jsonl")) == 3
+        assert len(read_jsonl(tmp_path / "pydocs-qa" / "test.jsonl")) == 3
 
 
 class TestLeaks:
@@ -295,7 +292,7 @@ class TestLeaks:
     def test_written_texts_do_not_stand_in_other_splits(self, documents, folder):
         shingler = Shingler()
         train = ShingleIndex(shingler(body_of(d)) for d in documents if d.split != "test")
-        for row in rows(folder / "pydocs-qa" / "test.jsonl"):
+        for row in read_jsonl(folder / "pydocs-qa" / "test.jsonl"):
             assert train.containment(shingler(row["context"])) < 0.5
 
 
@@ -317,7 +314,7 @@ class TestLibraries:
         labels = json.loads((folder / "pydocs-sc" / "labels.json").read_text())
         assert labels == ["numpy", "pandas", "torch"]
         for split in SPLITS:
-            for row in rows(folder / "pydocs-sc" / f"{split}.jsonl"):
+            for row in read_jsonl(folder / "pydocs-sc" / f"{split}.jsonl"):
                 assert row["id"].startswith(labels[row["label"]] + ".")
                 assert set(row) == {"id", "text", "label"}
                 assert "alpha_value" not in row["text"]  # prose, no parameters
@@ -347,7 +344,7 @@ class TestTags:
         labels = json.loads((folder / "pydocs-tc" / "labels.json").read_text())
         assert labels[0] == "O"
         for split in SPLITS:
-            for row in rows(folder / "pydocs-tc" / f"{split}.jsonl"):
+            for row in read_jsonl(folder / "pydocs-tc" / f"{split}.jsonl"):
                 assert len(row["tokens"]) == len(row["tags"])
                 assert MIN_TOKENS <= len(row["tokens"]) <= MAX_TOKENS
                 assert set(row["tags"]) <= set(labels)
@@ -377,7 +374,7 @@ class TestTags:
 class TestQuestions:
     def test_answers_stand_where_they_should(self, folder):
         for split in SPLITS:
-            for row in rows(folder / "pydocs-qa" / f"{split}.jsonl"):
+            for row in read_jsonl(folder / "pydocs-qa" / f"{split}.jsonl"):
                 assert set(row) == {"id", "question", "context", "answers"}
                 (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
                 assert row["context"][start : start + len(text)] == text
@@ -432,12 +429,13 @@ class TestQuestions:
 
 class TestRetrieval:
     def test_every_query_has_its_document(self, documents, folder):
-        corpus = {row["_id"]: row for row in rows(folder / "pydocs-ir" / "corpus.jsonl")}
-        queries = {row["_id"]: row["text"] for row in rows(folder / "pydocs-ir" / "queries.jsonl")}
+        folder = folder / "pydocs-ir"
+        corpus = {row["_id"]: row for row in read_jsonl(folder / "corpus.jsonl")}
+        queries = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl")}
         split_of = {document.id: document.split for document in documents}
         judged = []
         for split in SPLITS:
-            lines = (folder / "pydocs-ir" / "qrels" / f"{split}.tsv").read_text().splitlines()
+            lines = (folder / "qrels" / f"{split}.tsv").read_text().splitlines()
             assert lines[0] == "query-id\tcorpus-id\tscore"
             for query, answer, score in (line.split("\t") for line in lines[1:]):
                 assert split_of[answer] == split

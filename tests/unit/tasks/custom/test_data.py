@@ -311,7 +311,8 @@ def test_folders_of_beir(store, custom):
     write_beir(custom, "train", "dev", "test")
     task = store.task(f"ir:{custom}")
     assert task.corpus == {"d1": "Document: T. one", "2": "Document: two"}
-    assert list(task.qrels["test"]) == ["q6", "q7", "q8"]
+    assert task.queries["q6"] == "Query: t6"
+    assert task.qrels["test"] == {query: {"d1": 1} for query in ("q6", "q7", "q8")}
     bare = store.task(f"zs:{custom}")
     assert bare.corpus == {"d1": "T one", "2": "two"}
     assert set(bare.qrels) == {"validation", "test"}
