@@ -204,7 +204,10 @@ RATES = (0.2, 0.3, 0.4, 0.5)
 QUESTIONS = (
     Question(
         "Q1", "Does CLM then MLM beat MLM alone at equal tokens?",
-        lambda m: [(f"{100 * s:.0f} % CLM - MLM", difference(m.both(s), m.mlm())) for s in (0.25, 0.5)],
+        lambda m: [
+            (f"{share:.0f} % CLM - MLM", difference(m.both(share / 100), m.mlm()))
+            for share in (25, 50)
+        ],
         two_clear_none_against,
     ),
     Question(

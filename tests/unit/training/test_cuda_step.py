@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from short_runs import CLM, CPU, MLM
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -28,6 +27,7 @@ from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.optimizer import Optimizer, set_precision
 from biphasic.training.step.pending import Position
+from short_runs import CLM, CPU, MLM
 
 CUDA = torch.device("cuda:0")
 LIBRARY = Path(torch.__file__).parent / "lib/libc10.so"
