@@ -16,9 +16,8 @@ from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.preview import preview_study
-from biphasic.study.plan.summary import summarise_plan, summary_json
+from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
-from biphasic.study.plan.text import plan_lines
 from biphasic.study.spec.schema import study_schema
 from biphasic.study.spec.study import StudyConfig
 from tiny_study import clm, mlm, tiny_study

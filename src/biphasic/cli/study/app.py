@@ -67,8 +67,7 @@ def study_plan(
     from biphasic.files import write_text
     from biphasic.study.paths import STORE
     from biphasic.study.plan.preview import preview_study
-    from biphasic.study.plan.summary import summarise_plan, summary_json
-    from biphasic.study.plan.text import plan_lines
+    from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
     from biphasic.study.spec.load import load_study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
