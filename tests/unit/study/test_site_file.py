@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from biphasic.cli.cluster import _chosen_job
 from biphasic.cli.options import seconds
-from biphasic.cli.study.job import _chosen
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster import discover
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site
@@ -184,13 +184,13 @@ def test_long_names_stay_apart():
 def test_lists_of_jobs(tmp_path):
     path = tmp_path / "level-0.txt"
     path.write_bytes(b"a\r\nb\r\n")
-    assert [_chosen(None, path, index) for index in (0, 1)] == ["a", "b"]
+    assert [_chosen_job(None, path, index) for index in (0, 1)] == ["a", "b"]
     for index in (None, 2):
         with pytest.raises(ConfigError, match=f"--index: give a line of {path}, from 0 to 1"):
-            _chosen(None, path, index)
+            _chosen_job(None, path, index)
     path.write_text("")
     with pytest.raises(ConfigError, match=f"--list {path}: has no jobs"):
-        _chosen(None, path, 0)
+        _chosen_job(None, path, 0)
 
 
 @pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])
