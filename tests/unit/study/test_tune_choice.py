@@ -6,7 +6,7 @@ import pytest
 
 from biphasic.analysis.tune_record import TrialRecord
 from biphasic.errors import ConfigError
-from biphasic.study.tune.choice import (
+from biphasic.study.tune.search import (
     as_good,
     best,
     default_rates,

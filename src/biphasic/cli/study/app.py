@@ -290,8 +290,7 @@ def study_tune(
     Writes one rate for each model and objective to FILE.
     """
     from biphasic.study.spec.load import load_study
-    from biphasic.study.tune.choice import parse_rates
-    from biphasic.study.tune.search import first_rates, tune_study
+    from biphasic.study.tune.search import first_rates, parse_rates, tune_study
     from biphasic.study.tune.text import plan_lines, result_lines
     from biphasic.study.tune.trials import plan_tuning
 
