@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -76,11 +76,8 @@ class FinetuneJob(Config):
     """Tasks to score: usually the same task, or others without a training split."""
     keep: Path | None = None
     """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
-
-    @property
-    def num_slots(self) -> int:
-        """One: fine-tuning uses one process."""
-        return 1
+    num_slots: ClassVar[int] = 1
+    """Fine-tuning uses one process."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results.
@@ -97,9 +94,9 @@ class FinetuneJob(Config):
             ]
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
             if points:
-                from biphasic.study.jobs.keep import BestModel  # noqa: PLC0415
+                from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
 
-                keep = None if self.keep is None else BestModel(self.keep / self.id).offer
+                keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)
