@@ -14,13 +14,10 @@ from biphasic.study.paths import STORE
 site_app = typer.Typer(help="Write and check site files of clusters.", no_args_is_help=True)
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
-SiteFile = Annotated[Path, typer.Argument(help="Site file (YAML).")]
-JobId = Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")]
-
 
 @site_app.command("check")
 def site_check(
-    file: SiteFile,
+    file: Annotated[Path, typer.Argument(help="Site file (YAML).")],
     root: Root = Path("runs"),
     timeout: Annotated[
         float, typer.Option(min=1, help="Minutes to wait for the first node.")
@@ -112,7 +109,10 @@ def _chosen_job(job: str | None, list_: Path | None, index: int | None) -> str:
 
 
 @job_app.command("show")
-def job_show(job: JobId, root: Root = Path("runs")) -> None:
+def job_show(
+    job: Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")],
+    root: Root = Path("runs"),
+) -> None:
     """Print a job's inputs as JSON."""
     from biphasic.study.run.jobs import load_job
 

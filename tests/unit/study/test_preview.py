@@ -157,8 +157,8 @@ def test_zero_shot_tasks_train_nothing(tmp_path):
 def test_what_is_done_is_not_counted_as_left(tmp_path):
     preview = previewed(tmp_path)
     segment = preview.plan.segments[0]
-    run = preview.plan.groups[0].all_runs[0]
-    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run.id):
+    run = next(preview.plan.groups[0].run_ids())
+    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run):
         with complete_folder(folder) as partial:
             (partial / "content").write_text("x")
     (tmp_path / "states" / preview.plan.segments[1].id).mkdir()  # not complete

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from biphasic.cli.cluster import _chosen_job
-from biphasic.cli.options import seconds
+from biphasic.cli.training import _seconds
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster import discover
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site
@@ -195,6 +195,6 @@ def test_lists_of_jobs(tmp_path):
 
 @pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])
 def test_times_are_hours_minutes_seconds(text):
-    assert seconds("11:50:00", option="--max-time") == 42600
+    assert _seconds("11:50:00", option="--max-time") == 42600
     with pytest.raises(ConfigError, match="give a time as HH:MM:SS"):
-        seconds(text, option="--max-time")
+        _seconds(text, option="--max-time")

@@ -120,7 +120,7 @@ def summarise_plan(
     plan, vocab_size = preview.plan, preview.plan.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
     groups = _groups(plan, costs)
-    finished = Finished.of(store)
+    tasks, finished = _tasks(plan), Finished.of(store)
     missing = finished.missing_segments(plan)
     trained = [segment for segment in plan.segments if segment.id in finished.states]
     return PlanSummary(
@@ -132,9 +132,9 @@ def summarise_plan(
         num_segments=sum(segment.steps > 0 for segment in plan.segments),
         alone=sum((group.alone for group in groups), Cost()),
         shared=sum(costs.values(), Cost()),
-        tasks=_tasks(plan),
+        tasks=tasks,
         num_trainings=sum(len(group.grid) for group in plan.groups if not group.is_zero_shot),
-        num_evaluations=sum(group.num_runs for group in plan.groups),
+        num_evaluations=sum(task.num_runs for task in tasks),
         finetuning_steps=sum(len(g.grid) * g.num_steps for g in plan.groups),
         finetuning_flops=_total(finetuning_flops(plan, example_tokens).values()),
         state_bytes=_total(state_bytes(s.recipe, vocab_size=vocab_size) for s in plan.segments),
