@@ -28,8 +28,7 @@ class CorpusJob(Config):
     """Output folder."""
     corpus: CorpusConfig
     """Settings of the corpus."""
-    num_slots: ClassVar[int] = 1
-    """One, although it uses all cores."""
+    num_slots: ClassVar[int] = 1  # although it uses all cores
 
     @classmethod
     def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:

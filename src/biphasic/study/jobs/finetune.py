@@ -76,8 +76,7 @@ class FinetuneJob(Config):
     """Tasks to score: usually the same task, or others without a training split."""
     keep: Path | None = None
     """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
-    num_slots: ClassVar[int] = 1
-    """Fine-tuning uses one process."""
+    num_slots: ClassVar[int] = 1  # fine-tuning uses one process
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results.
