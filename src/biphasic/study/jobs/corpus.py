@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from biphasic.config import Config
 from biphasic.data.building.blend import BuildProgress
@@ -28,7 +28,6 @@ class CorpusJob(Config):
     """Output folder."""
     corpus: CorpusConfig
     """Settings of the corpus."""
-    num_slots: ClassVar[int] = 1  # although it uses all cores
 
     @classmethod
     def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:
@@ -36,6 +35,11 @@ class CorpusJob(Config):
         return cls(
             id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
         )
+
+    @property
+    def num_slots(self) -> int:
+        """One, although it uses all cores."""
+        return 1
 
     def outputs(self) -> list[Path]:
         """Return the folder that it writes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -76,7 +76,11 @@ class FinetuneJob(Config):
     """Tasks to score: usually the same task, or others without a training split."""
     keep: Path | None = None
     """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
-    num_slots: ClassVar[int] = 1  # fine-tuning uses one process
+
+    @property
+    def num_slots(self) -> int:
+        """One: fine-tuning uses one process."""
+        return 1
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results.

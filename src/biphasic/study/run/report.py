@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -70,7 +70,6 @@ class ReportJob(Config):
     """Content store; study folders are its siblings."""
     study: Name
     """Name of the study."""
-    num_slots: ClassVar[int] = 1
 
     @classmethod
     def of(cls, study: PreparedStudy) -> ReportJob:
@@ -82,6 +81,11 @@ class ReportJob(Config):
             store=study.store,
             study=name,
         )
+
+    @property
+    def num_slots(self) -> int:
+        """One."""
+        return 1
 
     def outputs(self) -> list[Path]:
         """Return its output folder."""
