@@ -27,14 +27,14 @@ from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.inputs.base_model import check_model
-from biphasic.study.inputs.continuation import (
+from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
+from biphasic.study.inputs.models import (
     Continuation,
+    check_model,
     check_state,
     find_continuation,
     is_state,
 )
-from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text

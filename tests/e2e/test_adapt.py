@@ -155,7 +155,7 @@ def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch
         return LocalModel(decoder, "0" * 64, "c0ffee")
 
     monkeypatch.setattr("biphasic.adaptation.fetch_model", fetch)
-    monkeypatch.setattr("biphasic.study.inputs.base_model.fetch_model", fetch)
+    monkeypatch.setattr("biphasic.study.inputs.models.fetch_model", fetch)
     code, _, err = adapt("owner/decoder")
     assert code == 0, err
     [state] = (tmp_path / "runs" / "store" / "states").iterdir()

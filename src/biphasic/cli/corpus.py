@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from biphasic.cli.options import Copies, Quiet, echo, progress_console
+from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from biphasic.data.building.blend import BuildProgress
@@ -171,7 +172,6 @@ def corpus_merge(
     Training splits are merged with training splits, held-out splits with held-out splits.
     """
     from biphasic.data.building.merge import merge_builds, merge_corpora
-    from biphasic.errors import ConfigError
 
     kinds = {_is_build(folder) for folder in folders}
     if len(kinds) > 1:
@@ -191,7 +191,6 @@ def _config(
     """Override the spec's settings with options."""
     from biphasic.config import load_config, parse_config
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.errors import ConfigError
 
     raw: dict[str, Any] = {}
     if spec:
@@ -221,7 +220,6 @@ def _config(
 def _is_build(folder: Path) -> bool:
     """Return True for a built folder, False for a single corpus; raise for others."""
     from biphasic.data.building.build import RECORD
-    from biphasic.errors import DataError
 
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")

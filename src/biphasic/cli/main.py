@@ -11,41 +11,24 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from biphasic.cli.adapt import adapt_command
-from biphasic.cli.analyze import analyze_command
-from biphasic.cli.claims import claims_command
-from biphasic.cli.corpus import corpus_app
-from biphasic.cli.estimate import estimate_command
-from biphasic.cli.export import export_command, push_command
-from biphasic.cli.options import (
-    HELP,
-    CheckpointEvery,
-    Compute,
-    Copies,
-    Device,
-    FinetuneWorkers,
-    PrintConfig,
-    Quiet,
-    Revision,
-    Root,
-    SkipSteps,
-    Wandb,
-    echo,
-    progress_console,
-    seconds,
+from biphasic.cli.analysis import (
+    analyze_command,
+    claims_command,
+    figures_command,
+    paper_command,
 )
-from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.results import INTERRUPTED, shown
-from biphasic.cli.site import site_app
+from biphasic.cli.cluster import job_app, site_app
+from biphasic.cli.corpus import corpus_app
+from biphasic.cli.export import export_command, push_command
+from biphasic.cli.options import HELP, INTERRUPTED, echo
 from biphasic.cli.study.app import study_app
-from biphasic.cli.study.job import job_app
 from biphasic.cli.tokenizer import tokenizer_app
-from biphasic.cli.use import encode_command, finetune_command, predict_command
+from biphasic.cli.training import adapt_command, estimate_command, pretrain_command
+from biphasic.cli.use import encode_command, evaluate_command, finetune_command, predict_command
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -80,6 +63,8 @@ app.command("push")(push_command)
 app.command("paper")(paper_command)
 app.command("figures")(figures_command)
 app.command("analyze")(analyze_command)
+app.command("pretrain")(pretrain_command)
+app.command("evaluate")(evaluate_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -89,174 +74,6 @@ def _root(
     if version:
         echo(__version__)
         raise typer.Exit
-
-
-@app.command("pretrain")
-def pretrain_command(
-    file: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
-    corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder made by 'biphasic corpus build', or a corpus file (YAML). "
-            "Default: the built-in documentation."
-        ),
-    ] = None,
-    root: Root = Path("runs"),
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=micro."),
-    ] = None,
-    checkpoint_every: CheckpointEvery = 200,
-    heldout_every: Annotated[
-        int, typer.Option(min=0, help="Steps between held-out evaluations; 0 for the end only.")
-    ] = 100,
-    compute: Compute = None,
-    device: Device = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HH:MM:SS", help="Save the progress and exit with code 130 after this time."
-        ),
-    ] = None,
-    skip_steps: SkipSteps = None,
-    rewinds: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="K",
-            help="After a step that is not finite, go on without it, from the weights before it, "
-            "at most K times.",
-        ),
-    ] = 0,
-    wandb: Wandb = None,
-    print_config: PrintConfig = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train one recipe on a corpus, and print the state's folder."""
-    from biphasic.config import parse_overrides
-    from biphasic.study.api import parse_compute, pretrain
-    from biphasic.study.inputs.corpus import corpus_settings
-    from biphasic.study.spec.arms import read_recipe
-    from biphasic.study.spec.resolved import recipe_text
-
-    how = parse_overrides(compute or ())
-    max_seconds = None if max_time is None else seconds(max_time, option="--max-time")
-    if print_config:
-        recipe = read_recipe(file, overrides or ()).skipping(skip_steps or ())
-        text = corpus_settings(corpus)
-        echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
-        return
-    state = pretrain(
-        file,
-        corpus=corpus,
-        overrides=overrides or (),
-        root=root,
-        checkpoint_every=checkpoint_every,
-        heldout_every=heldout_every,
-        compute=how,
-        device=device,
-        max_seconds=max_seconds,
-        skip_steps=skip_steps or (),
-        rewinds=rewinds,
-        wandb=wandb,
-        console=progress_console(quiet=quiet),
-    )
-    echo(shown(state))
-
-
-@app.command("evaluate")
-def evaluate_command(
-    model: Annotated[
-        str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
-    ],
-    tasks: Annotated[
-        list[str],
-        typer.Option(
-            "--task",
-            help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
-            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir or zs (zero-shot retrieval); a "
-            "task file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
-        ),
-    ],
-    root: Root = Path("runs"),
-    rates: Annotated[
-        list[float] | None,
-        typer.Option("--learning-rate", help="Peak rate; repeat for several. Default: six."),
-    ] = None,
-    seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Repeat for several. Default: 0 to 4.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256, "
-            "precision=bf16, batching=padded.",
-        ),
-    ] = None,
-    paper: Annotated[
-        bool,
-        typer.Option("--paper", help="Use the reference study's protocol; see docs/protocol.md."),
-    ] = False,
-    revision: Revision = None,
-    copies: Copies = None,
-    workers: FinetuneWorkers = None,
-    convention: Annotated[
-        str,
-        typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors)."),
-    ] = "standard",
-    device: Device = None,
-    print_config: PrintConfig = False,
-    quiet: Quiet = False,
-) -> None:
-    """Fine-tune an encoder over a grid, and print its scores.
-
-    Scores have 95 % intervals.
-    """
-    from typing import cast
-
-    from biphasic.cli.evaluation import print_evaluation
-    from biphasic.config import parse_overrides
-    from biphasic.evaluation.evaluate import evaluate_all, known_convention
-    from biphasic.evaluation.plan import task_from_text
-    from biphasic.records import Convention
-    from biphasic.study.run.run import default_workers
-    from biphasic.study.spec.resolved import evaluation_text
-    from biphasic.study.spec.study import PAPER
-
-    settings = parse_overrides(overrides or ())
-    changes = {"copies": copies, "protocol": settings}
-    chosen = [task_from_text(task).model_copy(update=changes) for task in tasks]
-    if print_config:
-        text = evaluation_text(
-            chosen,
-            learning_rates=rates,
-            seeds=seeds,
-            protocol=settings,
-            is_paper=paper,
-            convention=known_convention(convention),
-        )
-        echo(text, nl=False)
-        return
-    evaluations = evaluate_all(
-        model,
-        chosen,
-        learning_rates=rates,
-        seeds=seeds,
-        protocol=PAPER if paper else None,
-        revision=revision,
-        convention=cast(Convention, convention),
-        root=root,
-        num_workers=workers or default_workers(device=device),
-        device=device,
-        console=progress_console(quiet=quiet),
-    )
-    failed = False
-    for evaluation in evaluations:
-        failed |= not print_evaluation(evaluation)
-    if failed:
-        raise typer.Exit(1)
 
 
 def main() -> None:

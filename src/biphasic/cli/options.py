@@ -1,4 +1,4 @@
-"""Options shared by several commands."""
+"""Options that several commands share, and how they print."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from biphasic.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    from biphasic.study.run.run import StudyOutcome
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -23,34 +26,13 @@ Device = Annotated[
     str | None,
     typer.Option(help="Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."),
 ]
-SkipSteps = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--skip-step",
-        min=0,
-        metavar="N",
-        help="Read the rows of step N, counted from 0, but change no weight; repeat for several. "
-        "For a loss that is not finite.",
-    ),
-]
 StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
 Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
 ]
-FinetuneWorkers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
-]
 Threads = Annotated[
     int, typer.Option(min=1, help="Threads per job; may change the last bits of results.")
-]
-ByPretraining = Annotated[
-    bool,
-    typer.Option(
-        "--by-pretraining",
-        help="For studies with several pretraining seeds: intervals over pretraining runs.",
-    ),
 ]
 PrintConfig = Annotated[
     bool,
@@ -64,35 +46,22 @@ Wandb = Annotated[
         "Needs the extra 'wandb'.",
     ),
 ]
-Compute = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Compute settings: processes=N to split the rows over N processes, "
-        "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
-        "activation_checkpointing=true, "
-        "compile=true.",
-    ),
-]
-CheckpointEvery = Annotated[int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")]
 Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
 Copies = Annotated[
     Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
 ]
 StoreRoot = Annotated[Path, typer.Option(help="Folder of the store.")]
-ConventionOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-        "Default: the study's, else standard."
-    ),
-]
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every command's context."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print results and errors only.")]
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 """Torch dtype names by value of --precision; both are accepted."""
+
+
+INTERRUPTED = 130
+"""Exit code of an interrupted command, as in shells."""
+_WIDEST = 10_000  # characters; no table is wider
 
 
 def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -> str | None:
@@ -107,21 +76,6 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
         raise ConfigError(f"give {new_name} only; {old_name} is its old name")
     echo(f"{old_name} is deprecated; use {new_name}", err=True)
     return old
-
-
-def seconds(text: str, *, option: str) -> int:
-    """Return the seconds of a time `HH:MM:SS`.
-
-    Raises:
-        ConfigError: It is not such a time.
-    """
-    import re
-
-    from biphasic.config import DURATION, duration_seconds
-
-    if not re.match(DURATION, text):
-        raise ConfigError(f"{option} {text}: give a time as HH:MM:SS")
-    return duration_seconds(text)
 
 
 def precision_dtype(precision: str | None) -> str:
@@ -147,3 +101,40 @@ def progress_console(*, quiet: bool) -> Console:
     from biphasic import progress
 
     return progress.progress_console(quiet=quiet)
+
+
+def show_outcome(outcome: StudyOutcome) -> None:
+    """Print a study's table and failures; exit with code 1 if a job failed."""
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.tables.results import format_table
+    from biphasic.study.paths import STORE
+
+    if outcome.is_stopped:
+        echo(f"report: {shown(outcome.report)}")
+        raise typer.Exit(INTERRUPTED)  # main() prints the message
+    table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
+    if outcome.num_executed == 0 and not outcome.failures:
+        echo("all finished; nothing to do")
+    print_table(table)
+    echo(f"report: {shown(outcome.report)}")
+    if outcome.failures:
+        for failure in outcome.failures:
+            echo(f"failed: {failure}", err=True)
+        raise typer.Exit(1)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; files and pipes have no width, so numbers in them are not wrapped."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    if not console.is_terminal:
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
+    console.print(table)
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the working directory, if it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""The `biphasic finetune`, `predict` and `encode` commands."""
+"""The `biphasic evaluate`, `finetune`, `predict` and `encode` commands, which use a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import typer
 from biphasic.cli.options import (
     Copies,
     Device,
-    FinetuneWorkers,
+    PrintConfig,
     Quiet,
     Revision,
+    Root,
     StoreRoot,
     echo,
     precision_dtype,
@@ -34,6 +35,102 @@ _FORMS = {
 _FORMAT_HELP = (
     "jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for '-'."
 )
+FinetuneWorkers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
+]
+
+
+def evaluate_command(
+    model: Annotated[
+        str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
+    ],
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            "--task",
+            help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
+            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir or zs (zero-shot retrieval); a "
+            "task file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
+        ),
+    ],
+    root: Root = Path("runs"),
+    rates: Annotated[
+        list[float] | None,
+        typer.Option("--learning-rate", help="Peak rate; repeat for several. Default: six."),
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="Repeat for several. Default: 0 to 4.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256, "
+            "precision=bf16, batching=padded.",
+        ),
+    ] = None,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Use the reference study's protocol; see docs/protocol.md."),
+    ] = False,
+    revision: Revision = None,
+    copies: Copies = None,
+    workers: FinetuneWorkers = None,
+    convention: Annotated[
+        str,
+        typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors)."),
+    ] = "standard",
+    device: Device = None,
+    print_config: PrintConfig = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fine-tune an encoder over a grid, and print its scores.
+
+    Scores have 95 % intervals.
+    """
+    from biphasic.cli.evaluation import print_evaluation
+    from biphasic.config import parse_overrides
+    from biphasic.evaluation.evaluate import evaluate_all, known_convention
+    from biphasic.evaluation.plan import task_from_text
+    from biphasic.records import Convention
+    from biphasic.study.run.run import default_workers
+    from biphasic.study.spec.resolved import evaluation_text
+    from biphasic.study.spec.study import PAPER
+
+    settings = parse_overrides(overrides or ())
+    changes = {"copies": copies, "protocol": settings}
+    chosen = [task_from_text(task).model_copy(update=changes) for task in tasks]
+    if print_config:
+        text = evaluation_text(
+            chosen,
+            learning_rates=rates,
+            seeds=seeds,
+            protocol=settings,
+            is_paper=paper,
+            convention=known_convention(convention),
+        )
+        echo(text, nl=False)
+        return
+    evaluations = evaluate_all(
+        model,
+        chosen,
+        learning_rates=rates,
+        seeds=seeds,
+        protocol=PAPER if paper else None,
+        revision=revision,
+        convention=cast(Convention, convention),
+        root=root,
+        num_workers=workers or default_workers(device=device),
+        device=device,
+        console=progress_console(quiet=quiet),
+    )
+    failed = False
+    for evaluation in evaluations:
+        failed |= not print_evaluation(evaluation)
+    if failed:
+        raise typer.Exit(1)
 
 
 def finetune_command(

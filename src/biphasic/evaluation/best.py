@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from biphasic.records import ZERO_SHOT, ResultRecord
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
-from biphasic.study.jobs.keep import BestModel, KeptModel, find_kept
+from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
 from biphasic.study.plan.finished import missing_runs
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -116,7 +117,7 @@ def _refit(
     job: FinetuneJob, run: GridRun, *, scratch: Path, threads: int, console: Console
 ) -> KeptModel:
     with job_bar(console, job.label) as report, compute_threads(threads):
-        job.refit(run, report, keep=BestModel(scratch).offer)
+        job.refit(run, report, keep=partial(keep_best, scratch))
     kept = find_kept(scratch.parent, learning_rate=run.learning_rate, seed=run.seed)
     if kept is None:
         raise TrainingError(

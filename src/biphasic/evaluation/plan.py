@@ -17,7 +17,7 @@ from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT
-from biphasic.study.inputs.continuation import check_state
+from biphasic.study.inputs.models import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.paths import STORE

@@ -20,8 +20,7 @@ from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import is_complete, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
-from biphasic.study.gc.garbage import event_folder
-from biphasic.study.gc.pins import forget_pin, record_pin
+from biphasic.study.gc.pins import event_folder, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE

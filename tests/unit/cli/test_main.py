@@ -10,6 +10,7 @@ import typer
 
 import biphasic
 from biphasic.cli import main as module
+from biphasic.cli.options import shown
 from biphasic.config import load_config
 from biphasic.errors import (
     BiphasicError,
@@ -173,8 +174,8 @@ def test_an_unknown_option_is_bad_input(run):
 
 def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert module.shown(tmp_path / "runs/report.html") == "runs/report.html"
-    assert module.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+    assert shown(tmp_path / "runs/report.html") == "runs/report.html"
+    assert shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
 
 
 def test_names_do_not_steer_the_terminal(run, tmp_path):

@@ -16,8 +16,7 @@ from biphasic.files import is_complete, write_json
 from biphasic.locks import lock_work, locked_folder
 from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines
-from biphasic.study.gc.garbage import event_folder
-from biphasic.study.gc.pins import read_pins, record_pin
+from biphasic.study.gc.pins import event_folder, read_pins, record_pin
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved, save_resolved
 from small_root import fake_checkpoint, fake_result, fake_state, study_of

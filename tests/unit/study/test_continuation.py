@@ -11,7 +11,7 @@ import pytest
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, seal_folder, verify_folder
 from biphasic.model.loading.hub import fetch_model
-from biphasic.study.inputs.continuation import check_state, find_continuation, is_state
+from biphasic.study.inputs.models import check_state, find_continuation, is_state
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.run import first_model

@@ -8,7 +8,7 @@ import torch
 from biphasic.errors import CheckpointError
 from biphasic.evaluation.best import best_result
 from biphasic.records import ResultRecord
-from biphasic.study.jobs.keep import BestModel, find_kept
+from biphasic.study.jobs.keep import find_kept, keep_best
 
 
 def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
@@ -28,9 +28,9 @@ def test_the_best_is_kept_whatever_the_order(tmp_path):
     offers = [(0.5, 1e-4, 0), (0.7, 2e-4, 1), (0.7, 2e-4, 0), (0.7, 5e-4, 0), (None, 1e-2, 0)]
     for turn in range(len(offers)):
         folder = tmp_path / str(turn) / "part"
-        keeper = BestModel(folder)
         for number, (score, rate, seed) in enumerate(offers[turn:] + offers[:turn]):
-            keeper.offer(finetuned(score, learning_rate=rate, seed=seed, number=number))
+            model = finetuned(score, learning_rate=rate, seed=seed, number=number)
+            keep_best(folder, model)
         kept = find_kept(folder.parent, learning_rate=2e-4, seed=0)
         assert kept is not None
         assert kept.metrics == {"validation": {"accuracy": 0.7}}
@@ -39,12 +39,12 @@ def test_the_best_is_kept_whatever_the_order(tmp_path):
 
 
 def test_all_diverged_keeps_nothing(tmp_path):
-    BestModel(tmp_path / "part").offer(finetuned(None))
+    keep_best(tmp_path / "part", finetuned(None))
     assert find_kept(tmp_path, learning_rate=1e-3, seed=0) is None
 
 
 def test_damage_is_named(tmp_path):
-    BestModel(tmp_path / "part").offer(finetuned(0.5))
+    keep_best(tmp_path / "part", finetuned(0.5))
     (tmp_path / "part/body.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"body\.safetensors: wrong size"):
         find_kept(tmp_path, learning_rate=1e-3, seed=0)

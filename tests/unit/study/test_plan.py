@@ -99,15 +99,16 @@ def test_every_arm_is_fine_tuned_over_the_grid(plan):
     )
     assert len(made.groups) == 2 * 2
     for group in made.groups:
-        assert {(run.learning_rate, run.seed) for run in group.all_runs} == {
-            (rate, seed) for rate in (1e-4, 2e-4) for seed in (0, 1, 2)
-        }
-    assert len({run.id for group in made.groups for run in group.all_runs}) == 4 * 6
+        [runs] = group.runs.values()
+        grid = [(rate, seed) for rate in (1e-4, 2e-4) for seed in (0, 1, 2)]
+        assert [(run.learning_rate, run.seed) for run in runs] == grid
+        assert [run.id for run in runs] == [*group.run_ids()]
+    assert len(run_ids(made)) == 4 * 6
     assert made.tasks[0].num_examples == {"train": 12, "validation": 12, "test": 12}
 
 
 def run_ids(made):
-    return {run.id for group in made.groups for run in group.all_runs}
+    return {name for group in made.groups for name in group.run_ids()}
 
 
 TASK = [{"name": "pydocs-sc"}]
@@ -170,8 +171,9 @@ def test_only_incomplete_work_is_missing(plan, tmp_path):
     (tmp_path / "states" / rest[0].id).mkdir()  # no manifest: not believed
     assert Finished.of(tmp_path).missing_segments(made) == rest
     group = made.groups[0]
-    finish(tmp_path / "finetunes" / group.all_runs[1].id)
-    assert missing_runs(group, tmp_path) == [group.all_runs[0].id]
+    first, second = group.run_ids()
+    finish(tmp_path / "finetunes" / second)
+    assert missing_runs(group, tmp_path) == [first]
     # A group that is finished in part is missing.
     assert group in Finished.of(tmp_path).missing_groups(made)
 
@@ -183,7 +185,7 @@ def test_inputs_are_checked_before_anything_runs(plan, tmp_path, kind):
     folder = {
         "parent": tmp_path / "states" / made.segments[0].id,
         "final state": tmp_path / "states" / made.arms[1].state,
-        "result": tmp_path / "finetunes" / made.groups[0].all_runs[0].id,
+        "result": tmp_path / "finetunes" / next(made.groups[0].run_ids()),
     }[kind]
     finish(folder)
     check_inputs(made, tmp_path)

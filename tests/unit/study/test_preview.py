@@ -16,9 +16,8 @@ from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.preview import preview_study
-from biphasic.study.plan.summary import summarise_plan, summary_json
+from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
-from biphasic.study.plan.text import plan_lines
 from biphasic.study.spec.schema import study_schema
 from biphasic.study.spec.study import StudyConfig
 from tiny_study import clm, mlm, tiny_study
@@ -158,8 +157,8 @@ def test_zero_shot_tasks_train_nothing(tmp_path):
 def test_what_is_done_is_not_counted_as_left(tmp_path):
     preview = previewed(tmp_path)
     segment = preview.plan.segments[0]
-    run = preview.plan.groups[0].all_runs[0]
-    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run.id):
+    run = next(preview.plan.groups[0].run_ids())
+    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run):
         with complete_folder(folder) as partial:
             (partial / "content").write_text("x")
     (tmp_path / "states" / preview.plan.segments[1].id).mkdir()  # not complete

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import tiny_study
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.plan.expansion import expand
 from biphasic.study.plan.plan import plan_study
-from biphasic.study.plan.tree import StateTree
+from biphasic.study.plan.tree import StateTree, expand
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
@@ -99,7 +98,7 @@ def test_a_tree_of_states_is_every_update_written_out_once(raws, data):
     for recipe in recipes:
         stops = data.draw(st.lists(st.integers(1, 20), max_size=3))
         lineage = Lineage(recipe, GROUND)
-        wanted.append((lineage.identities, tree.add(expand(lineage), stops)))
+        wanted.append((lineage.identities, tree.add(lineage, stops)))
     tree.name_states()
     nodes = {id(node): node for _, own in wanted for node in own.values()}
     for identities, own in wanted:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from biphasic.cli.options import seconds
-from biphasic.cli.study.job import _chosen
+from biphasic.cli.cluster import _chosen_job
+from biphasic.cli.training import _seconds
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster import discover
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site
@@ -184,17 +184,17 @@ def test_long_names_stay_apart():
 def test_lists_of_jobs(tmp_path):
     path = tmp_path / "level-0.txt"
     path.write_bytes(b"a\r\nb\r\n")
-    assert [_chosen(None, path, index) for index in (0, 1)] == ["a", "b"]
+    assert [_chosen_job(None, path, index) for index in (0, 1)] == ["a", "b"]
     for index in (None, 2):
         with pytest.raises(ConfigError, match=f"--index: give a line of {path}, from 0 to 1"):
-            _chosen(None, path, index)
+            _chosen_job(None, path, index)
     path.write_text("")
     with pytest.raises(ConfigError, match=f"--list {path}: has no jobs"):
-        _chosen(None, path, 0)
+        _chosen_job(None, path, 0)
 
 
 @pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])
 def test_times_are_hours_minutes_seconds(text):
-    assert seconds("11:50:00", option="--max-time") == 42600
+    assert _seconds("11:50:00", option="--max-time") == 42600
     with pytest.raises(ConfigError, match="give a time as HH:MM:SS"):
-        seconds(text, option="--max-time")
+        _seconds(text, option="--max-time")

@@ -55,10 +55,6 @@ def test_what_is_named_later_and_the_command_line_win(write):
     assert [arm.phases[0].steps for arm in config.arms] == [10, 12]
 
 
-def test_a_file_without_includes_reads_as_ever(write, tmp_path):
-    assert load_study(tmp_path / "base.yaml", ["arms.0.name=first"]).arms[0].name == "first"
-
-
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [

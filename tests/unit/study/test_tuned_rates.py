@@ -112,7 +112,7 @@ def test_wrong_rates_are_refused(rates, message):
     assert message in str(caught.value)
 
 
-def test_a_dump_reads_back(tmp_path):
+def test_a_dump_reads_back():
     config = study(tuned_rates=RATES)
     again = parse_config(StudyConfig, config.model_dump(mode="json"), where="dump")
     assert again.tuned_rates == config.tuned_rates

@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.errors import CheckpointError, ConfigError, DivergedError
 from biphasic.files import read_json, verify_folder
-from biphasic.study.plan.expansion import expand
+from biphasic.study.plan.tree import expand
 from biphasic.training import loop
 from biphasic.training.lineage import Lineage
 from biphasic.training.step.input import StepRows

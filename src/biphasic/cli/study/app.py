@@ -17,8 +17,9 @@ from biphasic.cli.options import (
     Workers,
     echo,
     progress_console,
+    show_outcome,
+    shown,
 )
-from biphasic.cli.results import show_outcome, shown
 from biphasic.cli.study.upkeep import (
     StudyName,
     study_cancel,
@@ -27,6 +28,8 @@ from biphasic.cli.study.upkeep import (
     study_status_command,
     study_verify,
 )
+from biphasic.errors import ConfigError
+from biphasic.study.paths import STORE
 
 if TYPE_CHECKING:
     from biphasic.execution.graph import WorkItem
@@ -63,12 +66,9 @@ def study_plan(
     import json
     import math
 
-    from biphasic.errors import ConfigError
     from biphasic.files import write_text
-    from biphasic.study.paths import STORE
     from biphasic.study.plan.preview import preview_study
-    from biphasic.study.plan.summary import summarise_plan, summary_json
-    from biphasic.study.plan.text import plan_lines
+    from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
     from biphasic.study.spec.load import load_study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
@@ -98,7 +98,6 @@ def study_diff(
     root: Root = Path("runs"),
 ) -> None:
     """Show how the plans of two studies differ, and why."""
-    from biphasic.study.paths import STORE
     from biphasic.study.plan.diff import difference_lines
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
@@ -290,10 +289,8 @@ def study_tune(
 
     Writes one rate for each model and objective to FILE.
     """
-    from biphasic.study.paths import STORE
     from biphasic.study.spec.load import load_study
-    from biphasic.study.tune.choice import parse_rates
-    from biphasic.study.tune.search import first_rates, tune_study
+    from biphasic.study.tune.search import first_rates, parse_rates, tune_study
     from biphasic.study.tune.text import plan_lines, result_lines
     from biphasic.study.tune.trials import plan_tuning
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, echo, progress_console
-from biphasic.cli.results import show_outcome
+from biphasic.cli.options import Quiet, Root, echo, progress_console, show_outcome
+from biphasic.errors import StudyError
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
@@ -81,7 +81,6 @@ def study_retry(
 
     If the study is running, its runner retries them. Otherwise the study runs here.
     """
-    from biphasic.errors import StudyError
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.find import find_study
     from biphasic.study.run.control import retry_jobs

@@ -1,4 +1,4 @@
-"""`biphasic study clean`: list or delete items of a store that no study needs.
+"""`biphasic study clean`: list or delete items of a store that no study needs, by kind.
 
 Nothing is deleted while another process works in the store. Each item is renamed before it is
 deleted, so an interruption never leaves a damaged item that looks finished.
@@ -6,24 +6,44 @@ deleted, so an interruption never leaves a damaged item that looks finished.
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.errors import LockedError, LockHeldError, StudyError
-from biphasic.files import PARTIAL
-from biphasic.locks import LEASES, LOCK, find_owner, lock, lock_cleaning, running_work
+from biphasic.errors import CheckpointError, DataError, LockedError, LockHeldError, StudyError
+from biphasic.files import PARTIAL, is_complete, read_json
+from biphasic.locks import LEASES, LOCK, Say, find_owner, lock, lock_cleaning, running_work
 from biphasic.study.find import study_folders
-from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
-from biphasic.study.gc.pins import Pin, forget_pin, read_pins
-from biphasic.study.gc.reachable import add_pins, reachable_from_studies
+from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
+from biphasic.study.gc.reachable import Reachable, add_pins, corpus_hash, reachable_from_studies
 from biphasic.study.paths import STORE
+from biphasic.training.state import read_state_record
 
-Say = Callable[[str], None]
 _MOST = 12
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
+_OLD_LOCKS = ("claims", "locks")
+"""Folders in which earlier versions kept their locks."""
+_OLD_LOCK_DAYS = 1
+_BUILTIN = "builtin-"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file or folder that could be deleted.
+
+    Attributes:
+        kind: Heading under which it is listed.
+        about: Human-readable description; empty if unknown.
+    """
+
+    kind: str
+    path: Path
+    num_bytes: int
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,10 +135,10 @@ def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
 def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
     store, folders = root / STORE, study_folders(root)
     reachable = reachable_from_studies(folders, store)
-    of_no_study = useless_items(store, folders, reachable, also_foreign=True)
+    of_no_study = _useless_items(store, folders, reachable, also_foreign=True)
     pins = _pins(store)
     add_pins(reachable, pins, store)
-    unreachable = useless_items(store, folders, reachable, also_foreign=False)
+    unreachable = _useless_items(store, folders, reachable, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
     for item in unreachable:
         kept.pop(item.path, None)
@@ -136,8 +156,153 @@ def _pins(store: Path) -> tuple[Pin, ...]:
     """Return all pins; earlier versions wrote event files instead of pins."""
     known = read_pins(store)
     states = {state for pin in known for state in pin.states}
-    earlier = (path.name for path in entries(store / EVENT_FILES) if not has_state(path, states))
+    earlier = (path.name for path in _entries(store / EVENT_FILES) if not has_state(path, states))
     return (*known, *(Pin(id=name, made_by="pretrain", states=(name,)) for name in earlier))
+
+
+def _useless_items(
+    store: Path, folders: Iterable[Path], reachable: Reachable, *, also_foreign: bool
+) -> list[Item]:
+    """Return unreachable items of a store, and leftovers in the folders of its studies.
+
+    Results are listed before their states: a result without its state would look like a result of
+    an external model. With `also_foreign`, results of models that are not states of the store are
+    included.
+
+    Raises:
+        StudyError: A folder of the store is a link that leads out of it.
+    """
+    items = [
+        *_unreachable_work(store, reachable, also_foreign=also_foreign),
+        *_unreachable_inputs(store, reachable),
+        *_old_locks(store),
+    ]
+    deleted = {item.path for item in items}
+    return [*items, *_leftovers([store, *folders], deleted)]
+
+
+def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) -> Iterator[Item]:
+    for path in _entries(store / "finetunes"):
+        is_left = not also_foreign and _is_of_other_model(path, store)
+        if path.name not in reachable.results and not is_left:
+            yield _item("fine-tunings", path)
+    for path in _entries(store / "progress"):
+        state, _, _ = path.name.partition("-from-")
+        if state not in reachable.states:
+            yield _item("checkpoints", path, "of an unreachable state")
+        elif is_complete(store / "states" / state):
+            yield _item("checkpoints", path, "of a finished state")
+    for path in _entries(store / "states"):
+        if path.name not in reachable.states:
+            yield _item("states", path, _describe_state(path))
+
+
+def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
+    """Yield corpora and tasks, event files and job files."""
+    for path in _entries(store / "data"):
+        if not _is_corpus_reachable(path, reachable):
+            yield _item("corpora", path)
+    for path in () if reachable.unsure else _entries(store / "tasks"):
+        if path.name not in reachable.tasks:
+            yield _item("tasks", path, "built-in" if path.name.startswith(_BUILTIN) else "")
+    for path in _entries(store / EVENT_FILES):
+        if not has_state(path, reachable.states):
+            yield _item("event files", path)
+    for path in _entries(store / "jobs"):
+        if not _is_job_reachable(path, store, reachable):
+            yield _item("job files", path)
+
+
+def _bytes_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; links count as themselves."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    files = (f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names)
+    return sum(os.lstat(file).st_size for file in files)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield the sorted entries of a folder, except links and leftovers.
+
+    Raises:
+        StudyError: The folder itself is a link.
+    """
+    if folder.is_symlink():
+        raise StudyError(
+            f"{folder}: is a link, and others may use its target, so nothing was deleted; replace "
+            "it by a folder, or clean the root that it points to"
+        )
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if not path.is_symlink() and not path.name.startswith(PARTIAL):
+                yield path
+
+
+def _item(kind: str, path: Path, about: str = "") -> Item:
+    return Item(kind, path, _bytes_of(path), about)
+
+
+def _describe_state(path: Path) -> str:
+    if not is_complete(path) or not (path / "state.json").is_file():
+        return "incomplete"
+    try:
+        state = read_state_record(path)
+    except CheckpointError:
+        return "damaged"
+    phases = (f"{entry.objective} {entry.steps:,}" for entry in state.ledger)
+    return f"step {state.step:,}: {', '.join(phases)}"
+
+
+def _is_of_other_model(path: Path, store: Path) -> bool:
+    """Return whether a result is of an external model, which no study uses."""
+    record = path / "result.json"
+    if not is_complete(path) or not record.is_file():
+        return False
+    try:
+        state = read_json(record)["state"]
+    except (DataError, KeyError, TypeError):
+        return False
+    return not (store / "states" / str(state)).exists()
+
+
+def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:
+    is_named = bool(reachable.unsure) or path.name in reachable.data
+    return is_named or corpus_hash(path) in reachable.corpora
+
+
+def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:
+    """Return whether a job is unfinished, or may run again as corpora and reports do."""
+    job = path.name.removesuffix(".json")
+    if job in reachable.states:
+        return not is_complete(store / "states" / job)
+    if job in reachable.groups:
+        return True
+    try:
+        described = read_json(path)
+        if described["kind"] == "tokenise":
+            return _is_corpus_reachable(Path(described["folder"]), reachable)
+        return described["kind"] == "report" and described["study"] in reachable.studies
+    except (DataError, KeyError, TypeError):
+        return False  # an unknown version; planning rewrites jobs
+
+
+def _old_locks(store: Path) -> Iterator[Item]:
+    for path in (path for folder in _OLD_LOCKS for path in _entries(store / folder)):
+        # An earlier version that still runs touches its lock every twenty seconds.
+        files = path.iterdir() if path.is_dir() else (path,)
+        changed = max((file.lstat().st_mtime for file in files), default=0.0)
+        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
+            yield _item("locks", path, "of an earlier version")
+
+
+def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:
+    """Yield leftovers of interrupted writers, two folders deep, outside of deleted folders."""
+    for place in places:
+        for path in sorted({*place.glob(f"{PARTIAL}*"), *place.glob(f"*/{PARTIAL}*"),
+                            *place.glob(f"*/*/{PARTIAL}*")}):  # fmt: skip
+            is_linked = any(p.is_symlink() for p in (path, path.parent, path.parent.parent))
+            if not is_linked and not deleted & set(path.parents):
+                yield _item("leftovers", path, "of an interrupted writer")
 
 
 def cleaning_lines(cleaning: Cleaning, *, deleted: bool) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Pins (`store/wanted/`) protect results made outside of studies from cleaning.
 
 `pretrain`, `adapt`, `evaluate` and `finetune` write to the shared store. No study refers to their
-results, so they write a pin before they start.
+results, so they write a pin before they start. Event files of their trainings are in a folder
+whose name says which state they are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,10 @@ from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
 
+EVENT_FILES = "tensorboard"
 _FOLDER = "wanted"
+_SHORT_IDENTITY = 12
+_LONGEST_NAME = 80
 
 
 class Pin(Record):
@@ -80,6 +84,19 @@ def read_pins(store: Path) -> tuple[Pin, ...]:
 def forget_pin(store: Path, identity: str) -> None:
     """Delete a pin after its results were deleted."""
     _path(store, identity).unlink(missing_ok=True)
+
+
+def event_folder(store: Path, identity: str, *, name: str) -> Path:
+    """Return the folder of event files of a run outside of studies, with a readable name."""
+    return store / EVENT_FILES / f"{name[:_LONGEST_NAME]}-{identity[:_SHORT_IDENTITY]}"
+
+
+def has_state(folder: Path, states: Collection[str]) -> bool:
+    """Return whether event files belong to one of these states; old names are full identities."""
+    short = folder.name.rpartition("-")[2]
+    return folder.name in states or any(
+        state.startswith(short) for state in states if len(short) == _SHORT_IDENTITY
+    )
 
 
 def _read(path: Path) -> Pin:

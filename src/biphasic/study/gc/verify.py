@@ -12,14 +12,13 @@ from biphasic.data.building.build import RECORD
 from biphasic.data.building.verify import verify_build
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import MANIFEST, verify_folder
+from biphasic.locks import Say
 from biphasic.records import StudyRecord
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
 from biphasic.study.paths import STORE
 from biphasic.study.plan.preview import Preview, preview_study
 from biphasic.study.spec.load import load_resolved
 from biphasic.study.spec.study import StudyConfig
-
-Say = Callable[[str], None]
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from biphasic.data.text.pydocs import (
 )
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
-from biphasic.locks import wait_for_work
+from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
@@ -99,7 +99,7 @@ class DataPaths(Config):
             phase.check_vocabulary(vocabulary)
         model, pretrained = pretrained_model(recipes), None
         if model is not None:
-            from biphasic.study.inputs.base_model import fetch_pretrained  # noqa: PLC0415 - reads models
+            from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
 
             pretrained = fetch_pretrained(model, recipes, tokenizer)
         return self.model_copy(update={"corpora": tuple(corpora), "pretrained": pretrained})
@@ -182,7 +182,7 @@ def build_missing_corpus(
     folder: Path,
     store: Path,
     *,
-    say: Callable[[str], None],
+    say: Say,
     progress: Report,
 ) -> None:
     """Build a corpus, or wait for another process that builds it.
@@ -216,9 +216,7 @@ def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
         )
 
 
-def prepare_builtin_tasks(
-    libraries: tuple[str, ...] | None, store: Path, *, say: Callable[[str], None]
-) -> Path:
+def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say: Say) -> Path:
     """Build the built-in tasks unless they are built; return their folder.
 
     `libraries` are those whose documentation to use; all installed ones when None.

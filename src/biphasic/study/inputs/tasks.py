@@ -17,7 +17,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
-from biphasic.locks import LEASES
+from biphasic.locks import LEASES, Say
 from biphasic.records import ZERO_SHOT
 from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
@@ -36,8 +36,6 @@ BUILTIN_KINDS: dict[str, Kind] = {
     "pydocs-qa": "qa",
     "pydocs-ir": "ir",
 }
-
-ProtocolOf = Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,9 @@ class TaskResolver:
 
     store: Path
     libraries: tuple[str, ...] | None
-    protocol_of: ProtocolOf
+    protocol_of: Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
     is_paper: bool
-    say: Callable[[str], None] = lambda _: None
+    say: Say = lambda _: None
     # Several tasks may be trained on the same one, whose training split can be large.
     _load: Callable[[Path], Task] = field(
         init=False, default_factory=lambda: lru_cache(maxsize=2)(load_task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -97,9 +97,9 @@ class FinetuneJob(Config):
             ]
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
             if points:
-                from biphasic.study.jobs.keep import BestModel  # noqa: PLC0415
+                from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
 
-                keep = None if self.keep is None else BestModel(self.keep / self.id).offer
+                keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)

@@ -30,39 +30,32 @@ class KeptModel:
     head: dict[str, Tensor]
 
 
-class BestModel:
-    """Keep the offered model with the best validation score.
+def keep_best(folder: Path, finetuned: TrainedModel) -> None:
+    """Keep a model in a folder of its own, unless the one that is kept there is better.
 
-    Ties go to the smaller rate, then to the smaller seed, so the best model of a grid is among
-    those that its parts keep in their folders. Without a validation score nothing is trained and
-    all models are equal.
+    The score on validation decides; a diverged model is never kept. Ties go to the smaller rate,
+    then to the smaller seed, so the best model of a grid is among those that its parts keep in
+    their folders. Without a validation score nothing is trained and all models are equal.
     """
-
-    def __init__(self, folder: Path) -> None:
-        """Keep models in a folder of nothing else."""
-        self._folder = folder
-
-    def offer(self, finetuned: TrainedModel) -> None:
-        """Keep a model if it is better than the kept one; a diverged model never is."""
-        result = finetuned.results[0]
-        if result.scores is None:
+    result = finetuned.results[0]
+    if result.scores is None:
+        return
+    metrics = {split: scores.metrics for split, scores in result.scores.items()}
+    offered = {
+        "learning_rate": result.learning_rate,
+        "seed": result.seed,
+        "steps": result.steps,
+        "metrics": metrics,
+        "score": metrics.get("validation", {}).get(result.task.metric, 0.0),
+    }
+    if is_complete(folder):
+        if _rank(read_json(folder / MANIFEST)) <= _rank(offered):
             return
-        metrics = {split: scores.metrics for split, scores in result.scores.items()}
-        offered = {
-            "learning_rate": result.learning_rate,
-            "seed": result.seed,
-            "steps": result.steps,
-            "metrics": metrics,
-            "score": metrics.get("validation", {}).get(result.task.metric, 0.0),
-        }
-        if is_complete(self._folder):
-            if _rank(read_json(self._folder / MANIFEST)) <= _rank(offered):
-                return
-            # Delete the kept model first: two large models may not fit on the disk.
-            shutil.rmtree(self._folder)
-        with complete_folder(self._folder, **offered) as partial:
-            save_tensors(finetuned.weights, partial / _BODY)
-            save_tensors(finetuned.head, partial / _HEAD)
+        # Delete the kept model first: two large models may not fit on the disk.
+        shutil.rmtree(folder)
+    with complete_folder(folder, **offered) as partial:
+        save_tensors(finetuned.weights, partial / _BODY)
+        save_tensors(finetuned.head, partial / _HEAD)
 
 
 def _rank(described: dict[str, Any]) -> tuple[float, float, int]:

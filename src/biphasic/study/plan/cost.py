@@ -19,7 +19,7 @@ from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.study.plan.expansion import is_steady
+from biphasic.study.plan.tree import is_steady
 from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.expansion import Expansion, expand
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.tree import StateTree
+from biphasic.study.plan.tree import Node, StateTree
 from biphasic.training.lineage import Lineage, step_spec
 
 
@@ -51,11 +50,11 @@ def _changed_arms(first: Plan, second: Plan) -> dict[str, list[str]]:
 
 def _arm_lines(name: str, one: Lineage, other: Lineage) -> Iterator[str]:
     """Yield the differences in the first update that two arms do not share, and in settings."""
-    first, second = expand(one), expand(other)
-    shared = _shared_steps(first, second)
-    branch = f"after step {shared:,}"
-    if first.root != second.root:
-        branch, reasons = "from the beginning", _differences(_beginning(one), _beginning(other))
+    first, second = _nodes([one], [other])
+    shared = max((node.step for node in first & second), default=None)
+    branch = f"after step {shared:,}" if shared is not None else "from the beginning"
+    if shared is None:
+        reasons = _differences(_beginning(one), _beginning(other))
     elif shared == min(one.recipe.total_steps, other.recipe.total_steps):
         reasons = iter(["one of them ends there"])
     else:
@@ -109,7 +108,7 @@ def _only(plan: Plan, other: Plan, steps: int) -> tuple[list[str], list[str]]:
     if steps:
         lines.append(f"{steps:,} steps of training")
     runs: Counter[str] = Counter()
-    other_runs = {run.id for group in other.groups for run in group.all_runs}
+    other_runs = {name for group in other.groups for name in group.run_ids()}
     for group in plan.groups:
         for name, task_runs in group.runs.items():
             if count := sum(run.id not in other_runs for run in task_runs):
@@ -122,28 +121,18 @@ def _only(plan: Plan, other: Plan, steps: int) -> tuple[list[str], list[str]]:
 
 def _own_steps(first: Plan, second: Plan) -> list[int]:
     """Return the number of updates that only the first and only the second plan have."""
-    tree = StateTree()
-    ends = [
-        [tree.add(expand(arm.lineage)).popitem()[1] for arm in plan.arms]
-        for plan in (first, second)
-    ]
-    one, other = ({node for end in side for node in end.path()} for side in ends)
+    one, other = _nodes(*([arm.lineage for arm in plan.arms] for plan in (first, second)))
     return [
         sum(node.step - node.parent.step for node in nodes if node.parent)
         for nodes in (one - other, other - one)
     ]
 
 
-def _shared_steps(one: Expansion, other: Expansion) -> int:
-    """Return how many updates two runs with the same initial state share."""
-    shared = 0
-    for (text, count), (text2, count2) in zip(one.stretches, other.stretches, strict=False):
-        if text != text2:
-            return shared
-        shared += min(count, count2)
-        if count != count2:
-            return shared
-    return shared
+def _nodes(*sides: Iterable[Lineage]) -> list[set[Node]]:
+    """Return for each side the nodes on the ways to the ends of its runs, all in one tree."""
+    tree = StateTree()
+    ends = [[tree.add(lineage).popitem()[1] for lineage in side] for side in sides]
+    return [{node for end in of_side for node in end.path()} for of_side in ends]
 
 
 def _update(lineage: Lineage, step: int) -> dict[str, Any]:

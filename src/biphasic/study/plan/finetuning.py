@@ -48,11 +48,6 @@ class FinetuneGroup:
             for task in self.evaluations
         }
 
-    @property
-    def all_runs(self) -> tuple[GridRun, ...]:
-        """The runs of all scored tasks."""
-        return tuple(run for runs in self.runs.values() for run in runs)
-
     def run_ids(self) -> Iterator[str]:
         """Yield the identities of all runs without storing them: plans have millions."""
         for task in self.evaluations:
@@ -62,11 +57,6 @@ class FinetuneGroup:
         shared = run_determinants(self.state, task)
         for rate, seed in self.grid:
             yield digest({**shared, "learning_rate": rate, "seed": seed})
-
-    @property
-    def num_runs(self) -> int:
-        """The number of runs, without computing their identities."""
-        return len(self.grid) * len(self.evaluations)
 
     @property
     def is_zero_shot(self) -> bool:

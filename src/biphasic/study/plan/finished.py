@@ -42,12 +42,6 @@ class Finished:
         left = {job.id for job in (*self.missing_segments(plan), *self.missing_groups(plan))}
         return {job.id for job in (*plan.segments, *plan.groups)} - left
 
-    def missing(self, plan: Plan) -> list[str]:
-        """Return the identities of the missing states and fine-tunings."""
-        runs = (name for group in plan.groups for name in group.run_ids())
-        segments = [segment.id for segment in self.missing_segments(plan)]
-        return segments + [name for name in runs if name not in self.results]
-
     def results_of(self, plan: Plan) -> Iterator[str]:
         """Yield the identities of a plan's finished fine-tunings."""
         if self.results:

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.expansion import expand
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
@@ -156,7 +155,7 @@ def _plan_training(
     tree, stops = StateTree(), config.points_by_arm()
     lineages = [Lineage(config.recipe_of(arm), fingerprint) for arm in config.arms]
     nodes = [
-        tree.add(expand(lineage), stops.get(arm.name, ()))
+        tree.add(lineage, stops.get(arm.name, ()))
         for arm, lineage in zip(config.arms, lineages, strict=True)
     ]
     tree.name_states(known)

@@ -8,7 +8,7 @@ here connects to the hub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from biphasic.data.text.hub import find_copy
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
+from biphasic.locks import Say
 from biphasic.model.loading.hub import fetch_model
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
@@ -71,9 +72,7 @@ def preview_study(config: StudyConfig, store: Path) -> Preview:
     return Preview(plan, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store)))
 
 
-def task_resolver(
-    config: StudyConfig, store: Path, *, say: Callable[[str], None] = lambda _: None
-) -> TaskResolver:
+def task_resolver(config: StudyConfig, store: Path, *, say: Say = lambda _: None) -> TaskResolver:
     """Return the resolver of a study's tasks."""
     return TaskResolver(
         store=store,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.execution.requests import Request, has_request, write_request
-from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
+from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.study.status.record import FailedJob, read_progress
 
 _POLL_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
 """A new runner drops requests to the previous one, so the request is repeated."""
-
-Say = Callable[[str], None]
 
 
 def cancel_study(folder: Path, *, say: Say) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import save_job
 from biphasic.files import complete_names, is_complete, verify_folder
+from biphasic.locks import Say
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.tasks import PlannedTask
@@ -90,9 +91,7 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     return PreparedStudy(config, folder, store, paths, data, plan)
 
 
-def locate_tasks(
-    config: StudyConfig, store: Path, *, say: Callable[[str], None]
-) -> tuple[PlannedTask, ...]:
+def locate_tasks(config: StudyConfig, store: Path, *, say: Say) -> tuple[PlannedTask, ...]:
     """Find a study's tasks, and build those missing from the store.
 
     Raises:

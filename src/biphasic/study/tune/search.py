@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from biphasic.analysis.figures.tuning import curve_csv, draw_curves
-from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
-from biphasic.errors import StoppedError, StudyError
+from biphasic.analysis.tune_record import FLAT_NATS, FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.progress import progress_console
@@ -20,8 +21,6 @@ from biphasic.study.plan.plan import PlannedArm
 from biphasic.study.plan.preview import Preview, preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import TunedRate
-from biphasic.study.tune.choice import MOST_RUNGS, as_good, best, default_rates, edge_of, next_rate
 from biphasic.study.tune.file import write_tuned
 from biphasic.study.tune.trials import (
     Beginning,
@@ -35,9 +34,15 @@ from biphasic.training.state import read_state_record
 
 DEFAULT_SHARE = 0.1
 """Share of the longest budget: the reference study tuned on a tenth of its data."""
+LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Default rates to try, as factors of the study's rate."""
+MOST_RUNGS = 3
+"""Maximum number of rates to try beyond the list when its lowest or highest rate is the best."""
+_DIGITS = 12  # of rates beyond the list, which are products
 _LOST = "lost.json"
 
 Rates = Mapping[str, Sequence[float]]
+Edge = Literal["", "lowest", "highest"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,12 @@ class TuneOutcome:
     Attributes:
         record: The trials, their losses and the chosen rates.
         folder: The folder of the trials, with the loss curves.
-        rates: Tuned rates of the study file.
         difference: Changes of the study file, as the lines of a diff.
     """
 
     record: TuneRecord
     folder: Path
     num_executed: int
-    rates: tuple[TunedRate, ...]
     difference: tuple[str, ...]
 
 
@@ -114,7 +117,7 @@ def tune_study(
     difference = write_tuned(
         file, Path(out or file), tuning.config, chosen, curve=trials.folder / "curve.csv"
     )
-    return TuneOutcome(record, trials.folder, trials.num_executed, chosen, tuple(difference))
+    return TuneOutcome(record, trials.folder, trials.num_executed, tuple(difference))
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
@@ -273,3 +276,71 @@ def _curve(beginning: Beginning, trials: Sequence[TrialRecord]) -> CurveRecord:
         equals=as_good(trials),
         edge=edge_of(trials),
     )
+
+
+def default_rates(peak: float) -> tuple[float, ...]:
+    """Return the rates to try around a study's peak rate."""
+    return tuple(factor * peak for factor in LADDER)
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """Parse a list of rates such as `5e-4,1e-3,2e-3`.
+
+    Raises:
+        ConfigError: A rate is not a positive number, or is listed twice.
+    """
+    try:
+        rates = tuple(sorted(float(part) for part in text.split(",")))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise ConfigError(f"--rates: expected positive numbers such as 5e-4,1e-3 (got '{text}')")
+    if len(set(rates)) < len(rates):
+        raise ConfigError(f"--rates: lists a rate twice ({text})")
+    return rates
+
+
+def best(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the trial with the lowest loss; ties go to the lower rate."""
+    finished = [(trial.loss, trial.peak, trial) for trial in trials if trial.loss is not None]
+    return min(finished, key=lambda entry: entry[:2])[2] if finished else None
+
+
+def as_good(trials: Sequence[TrialRecord]) -> tuple[float, ...]:
+    """Return the other rates whose loss is within `FLAT_NATS` of the lowest."""
+    chosen = best(trials)
+    if chosen is None or chosen.loss is None:
+        return ()
+    return tuple(
+        trial.peak
+        for trial in trials
+        if trial is not chosen and trial.loss is not None and trial.loss <= chosen.loss + FLAT_NATS
+    )
+
+
+def edge_of(trials: Sequence[TrialRecord]) -> Edge:
+    """Return whether the best rate is the lowest or the highest of all rates tried.
+
+    A diverged trial counts as a worse one. If all trials diverged, the best rate is lower.
+    """
+    chosen = best(trials)
+    rates = sorted(trial.peak for trial in trials)
+    if chosen is None or chosen.peak == rates[0]:
+        return "lowest"
+    return "highest" if chosen.peak == rates[-1] else ""
+
+
+def next_rate(trials: Sequence[TrialRecord]) -> float | None:
+    """Return the next rate to try beyond the best one; None if the best one is not at an edge.
+
+    It extends the list by the ratio of the two rates at that edge.
+    """
+    edge = edge_of(trials)
+    if not edge:
+        return None
+    rates = sorted(trial.peak for trial in trials)
+    if edge == "lowest":
+        ratio = rates[1] / rates[0] if len(rates) > 1 else 2.0
+        return float(f"{rates[0] / ratio:.{_DIGITS}g}")
+    ratio = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
+    return float(f"{rates[-1] * ratio:.{_DIGITS}g}")

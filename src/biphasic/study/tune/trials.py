@@ -49,11 +49,6 @@ class Beginning:
     recipe: Recipe
 
     @property
-    def phase(self) -> Phase:
-        """The first phase."""
-        return self.recipe.phases[0]
-
-    @property
     def measure(self) -> str:
         """Human-readable description of the loss that trials are compared by."""
         names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
@@ -246,5 +241,5 @@ def _trial_arm(tuning: Tuning, beginning: Beginning, rate: float) -> ArmConfig:
             {name: value for name, value in own.items() if name != _SKIP},
             {"learning_rate": schedule},
         ),
-        phases=(bare_phase(beginning.phase, tuning.steps),),
+        phases=(bare_phase(beginning.recipe.phases[0], tuning.steps),),
     )

@@ -1,4 +1,4 @@
-"""The `biphasic job` commands: single jobs of studies, for external schedulers."""
+"""The `biphasic site` and `biphasic job` commands: clusters, and jobs for other schedulers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,50 @@ from typing import Annotated
 import typer
 
 from biphasic.cli.options import Quiet, Root, echo, progress_console
+from biphasic.errors import ConfigError
+from biphasic.study.paths import STORE
 
+site_app = typer.Typer(help="Write and check site files of clusters.", no_args_is_help=True)
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")]
+
+@site_app.command("check")
+def site_check(
+    file: Annotated[Path, typer.Argument(help="Site file (YAML).")],
+    root: Root = Path("runs"),
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Minutes to wait for the first node.")
+    ] = 10.0,
+    quiet: Quiet = False,
+) -> None:
+    """Run one trivial job on the cluster, and say what the node has.
+
+    Needs the extra 'cluster'.
+    """
+    from biphasic.execution.cluster.check import check_site
+    from biphasic.execution.cluster.site import load_site
+
+    site = load_site(file)
+    console = progress_console(quiet=quiet)
+    for line in check_site(site, root.resolve(), minutes=timeout, console=console):
+        echo(line)
+
+
+@site_app.command("init")
+def site_init(
+    file: Annotated[Path, typer.Argument(help="Site file to write.")] = Path("site.yaml"),
+    partition: Annotated[
+        str | None, typer.Option(help="Partition. Default: the scheduler's default.")
+    ] = None,
+) -> None:
+    """Write a first site file from what Slurm's 'sinfo' says of this cluster."""
+    from biphasic.execution.cluster.discover import site_text
+    from biphasic.files import write_text
+
+    if file.exists():
+        raise ConfigError(f"{file}: exists already")
+    write_text(file, site_text(partition))
+    echo(f"site: {file}; adjust it, then run: biphasic site check {file}")
 
 
 @job_app.command("run")
@@ -35,13 +75,12 @@ def job_run(
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores
-    from biphasic.study.paths import STORE
     from biphasic.study.run.jobs import load_job
     from biphasic.training.memory import tune_allocator
 
     console = progress_console(quiet=quiet)
     check_cores(num_threads=threads)
-    loaded = load_job(root.resolve() / STORE, _chosen(job, list_, index))
+    loaded = load_job(root.resolve() / STORE, _chosen_job(job, list_, index))
     if loaded.is_done():
         echo(f"already done: {loaded.label}")
         return
@@ -52,10 +91,8 @@ def job_run(
     echo(f"done: {loaded.label}")
 
 
-def _chosen(job: str | None, list_: Path | None, index: int | None) -> str:
+def _chosen_job(job: str | None, list_: Path | None, index: int | None) -> str:
     """Return the identity of the job to run."""
-    from biphasic.errors import ConfigError
-
     if (job is None) == (list_ is None):
         raise ConfigError("give a job identity, or --list FILE with --index N")
     if list_ is None:
@@ -72,9 +109,11 @@ def _chosen(job: str | None, list_: Path | None, index: int | None) -> str:
 
 
 @job_app.command("show")
-def job_show(job: JobId, root: Root = Path("runs")) -> None:
+def job_show(
+    job: Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")],
+    root: Root = Path("runs"),
+) -> None:
     """Print a job's inputs as JSON."""
-    from biphasic.study.paths import STORE
     from biphasic.study.run.jobs import load_job
 
     echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

@@ -1,0 +1,355 @@
+"""The `biphasic analyze`, `claims`, `paper` and `figures` commands, which read results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from biphasic.cli.options import echo, print_table, shown
+from biphasic.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from biphasic.analysis.claims import Claim, ClaimResult
+    from biphasic.analysis.page.gallery import Gallery
+    from biphasic.analysis.records import Problem
+    from biphasic.analysis.scores.table import Scores
+    from biphasic.records import Convention
+
+_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "undecided": "dim"}
+ConventionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+        "Default: the study's, else standard."
+    ),
+]
+ByPretraining = Annotated[
+    bool,
+    typer.Option(
+        "--by-pretraining",
+        help="For studies with several pretraining seeds: intervals over pretraining runs.",
+    ),
+]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="ENDING",
+        help="Tables: md, tex, csv, html. Figures: png, svg, pdf. Repeat for several. "
+        "Default: all.",
+    ),
+]
+EveryDataset = Annotated[
+    bool,
+    typer.Option("--every-dataset", help="Draw a panel per dataset instead of averages."),
+]
+
+
+def analyze_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A study's folder, or one with results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+        ),
+    ],
+    convention: ConventionOption = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Test whether the best model differs from the next best."),
+    ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option("--examples/--no-examples", help="With --compare: read per-example scores."),
+    ] = True,
+    one_rate: Annotated[
+        bool,
+        typer.Option(
+            "--one-rate",
+            help="Choose one learning rate for all seeds, by mean validation score.",
+        ),
+    ] = False,
+    by_pretraining: ByPretraining = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+) -> None:
+    """Print means with 95 % intervals, and list excluded results."""
+    import json
+
+    from biphasic.analysis.scores.table import at_one_rate
+    from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
+    from biphasic.analysis.text import flat, plain
+
+    scores, record_problems = _read_scores(folder, _chosen_convention(convention))
+    problems = [f"{problem.kind}: {problem.text}" for problem in record_problems]
+    if one_rate:
+        scores = at_one_rate(scores)
+    if by_pretraining:
+        scores = over_pretraining(scores)
+    if as_json:
+        echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
+        return
+    for table in score_tables(scores):
+        print_table(table)
+    echo("\n".join(notes(scores)))
+    if compare:
+        for line in comparison_lines(scores, with_examples=examples):
+            echo(plain(line))
+    for problem in problems:
+        echo(flat(problem), err=True)
+
+
+def claims_command(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A study's folder, e.g. runs/quickstart, or one with "
+            "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+        ),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Check the reference study's published table instead.")
+    ] = False,
+    convention: ConventionOption = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python file with custom claims; it is executed. Default: the paper's claims."
+        ),
+    ] = None,
+    by_pretraining: ByPretraining = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Check this claim only; repeat for several."),
+    ] = None,
+    details: Annotated[bool, typer.Option("--details", help="Print every comparison.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, including every comparison.")
+    ] = False,
+) -> None:
+    """Check claims against a study's scores.
+
+    Each claim is true, partly true, false or undecided.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from biphasic.analysis.claims import changed_verdicts, claims_report, restated
+    from biphasic.analysis.claims.render import (
+        claims_json,
+        claims_lines,
+        claims_markdown,
+        closing_lines,
+    )
+    from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.text import flat
+
+    chosen = _chosen_claims(claims, only or ())
+    rule = _chosen_convention(convention)
+    scores = _scores(folder, is_paper=paper, convention=rule)
+    if by_pretraining:
+        scores = over_pretraining(scores)
+    scores = scores if rule is None else restated(scores, rule)
+    results = claims_report(scores, claims=chosen)
+    changes = changed_verdicts(scores, claims=chosen)
+    if as_json:
+        echo(json.dumps(claims_json(results, scores, changes), indent=1))
+    elif as_markdown:
+        echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
+    elif (console := Console(highlight=False)).is_terminal:
+        for heading, is_decided in (("Numbers", True), ("What is missing", False)):
+            rows = [one for one in results if (one.verdict != "undecided") is is_decided]
+            if rows:
+                console.print(_claims_table(rows, heading, with_details=details))
+        for line in closing_lines(results, scores, changes):
+            console.print(Text(flat(line)))
+    else:
+        lines = claims_lines(results, scores, changes, with_details=details)
+        echo("\n".join(lines))
+
+
+def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
+    """Read the scores; report the number of problems on standard error."""
+    from biphasic.analysis.scores.source import paper_scores
+    from biphasic.analysis.text import count
+
+    if (folder is None) != is_paper:
+        raise ConfigError("give either a folder, or --paper for the published table")
+    if folder is None:
+        return paper_scores()
+    scores, problems = _read_scores(folder, convention)
+    if problems:
+        num_problems = count(len(problems), "problem")
+        echo(f"{num_problems} with these records; 'biphasic analyze' lists them", err=True)
+    return scores
+
+
+def _chosen_claims(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
+    from biphasic.analysis.claims import load_claims, paper_claims
+    from biphasic.config import nearest
+
+    claims = paper_claims() if file is None else load_claims(file)
+    known = [claim.id for claim in claims]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name}: no such claim{nearest(name, known)}")
+    return tuple(claim for claim in claims if not only or claim.id in only)
+
+
+def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from biphasic.analysis.claims.render import body_lines
+    from biphasic.analysis.text import flat
+
+    table = Table(show_lines=True)
+    for name in ("Claim", "Verdict"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("Sentence", ratio=2)
+    table.add_column(heading, ratio=3)
+    for result in results:
+        lines = body_lines(result, with_details=with_details)
+        table.add_row(
+            Text(result.id),
+            Text(result.verdict, style=_COLOURS[result.verdict]),
+            Text(flat(result.text)),
+            Text("\n".join(flat(line) for line in lines)),
+        )
+    return table
+
+
+def paper_command(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("paper"),
+    formats: Formats = None,
+    every_dataset: EveryDataset = False,
+) -> None:
+    """Write the reference study's tables and figures.
+
+    Figures that need more than its published table are skipped.
+    """
+    from biphasic.analysis.figures.catalog import score_figures, without_records
+    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
+    from biphasic.analysis.scores.source import paper_scores
+
+    chosen = chosen_formats(formats)
+    scores = paper_scores()
+    figures = [*score_figures(scores, is_every=every_dataset), *without_records()]
+    _print_gallery(write_gallery(out, scores, figures, formats=chosen), out)
+
+
+def figures_command(
+    study: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write. Default: gallery, in the study's folder.")
+    ] = None,
+    formats: Formats = None,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="Add the reference study's values, in grey in figures and in brackets in "
+            "tables, where dataset and metric match.",
+        ),
+    ] = False,
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+            "Default: the study's."
+        ),
+    ] = None,
+    by_pretraining: ByPretraining = False,
+    every_dataset: EveryDataset = False,
+) -> None:
+    """Write the tables and figures of a study.
+
+    Figures that its records do not support are skipped and listed.
+    """
+    from biphasic.analysis.figures.catalog import record_figures, score_figures
+    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.scores.reference import ReferenceValues
+    from biphasic.analysis.scores.source import paper_scores, study_scores
+    from biphasic.analysis.statistics.replicates import over_pretraining
+
+    rule = _chosen_convention(convention)
+    chosen = chosen_formats(formats)
+    folder = study.resolve()
+    records = load_study(folder, folder.parent / "store")
+    scores = study_scores(records, rule)
+    if by_pretraining:
+        scores = over_pretraining(scores)
+    reference = paper_scores() if paper else None
+    if reference is not None and not ReferenceValues(scores, reference).has_datasets:
+        echo(
+            "--paper: no dataset and metric of this study match the reference study",
+            err=True,
+        )
+    figures = [
+        *score_figures(scores, is_every=every_dataset, reference=reference),
+        *record_figures(records, convention=scores.convention),
+    ]
+    target = out if out is not None else folder / "gallery"
+    gallery = write_gallery(target, scores, figures, formats=chosen, reference=reference)
+    _print_gallery(gallery, target)
+
+
+def _print_gallery(gallery: Gallery, out: Path) -> None:
+    from biphasic.analysis.text import flat
+
+    for path in gallery.paths:
+        if path.parent == out:
+            echo(shown(path.resolve()))
+    for chart in gallery.drawn:
+        if any(path.stem == chart.name for path in gallery.paths):
+            echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
+    for missing in gallery.skipped:
+        echo(f"skipped: {flat(missing.title)}: {flat(missing.reason)}")
+
+
+def _chosen_convention(text: str | None) -> Convention | None:
+    """Check the value of `--convention`; None if not given.
+
+    Raises:
+        ConfigError: Unknown convention.
+    """
+    from typing import get_args
+
+    from biphasic.config import nearest
+    from biphasic.records import Convention
+
+    known = get_args(Convention)
+    if text is not None and text not in known:
+        raise ConfigError(f"--convention {text}: unknown convention{nearest(text, known)}")
+    return cast("Convention | None", text)
+
+
+def _read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tuple[Problem, ...]]:
+    """Read the scores of a study or of external results, and the problems of their records.
+
+    Args:
+        folder: A study's folder, or one with results by model, task and dataset.
+        convention: Of intervals; default: the study's, else standard.
+
+    Raises:
+        DataError: The folder has no results.
+        StudyError: The study's record is damaged.
+    """
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.scores.layout import read_layout
+    from biphasic.analysis.scores.source import study_scores
+
+    folder = folder.resolve()
+    if (folder / "study.json").is_file():
+        records = load_study(folder, folder.parent / "store")
+        return study_scores(records, convention), records.problems
+    layout = read_layout(folder)
+    return layout.scores(convention or "standard"), layout.problems
