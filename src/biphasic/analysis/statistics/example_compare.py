@@ -122,8 +122,7 @@ def _member_errors(
             cells[index] = cell = influences(scores, model, member)
         except DataError:
             continue
-        score = scores.get(model, dataset.name)
-        seeds = frozenset((score.by_seed or {}) if score is not None else {})
+        seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
         kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
     parts = np.full((2, len(models), len(models)), np.nan)
     num_examples = 0

@@ -10,7 +10,7 @@ from typing import Literal
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import grouped, interval_note, percent, sizes
-from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.compare import indistinguishable
@@ -76,10 +76,10 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
 
     Values of a reference are shown beside the same cells.
     """
-    values = ReferenceValues(scores, reference) if reference is not None else None
+    values = reference_values(scores, reference) if reference is not None else {}
     groups = [*dict.fromkeys(model.group for model in scores.models)]
     tasks = [*dict.fromkeys(dataset.task for dataset in scores.datasets)]
-    sheets = [_sheet(scores, (group, task), values) for group in groups for task in tasks]
+    sheets = [_sheet(scores, group, task, values) for group in groups for task in tasks]
     seen: Counter[str] = Counter()
     for index, sheet in enumerate(sheets):
         seen[sheet.name] += 1
@@ -113,8 +113,7 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     return by_model
 
 
-def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None) -> Sheet:
-    group, task = key
+def _sheet(scores: Scores, group: str, task: str, values: ReferenceValues) -> Sheet:
     models = tuple(model for model in scores.models if model.group == group)
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
@@ -138,7 +137,7 @@ def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None)
         title += f", {metric_name(metrics.pop())}"
     notes = (
         *([f"All models: {', '.join(constant)}."] if constant else []),
-        *_notes(scores, blocks, has_reference=values is not None),
+        *_notes(scores, blocks),
         *doubt_notes(scores, models=models, datasets=datasets),
     )
     return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
@@ -148,18 +147,15 @@ def _cells(
     scores: Scores,
     block: Sequence[ModelInfo],
     datasets: Sequence[DatasetInfo],
-    values: ReferenceValues | None,
+    values: ReferenceValues,
 ) -> dict[tuple[str, str], SheetCell]:
     cells = {}
     for dataset in datasets:
-        column = {model.name: scores.get(model.name, dataset.name) for model in block}
         marked = marks(scores, dataset, block)
-        for name, score in column.items():
-            cells[name, dataset.name] = SheetCell(
-                estimate=score.estimate if score else None,
-                mark=marked.get(name),
-                is_complete=score.is_complete if score else True,
-                reference=values.get(name, dataset.name) if values else None,
+        for key in [(model.name, dataset.name) for model in block]:
+            score = scores.get(*key)
+            cells[key] = SheetCell(
+                score.estimate, marked.get(key[0]), score.is_complete, values.get(key)
             )
     return cells
 
@@ -230,12 +226,7 @@ def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return chosen
 
 
-def _notes(
-    scores: Scores,
-    blocks: Sequence[Sequence[SheetRow]],
-    *,
-    has_reference: bool,
-) -> Iterator[str]:
+def _notes(scores: Scores, blocks: Sequence[Sequence[SheetRow]]) -> Iterator[str]:
     yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
     if len(blocks) > 1:
         yield "Models are compared within a block, a column at a time."
@@ -248,7 +239,7 @@ def _notes(
     cells = [cell for block in blocks for row in block for cell in row.cells]
     if any(not cell.is_complete for cell in cells):
         yield "†: runs are missing, the number is provisional."
-    if has_reference and any(cell.reference for cell in cells):
+    if any(cell.reference for cell in cells):
         yield f"paper: the same model and dataset in {PAPER_SOURCE}."
 
 
