@@ -138,12 +138,12 @@ def test_errors_of_a_table_by_hand():
     # Examples: variance of the columns 1, over 3. What is left: all 0.
     one = np.array([[[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]]])
     one -= one.mean(axis=2, keepdims=True)
-    examples, shared = squared_errors(one, np.zeros_like(one))
-    assert (examples.item(), shared.item()) == (pytest.approx(1 / 3), pytest.approx(0.0))
+    found = squared_errors(one, np.zeros_like(one))
+    assert (found.examples.item(), found.shared.item()) == (pytest.approx(1 / 3), pytest.approx(0.0))
     # Left of rows (1, -1, 0) and (-1, 1, 0) of a table without columns: 4 / 2 freedoms / 2 / 3.
     one = np.array([[[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]])
-    examples, shared = squared_errors(one, np.zeros_like(one))
-    assert (examples.item(), shared.item()) == (0.0, pytest.approx(1 / 3))
+    found = squared_errors(one, np.zeros_like(one))
+    assert (found.examples.item(), found.shared.item()) == (0.0, pytest.approx(1 / 3))
 
 
 def test_what_seeds_and_examples_do_together_counts_once():

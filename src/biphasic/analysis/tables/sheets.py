@@ -118,18 +118,7 @@ def _sheet(scores: Scores, group: str, task: str, values: ReferenceValues) -> Sh
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)
-    blocks = tuple(
-        tuple(
-            SheetRow(
-                heads[model.name],
-                tuple(cells[model.name, dataset.name] for dataset in datasets),
-                model,
-            )
-            for model in block
-        )
-        for block in _blocks(models)
-        if (cells := _cells(scores, block, datasets, values))
-    )
+    blocks = tuple(_rows(scores, block, datasets, heads, values) for block in _blocks(models))
     category = TASKS.get(task, task)
     heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
     title = f"{heading or flat(scores.source)}: {category}"
@@ -143,21 +132,23 @@ def _sheet(scores: Scores, group: str, task: str, values: ReferenceValues) -> Sh
     return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
 
 
-def _cells(
+def _rows(
     scores: Scores,
     block: Sequence[ModelInfo],
     datasets: Sequence[DatasetInfo],
+    heads: Mapping[str, tuple[str, ...]],
     values: ReferenceValues,
-) -> dict[tuple[str, str], SheetCell]:
-    cells = {}
-    for dataset in datasets:
-        marked = marks(scores, dataset, block)
-        for key in [(model.name, dataset.name) for model in block]:
-            score = scores.get(*key)
-            cells[key] = SheetCell(
-                score.estimate, marked.get(key[0]), score.is_complete, values.get(key)
-            )
-    return cells
+) -> tuple[SheetRow, ...]:
+    marked = {dataset.name: marks(scores, dataset, block) for dataset in datasets}
+    rows = []
+    for model in block:
+        cells = []
+        for dataset in datasets:
+            key = model.name, dataset.name
+            score, mark = scores.get(*key), marked[dataset.name].get(model.name)
+            cells.append(SheetCell(score.estimate, mark, score.is_complete, values.get(key)))
+        rows.append(SheetRow(heads[model.name], tuple(cells), model))
+    return tuple(rows)
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
