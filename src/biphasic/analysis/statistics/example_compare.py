@@ -130,7 +130,8 @@ def _member_errors(
         num_examples, errors = found.num_examples, np.stack([found.examples, found.shared])
         parts[:, np.array(kinds[one])[:, None], kinds[other]] = errors
         parts[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
-    return CrossedErrors(*parts[:, *np.triu_indices(len(models), 1)], num_examples)
+    examples, shared = parts[:, *np.triu_indices(len(models), 1)]
+    return CrossedErrors(examples, shared, num_examples)
 
 
 def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:
