@@ -141,7 +141,7 @@ def compare(scores: Scores, question: Question) -> list[Comparison]:
 def by_run(scores: Scores, weights: Weights, task: str) -> list[float]:
     """Return the sum of each pretraining run that all models have; none if a score is missing."""
     cells = [scores.get(name, task) for name in weights]
-    runs = [cell.by_seed for cell in cells if cell is not None and cell.by_seed]
+    runs = [cell.by_seed for cell in cells if cell.by_seed]
     if not runs or len(runs) < len(cells):
         return []
     return [

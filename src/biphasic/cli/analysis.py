@@ -276,7 +276,7 @@ def figures_command(
     from biphasic.analysis.figures.catalog import record_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.records import load_study
-    from biphasic.analysis.scores.reference import ReferenceValues
+    from biphasic.analysis.scores.reference import alike_datasets
     from biphasic.analysis.scores.source import paper_scores, study_scores
     from biphasic.analysis.statistics.replicates import over_pretraining
 
@@ -288,7 +288,7 @@ def figures_command(
     if by_pretraining:
         scores = over_pretraining(scores)
     reference = paper_scores() if paper else None
-    if reference is not None and not ReferenceValues(scores, reference).has_datasets:
+    if reference is not None and not alike_datasets(scores, reference):
         echo(
             "--paper: no dataset and metric of this study match the reference study",
             err=True,

@@ -123,16 +123,6 @@ class Browser:
         finally:
             self._call("Emulation.setScriptExecutionDisabled", {"value": False})
 
-    def screenshot(self, path: Path) -> None:
-        """Save what the whole page looks like."""
-        root = "document.documentElement"
-        width, height = self.ask(f"[{root}.scrollWidth, {root}.scrollHeight]")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        found = self._call(
-            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
-        )
-        path.write_bytes(base64.b64decode(found["data"]))
-
     def print_to_pdf(self) -> bytes:
         """Return the page as a PDF."""
         found = self._call("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})

@@ -93,8 +93,8 @@ def joint_coverage(seed_spread, example_spread, rest, *, num_studies=1_000, num_
     covered = []
     for table in parts[0] + parts[1] + parts[2]:
         centred = (table - table.mean(axis=1, keepdims=True))[None]
-        errors = squared_errors(centred, np.zeros_like(centred))
-        errors = CrossedErrors(*(part.ravel() for part in errors), num_examples)
+        found = squared_errors(centred, np.zeros_like(centred))
+        errors = CrossedErrors(found.examples[0], found.shared[0], num_examples)
         found = example_interval(table.mean(axis=1), errors)
         covered.append(found.low <= 0 <= found.high)
     return float(np.mean(covered))

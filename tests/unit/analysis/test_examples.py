@@ -133,17 +133,20 @@ def test_examples_never_make_an_interval_narrower_than_seeds_alone_do():
     assert found.p_value == pytest.approx(0.5)
 
 
+def errors_of(table):
+    found = squared_errors(table, np.zeros_like(table))
+    return found.examples.item(), found.shared.item()
+
+
 def test_errors_of_a_table_by_hand():
     # Differences of two seeds on three examples: rows 2 and 4 on average, columns 2, 3 and 4.
     # Examples: variance of the columns 1, over 3. What is left: all 0.
     one = np.array([[[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]]])
     one -= one.mean(axis=2, keepdims=True)
-    examples, shared = squared_errors(one, np.zeros_like(one))
-    assert (examples.item(), shared.item()) == (pytest.approx(1 / 3), pytest.approx(0.0))
+    assert errors_of(one) == (pytest.approx(1 / 3), pytest.approx(0.0))
     # Left of rows (1, -1, 0) and (-1, 1, 0) of a table without columns: 4 / 2 freedoms / 2 / 3.
     one = np.array([[[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]])
-    examples, shared = squared_errors(one, np.zeros_like(one))
-    assert (examples.item(), shared.item()) == (0.0, pytest.approx(1 / 3))
+    assert errors_of(one) == (0.0, pytest.approx(1 / 3))
 
 
 def test_what_seeds_and_examples_do_together_counts_once():

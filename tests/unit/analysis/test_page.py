@@ -22,7 +22,7 @@ from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.render import render
 from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_study
-from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
@@ -186,7 +186,7 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     ]
     assert verdict(table, by_dataset["pydocs-sc"]).winner == "All 3 arms are level"
     assert verdict(table, by_dataset["pydocs-tc"]).winner == "MLM and CLM"
-    cards = task_cards(found, table, arm_styles(found.arms), ReferenceValues(table, table))
+    cards = task_cards(found, table, arm_styles(found.arms), reference_values(table, table))
     assert [row.is_best for row in cards[0].rows] == [False, False, False]
     assert [row.is_best for row in cards[1].rows] == [False, True, True]
 
@@ -207,7 +207,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     scores = study_scores(records)
     few = few_arms(records, scores)
     styles = page_styles(records, few)
-    (card,) = task_cards(records, scores, styles, ReferenceValues(scores, paper_scores()))
+    (card,) = task_cards(records, scores, styles, reference_values(scores, paper_scores()))
     means = {m.name: scores.get(m.name, "pydocs-sc").estimate.mean for m in scores.models}
     best = sorted(means, key=means.__getitem__, reverse=True)[:SHOWN_OF_MANY]
     assert [row.model for row in card.rows] == [*best, "untrained"]
@@ -216,7 +216,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     assert {styles[row.model].variable for row in card.more} == {"muted"}
     assert card.num_elsewhere == 0
     monkeypatch.setattr(page_cards, "MOST_FOLDED", 3)
-    (shorter,) = task_cards(records, scores, styles, ReferenceValues(scores, paper_scores()))
+    (shorter,) = task_cards(records, scores, styles, reference_values(scores, paper_scores()))
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
     monkeypatch.setattr(content, "_MOST_COMPARISONS", 2)
@@ -264,7 +264,7 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     records = load_study(folder, store)
     scores, paper = study_scores(records), paper_scores()
     expected = paper.get("610M-mlm40-42k", "SST-2").estimate
-    values = ReferenceValues(scores, paper)
+    values = reference_values(scores, paper)
     (card,) = task_cards(records, scores, arm_styles(records.arms), values)
     text = f"paper: {expected.mean:.2f} ({expected.half_width:.2f})"
     assert [row.paper for row in card.rows] == [text, ""]

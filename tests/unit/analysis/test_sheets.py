@@ -8,7 +8,7 @@ from grid_scores import DATASETS, grid_models, grid_scores, model
 from made_scores import scores_with_examples
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.reference import ReferenceValues, alike_datasets
+from biphasic.analysis.scores.reference import alike_datasets, reference_values
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.tables.sheets import make_sheets, marks, score_text
@@ -155,16 +155,16 @@ def catalogue_scores():
 
 
 def test_the_papers_value_is_found_by_factors_dataset_and_metric():
-    values = ReferenceValues(catalogue_scores(), paper_scores())
+    values = reference_values(catalogue_scores(), paper_scores())
     # 610M, 25 % CLM, 42,000 steps: 87.85 (0.13) on average over SST-2, QQP and MNLI.
-    assert score_text(values.get("b", "SC Average")) == "87.85 (0.13)"
-    assert score_text(values.get("a", "mnli")) == "82.59 (0.16)"
-    assert score_text(values.get("c", "sst2")) == "93.62 (0.33)"
-    assert values.get("a", "msmarco") is not None
+    assert score_text(values["b", "SC Average"]) == "87.85 (0.13)"
+    assert score_text(values["a", "mnli"]) == "82.59 (0.16)"
+    assert score_text(values["c", "sst2"]) == "93.62 (0.33)"
+    assert ("a", "msmarco") in values
     # Entity F1 is another metric than the paper's; 41,000 steps and `nano` other models.
-    assert values.get("a", "conll2003") is None
-    assert values.get("d", "mnli") is None
-    assert values.get("e", "mnli") is None
+    assert ("a", "conll2003") not in values
+    assert ("d", "mnli") not in values
+    assert ("e", "mnli") not in values
 
 
 def test_an_average_is_the_same_only_over_the_same_datasets():

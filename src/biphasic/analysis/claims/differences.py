@@ -59,8 +59,7 @@ def contrast(
     scores: Scores, weights: Mapping[tuple[str, str], float]
 ) -> tuple[float, float | None]:
     """Return a weighted sum of scores and its p value against zero; None without a spread."""
-    cells = [(weight, scores.get(*key)) for key, weight in weights.items()]
-    parts = [(weight, cell.by_seed or {}) for weight, cell in cells if cell is not None]
+    parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
     values = [math.fsum(weight * by_seed[seed] for weight, by_seed in parts) for seed in seeds]
     spread = deviation(values)

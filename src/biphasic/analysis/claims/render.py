@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -39,8 +38,7 @@ def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes
 
 
 def _record(result: ClaimResult) -> dict[str, Any]:
-    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    return fields | {
+    return vars(result) | {
         form: [
             {
                 "text": check.text,
@@ -52,9 +50,9 @@ def _record(result: ClaimResult) -> dict[str, Any]:
                 ],
                 "missing": check.missing,
             }
-            for check in fields[form]
+            for check in checks
         ]
-        for form in ("checks", "weaker")
+        for form, checks in (("checks", result.checks), ("weaker", result.weaker))
     }
 
 

@@ -134,8 +134,8 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
 
 def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str, Any]:
     score = scores.get(model.name, dataset.name)
-    estimate = score.estimate if score is not None else None
-    if score is None or estimate is None or not math.isfinite(estimate.mean):
+    estimate = score.estimate
+    if estimate is None or not math.isfinite(estimate.mean):
         reason = f"{model.name} has no score on {dataset.name}"
         return {"name": model.name, "missing": reason, "terms": ()}
     missing = "" if score.is_complete else f"{model.name} on {dataset.name}: some runs are missing"

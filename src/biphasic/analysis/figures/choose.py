@@ -72,12 +72,6 @@ def at_rate(models: Iterable[ModelInfo], rate: float | None) -> list[ModelInfo]:
     return [model for model in models if model.mask_rate in (None, rate)]
 
 
-def commonest_budget(models: Sequence[ModelInfo]) -> int | None:
-    """Return the most common number of steps (ties go to the larger); None without models."""
-    budgets = Counter(model.total_steps for model in models)
-    return max(budgets, key=lambda steps: (budgets[steps], steps), default=None)
-
-
 def percent(share: float | None) -> str:
     """Format a masking rate as `40 %`."""
     return "–" if share is None else f"{100 * share:g} %"
@@ -139,10 +133,9 @@ def _title(dataset: DatasetInfo) -> str:
 
 def _point(scores: Scores, model: ModelInfo, dataset: DatasetInfo, x: float) -> Point | None:
     """Return one score as a point; None if it is unknown."""
-    score = scores.get(model.name, dataset.name)
-    if score is None or score.estimate is None:
+    estimate = scores.get(model.name, dataset.name).estimate
+    if estimate is None:
         return None
-    estimate = score.estimate
     if estimate.half_width is None:
         return Point(x, estimate.mean, model=model.name)
     return Point(x, estimate.mean, estimate.low, estimate.high, model.name)

@@ -5,7 +5,9 @@ Each function takes a table and the datasets with a panel. Figure numbers are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
 from biphasic.analysis.figures.choose import (
@@ -13,7 +15,6 @@ from biphasic.analysis.figures.choose import (
     Lines,
     at_rate,
     clm_share,
-    commonest_budget,
     finished,
     grouped,
     masking_note,
@@ -39,14 +40,11 @@ def scores_by_size(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
     if len(sizes(models)) < 2:
         return Skipped(name, title, "needs two model sizes or more")
     rate = reference_rate(models)
-    groups = grouped(at_rate(models, rate), lambda model: (recipe(model), model.total_steps))
-    alike = [model for group in groups.values() if len(sizes(group)) > 1 for model in group]
-    budget = commonest_budget(alike)
-    if budget is None:
+    chosen, budget = _varied(at_rate(models, rate), by=recipe, factor=attrgetter("size"))
+    if not chosen:
         return Skipped(
             name, title, "needs an objective at two model sizes with equal training steps"
         )
-    chosen = [model for model in alike if model.total_steps == budget]
     order = sizes(chosen)
     recipes = grouped(chosen, recipe)
     looks = recipe_looks(recipes)
@@ -67,17 +65,9 @@ def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Sk
         for model in finished(scores)
         if model.objective == "MLM" and model.mask_rate is not None
     ]
-    groups = grouped(models, lambda model: (model.size, model.total_steps))
-    varied = [
-        model
-        for group in groups.values()
-        if len({member.mask_rate for member in group}) > 1
-        for model in group
-    ]
-    budget = commonest_budget(varied)
-    if budget is None:
+    chosen, budget = _varied(models, by=attrgetter("size"), factor=attrgetter("mask_rate"))
+    if not chosen:
         return Skipped(name, title, "needs MLM at two masking rates, with one size and budget")
-    chosen = [model for model in varied if model.total_steps == budget]
     styles = ordered_styles(sizes(chosen))
     by_size = grouped(chosen, lambda model: model.size)
     lines: Lines = [
@@ -87,6 +77,23 @@ def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Sk
     caption = f"{title}, after {budget:,} steps. "
     axis = _mask_axis(lines)
     return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def _varied(
+    models: Iterable[ModelInfo],
+    *,
+    by: Callable[[ModelInfo], object],
+    factor: Callable[[ModelInfo], object],
+) -> tuple[list[ModelInfo], int]:
+    """Return the models of the most common budget that differ in a factor, and the budget.
+
+    Only models that agree in `by` and in their number of steps are compared.
+    """
+    groups = grouped(models, lambda model: (by(model), model.total_steps))
+    varied = [m for group in groups.values() if len(set(map(factor, group))) > 1 for m in group]
+    counts = Counter(model.total_steps for model in varied)
+    budget = max(counts, key=lambda steps: (counts[steps], steps), default=0)
+    return [model for model in varied if model.total_steps == budget], budget
 
 
 def sizes_with_shares(scores: Scores) -> list[str]:

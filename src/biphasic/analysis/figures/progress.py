@@ -49,15 +49,10 @@ def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
     marker that is not connected.
     """
     name, title = "step", "Scores by pretraining step"
-    intermediate = {
-        path: _distinct(models)
-        for path, models in grouped(
-            (m for m in scores.models if not m.is_final and m.objective != "none"), _path
-        ).items()
-    }
+    intermediate = (m for m in scores.models if not m.is_final and m.objective != "none")
     paths = {
-        path: models
-        for path, models in intermediate.items()
+        path: _distinct(models)
+        for path, models in grouped(intermediate, _path).items()
         if len({model.total_steps for model in models}) > 1
     }
     if not paths:

@@ -126,7 +126,7 @@ def draw_strips(
 def _draw_rows(
     axes: Axes, scores: Scores, dataset: DatasetInfo, styles: Mapping[str, SeriesStyle]
 ) -> None:
-    rows = [scores.get(model.name, dataset.name) or Score(None) for model in scores.models]
+    rows = [scores.get(model.name, dataset.name) for model in scores.models]
     on = axis(rows, []) or Scale(0.0, 100.0, ())
     axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     fix_ticks(axes, on.ticks)

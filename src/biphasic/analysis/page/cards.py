@@ -80,9 +80,8 @@ def task_cards(
     titles = dataset_titles(records, scores)
     cards = []
     for place, dataset in enumerate(scores.datasets):
-        known = (scores.get(model.name, dataset.name) for model in scores.models)
-        references = (paper.get(model.name, dataset.name) for model in scores.models)
-        on = axis([score for score in known if score], [value for value in references if value])
+        keys = [(model.name, dataset.name) for model in scores.models]
+        on = axis([scores.get(*key) for key in keys], [paper[key] for key in keys if key in paper])
         made = _rows(scores, dataset, styles, paper, cell=first_cell + place, on=on)
         rows = {row.model: row for row in made}
         shown, more = _fold([*rows.values()], scores, dataset)
@@ -141,8 +140,9 @@ def _rows(
     best = best_of(scores, dataset.name)
     rows = []
     for index, model in enumerate(scores.models):
-        score, reference = scores.get(model.name, dataset.name), paper.get(model.name, dataset.name)
-        estimate = score.estimate if score else None
+        key = model.name, dataset.name
+        score, reference = scores.get(*key), paper.get(key)
+        estimate = score.estimate
         rows.append(
             CardRow(
                 model=model.name,
@@ -150,10 +150,10 @@ def _rows(
                 cell=cell + index * len(scores.datasets),
                 text=points_cell(estimate),
                 mean=estimate.mean if estimate else None,
-                strip=strip(score, styles[model.name], on, reference) if score and on else None,
+                strip=strip(score, styles[model.name], on, reference) if on else None,
                 paper=paper_text(reference),
                 is_best=model.name in best,
-                is_complete=score is None or score.is_complete,
+                is_complete=score.is_complete,
                 doubt=cell_doubt(scores, model.name, dataset),
             )
         )

@@ -37,7 +37,7 @@ from biphasic.analysis.page.figures import (
 )
 from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import seeds_note
@@ -76,7 +76,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     recipes = by_recipe(scores)
     few = few_arms(records, recipes)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
-    paper = ReferenceValues(scores, paper_scores())
+    paper = reference_values(scores, paper_scores())
     sources = [scores] if recipes is scores else [scores, recipes]
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)

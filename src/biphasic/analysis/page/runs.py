@@ -56,9 +56,9 @@ def run_data(
                     _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
                 ]
                 entry["runs"] = sorted(runs, key=lambda run: run[:2])  # by seed, then by rate
-            elif (score := source.get(*key)) is not None and score.by_seed:
-                entry["seeds"] = [[seed, round(value, 2)] for seed, value in score.by_seed.items()]
-            if reference := paper_text(paper.get(*key)):
+            elif by_seed := source.get(*key).by_seed:
+                entry["seeds"] = [[seed, round(value, 2)] for seed, value in by_seed.items()]
+            if reference := paper_text(paper.get(key)):
                 entry["paper"] = reference
             cells.append(entry)
     return {

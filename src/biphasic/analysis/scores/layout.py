@@ -40,6 +40,8 @@ _RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>[^_]+)_sd(?P<seed>\d+)")
 _METRIC = "score"
 Cell = tuple[str, str]
 """Names of model and dataset."""
+Column = tuple[str, str, str]
+"""Task, dataset and training set, empty if it is the dataset itself; equal for comparable runs."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +118,9 @@ class _Place:
 
     folder: Path
     model: str
-    task: str
-    dataset: str
-    trained_on: str
-    """Empty if it is the dataset itself."""
+    column: Column
     rate: float
     seed: int
-
-    @property
-    def column(self) -> tuple[str, str, str]:
-        """Key that runs must share to be compared."""
-        return self.task, self.dataset, self.trained_on
 
 
 def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
@@ -144,8 +138,8 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
             problems.append(Problem("damaged", f"{where}: not named {RUN_FOLDER}; skipped"))
             continue
         *model, task, dataset, _ = parts
-        trained_on, seed = match["trained_on"] or "", int(match["seed"])
-        yield _Place(folder, "/".join(model), task, dataset, trained_on, rate, seed)
+        column = task, dataset, match["trained_on"] or ""
+        yield _Place(folder, "/".join(model), column, rate, int(match["seed"]))
 
 
 def _rate(text: str) -> float | None:
@@ -156,7 +150,7 @@ def _rate(text: str) -> float | None:
     return rate if math.isfinite(rate) else None
 
 
-def _columns(places: Iterable[_Place]) -> dict[tuple[str, str, str], DatasetInfo]:
+def _columns(places: Iterable[_Place]) -> dict[Column, DatasetInfo]:
     """Return the display name of each dataset and training set, in order.
 
     A name includes the task if two tasks have a dataset of that name. If models were trained on

@@ -8,6 +8,7 @@ and at the end the step of an intermediate state.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from biphasic.analysis.scores.table import ModelInfo
@@ -21,6 +22,7 @@ _STEP = re.compile(r"\d+")
 class _Phase:
     objective: str
     rate: float | None
+    start: int
     end: int
     decays: bool
 
@@ -36,8 +38,10 @@ def model_from_name(name: str) -> ModelInfo:
     if not phases:
         return ModelInfo(name, name)
     total = on_the_way if on_the_way is not None else phases[-1].end
-    steps = _steps(phases, total)
-    begun = [phase for phase, count in zip(phases, steps, strict=True) if count]
+    begun = [phase for phase in phases if phase.start < total]
+    steps: Counter[str] = Counter()
+    for phase in begun:
+        steps[phase.objective] += min(phase.end, total) - phase.start
     start, continued = _continuation(phases, total)
     return ModelInfo(
         name=name,
@@ -46,8 +50,8 @@ def model_from_name(name: str) -> ModelInfo:
         parameters=round(float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]]),
         objective=_family(begun),
         mask_rate=next((p.rate for p in reversed(begun) if p.objective == "mlm"), None),
-        clm_steps=sum(n for p, n in zip(phases, steps, strict=True) if p.objective == "clm"),
-        mlm_steps=sum(n for p, n in zip(phases, steps, strict=True) if p.objective == "mlm"),
+        clm_steps=steps["clm"],
+        mlm_steps=steps["mlm"],
         total_steps=total,
         start=start,
         continued_steps=continued,
@@ -62,20 +66,15 @@ def _phases(text: str) -> tuple[list[_Phase], int | None]:
         rate = float(match["rate"]) / 100 if match["rate"] else None
         is_whole = (match["objective"] == "mlm") == (rate is not None)
         end = int(match["end"].removesuffix("k")) * (1000 if match["end"].endswith("k") else 1)
-        if not is_whole or (phases and end <= phases[-1].end):
+        start = phases[-1].end if phases else 0
+        if not is_whole or (phases and end <= start):
             return [], None
-        phases.append(_Phase(match["objective"], rate, end, bool(match["dec"])))
+        phases.append(_Phase(match["objective"], rate, start, end, bool(match["dec"])))
         text = text[match.end() :].removeprefix("-")
     if not text:
         return phases, None
     is_step = phases and _STEP.fullmatch(text) and 0 < int(text) <= phases[-1].end
     return (phases, int(text)) if is_step else ([], None)
-
-
-def _steps(phases: list[_Phase], total: int) -> list[int]:
-    starts = [0, *(phase.end for phase in phases[:-1])]
-    ends = [min(phase.end, total) for phase in phases]
-    return [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
 
 
 def _family(phases: list[_Phase]) -> str:

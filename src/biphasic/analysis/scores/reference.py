@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate
@@ -17,6 +18,8 @@ _SAME_DATASET = {
 }
 # The paper's F1 of tags is a mean over sentences (inferred from its public code).
 _SAME_METRIC = {("TC", "f1"): "sentence_token_f1", ("IR", "ndcg@10"): "ndcg_at_10"}
+ReferenceValues = Mapping[tuple[str, str], Estimate]
+"""Values by names of model and dataset."""
 
 
 def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
@@ -41,27 +44,16 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
     return pairs
 
 
-class ReferenceValues:
-    """Looks up another table's values for a table's cells."""
-
-    def __init__(self, scores: Scores, reference: Scores) -> None:
-        self._reference = reference
-        self._datasets = alike_datasets(scores, reference)
-        theirs = {_recipe(model): model.name for model in reversed(reference.models)}
-        self._models = {model.name: theirs.get(_recipe(model)) for model in scores.models}
-
-    def get(self, model: str, dataset: str) -> Estimate | None:
-        """Return the other table's value of a cell; None if it has none."""
-        other_model, other_dataset = self._models.get(model), self._datasets.get(dataset)
-        if other_model is None or other_dataset is None:
-            return None
-        score = self._reference.get(other_model, other_dataset.name)
-        return None if score is None else score.estimate
-
-    @property
-    def has_datasets(self) -> bool:
-        """Whether both tables have a dataset in common."""
-        return bool(self._datasets)
+def reference_values(scores: Scores, reference: Scores) -> ReferenceValues:
+    """Return another table's values for a table's cells; cells that it does not have are absent."""
+    theirs = {_recipe(model): model.name for model in reversed(reference.models)}
+    datasets = alike_datasets(scores, reference)
+    return {
+        (model.name, name): value
+        for model in scores.models
+        for name, dataset in datasets.items()
+        if (value := reference.get(theirs.get(_recipe(model), ""), dataset.name).estimate)
+    }
 
 
 def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:

@@ -92,12 +92,12 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
 
 def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
     """Return the runs with scores, both for selection and for reporting."""
-    scores = (
-        grid_score(outcome.result, outcome, metric=metric)
+    return [
+        score
         for outcome in outcomes
-        if outcome.result is not None and outcome.status == "finished"
-    )
-    return [score for score in scores if score is not None]
+        if outcome.result is not None
+        and (score := grid_score(outcome.result, outcome, metric=metric)) is not None
+    ]
 
 
 def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:

@@ -7,7 +7,6 @@ other tools.
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
@@ -55,10 +54,8 @@ def paper_scores() -> Scores:
     models: dict[str, ModelInfo] = {}
     datasets: dict[str, DatasetInfo] = {}
     cells: dict[tuple[str, str], Score] = {}
-    text = (
-        resources.files("biphasic.analysis").joinpath("reference", "results.csv").read_text("utf-8")
-    )
-    for row in csv.DictReader(io.StringIO(text)):
+    table = resources.files("biphasic.analysis").joinpath("reference", "results.csv")
+    for row in csv.DictReader(table.read_text("utf-8").splitlines()):
         model = _paper_model(row)
         is_average = row["dataset"] == "Average"
         name = average_name(row["task"]) if is_average else row["dataset"]

@@ -114,6 +114,9 @@ class Score:
     num_rates: int | None = None
 
 
+_UNKNOWN = Score(None)
+
+
 @dataclass(frozen=True)
 class Scores:
     """Models, datasets and their scores.
@@ -149,18 +152,14 @@ class Scores:
         """Display names of the models, by name."""
         return {model.name: model.label for model in self.models}
 
-    def get(self, model: str, dataset: str) -> Score | None:
-        """Return one score; None if it is unknown."""
-        return self.cells.get((model, dataset))
+    def get(self, model: str, dataset: str) -> Score:
+        """Return one score; it has no estimate if it is unknown."""
+        return self.cells.get((model, dataset), _UNKNOWN)
 
     def means(self, dataset: str) -> dict[str, float]:
         """Return the means of the models that have a score on a dataset, in percentage points."""
-        scored = ((model.name, self.get(model.name, dataset)) for model in self.models)
-        return {
-            name: score.estimate.mean
-            for name, score in scored
-            if score is not None and score.estimate is not None
-        }
+        found = {model.name: self.get(model.name, dataset).estimate for model in self.models}
+        return {name: value.mean for name, value in found.items() if value is not None}
 
     @cached_property
     def distinct(self) -> tuple[ModelInfo, ...]:
@@ -279,17 +278,17 @@ def average_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(common)}
 
 
-def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score | None:
-    by_dataset = [part.by_seed for part in parts if part is not None and part.by_seed is not None]
+def _average(parts: Sequence[Score], *, convention: Convention) -> Score | None:
+    by_dataset = [part.by_seed for part in parts if part.by_seed is not None]
     if len(by_dataset) < len(parts):
         return None
     by_seed = average_by_seed(by_dataset)
-    one_rate = [part.at_one_rate for part in parts if part is not None and part.at_one_rate]
+    one_rate = [part.at_one_rate for part in parts if part.at_one_rate]
     seeds = {seed for of_dataset in by_dataset for seed in of_dataset}
     return Score(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,
-        is_complete=all(part.is_complete for part in parts if part) and set(by_seed) == seeds,
+        is_complete=all(part.is_complete for part in parts) and set(by_seed) == seeds,
         at_one_rate=average_by_seed(one_rate) if len(one_rate) == len(parts) else None,
-        num_rates=max((part.num_rates or 0 for part in parts if part), default=0) or None,
+        num_rates=max(part.num_rates or 0 for part in parts) or None,
     )

@@ -53,8 +53,8 @@ class CrossedErrors:
     """Squared standard errors of mean differences over test examples, one per pair.
 
     Attributes:
-        examples: Caused by examples, [num_pairs]; NaN where examples are unknown.
-        shared: Part of `examples` that is the interaction of seeds and examples, [num_pairs].
+        examples: Caused by examples; NaN where examples are unknown.
+        shared: Part of `examples` that is the interaction of seeds and examples.
         num_examples: Number of examples, of all datasets together for an average.
     """
 
@@ -63,26 +63,23 @@ class CrossedErrors:
     num_examples: int
 
 
-def squared_errors(first: Array, second: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return `CrossedErrors.examples` and `.shared` for each pair of first and second models.
+def squared_errors(first: Array, second: Array) -> CrossedErrors:
+    """Return the errors of each pair of first and second models, [num_first, num_second].
 
     Args:
         first: Contribution of each test example to each model's score with each seed; its mean
             over examples is zero. [num_first, num_seeds, num_examples]
         second: The same for the second models. [num_second, num_seeds, num_examples]
-
-    Returns:
-        Two arrays [num_first, num_second].
     """
     _, num_seeds, num_examples = first.shape
     of_means = _squared_distances(first.mean(axis=1), second.mean(axis=1))
     examples = of_means / (num_examples * (num_examples - 1))
     if num_seeds == 1:
-        return examples, np.zeros_like(examples)
+        return CrossedErrors(examples, np.zeros_like(examples), num_examples)
     of_all = _squared_distances(*(part.reshape(len(part), -1) for part in (first, second)))
     freedom = (num_seeds - 1) * (num_examples - 1)
     rest = np.maximum(of_all - num_seeds * of_means, 0.0)
-    return examples, rest / (freedom * num_seeds * num_examples)
+    return CrossedErrors(examples, rest / (freedom * num_seeds * num_examples), num_examples)
 
 
 def _squared_distances(first: Array, second: Array) -> Array:

@@ -34,7 +34,7 @@ def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
     Published means and half-widths are not checked.
     """
     score = scores.get(model, dataset.name)
-    if score is None or score.by_seed is None:
+    if score.by_seed is None:
         return ""
     text = doubt(score.estimate, dataset.metric)
     if not text or scores.examples is None or len(set(score.by_seed.values())) > 1:

@@ -57,9 +57,8 @@ def contrast_errors(
         members = scores.members(scores.dataset(dataset))
         for member in members:
             by_dataset[member.name][model] += weight / len(members)
-    parts = [_summed(scores, name, by_model, seeds) for name, by_model in by_dataset.items()]
-    tables = [(*squared_errors(table, np.zeros_like(table)), table.shape[2]) for table in parts]
-    return _of_sum(tables)
+    tables = [_summed(scores, name, by_model, seeds) for name, by_model in by_dataset.items()]
+    return _of_sum([squared_errors(table, np.zeros_like(table)) for table in tables])
 
 
 def _summed(
@@ -91,15 +90,11 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
     return CrossedErrors(examples, shared, errors.num_examples)
 
 
-_Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
-"""Errors over the examples of one dataset, and the number of examples."""
-
-
-def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
+def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
     """Return the errors of a sum over datasets, whose examples are drawn independently."""
-    examples = np.sum([part[0] for part in parts], axis=0).ravel()
-    shared = np.sum([part[1] for part in parts], axis=0).ravel()
-    return CrossedErrors(examples, shared, sum(part[2] for part in parts))
+    examples = np.sum([part.examples for part in parts], axis=0).ravel()
+    shared = np.sum([part.shared for part in parts], axis=0).ravel()
+    return CrossedErrors(examples, shared, sum(part.num_examples for part in parts))
 
 
 class _Kind(NamedTuple):
@@ -114,7 +109,7 @@ class _Kind(NamedTuple):
 
 def _member_errors(
     scores: Scores, models: Sequence[str], dataset: DatasetInfo, member: str
-) -> _Part:
+) -> CrossedErrors:
     kinds: dict[_Kind, list[int]] = defaultdict(list)
     cells: dict[int, CellInfluences] = {}
     for index, model in enumerate(models):
@@ -122,8 +117,7 @@ def _member_errors(
             cells[index] = cell = influences(scores, model, member)
         except DataError:
             continue
-        score = scores.get(model, dataset.name)
-        seeds = frozenset((score.by_seed or {}) if score is not None else {})
+        seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
         kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
     parts = np.full((2, len(models), len(models)), np.nan)
     num_examples = 0
@@ -132,12 +126,12 @@ def _member_errors(
         if not common or one.ids_sha256 != other.ids_sha256 or not common <= one.read & other.read:
             continue
         tables = [_table([cells[index] for index in kinds[kind]], common) for kind in (one, other)]
-        num_examples = tables[0].shape[2]
-        errors = np.stack(squared_errors(*tables))
+        found = squared_errors(*tables)
+        num_examples, errors = found.num_examples, np.stack([found.examples, found.shared])
         parts[:, np.array(kinds[one])[:, None], kinds[other]] = errors
         parts[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
     examples, shared = parts[:, *np.triu_indices(len(models), 1)]
-    return examples, shared, num_examples
+    return CrossedErrors(examples, shared, num_examples)
 
 
 def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:

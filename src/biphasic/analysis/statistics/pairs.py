@@ -56,7 +56,7 @@ class PairTests:
 def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | None:
     """Return two models' scores on a dataset; None if one of them has none."""
     one, other = scores.get(first, dataset), scores.get(second, dataset)
-    if one is None or other is None or one.estimate is None or other.estimate is None:
+    if one.estimate is None or other.estimate is None:
         return None
     by_seed = _differences(one, other)
     if by_seed:
@@ -87,8 +87,7 @@ def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
 
 def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
     """Return scores as [num_models, num_seeds], NaN where a seed is missing."""
-    rows = [scores.get(model, dataset) for model in models]
-    by_seed = [dict(row.by_seed or {}) if row is not None else {} for row in rows]
+    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
     seeds = sorted({seed for row in by_seed for seed in row})
     table = [[row.get(seed, np.nan) for seed in seeds] for row in by_seed]
     return np.array(table, dtype=np.float64).reshape(len(models), len(seeds))

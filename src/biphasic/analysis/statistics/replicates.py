@@ -87,8 +87,7 @@ def _reader(
         ids: tuple[str, ...] | None = None
         by_run = {}
         for model in members.get(recipe, ()):
-            score = scores.get(model.name, dataset)
-            if score is None or not score.by_seed:
+            if not scores.get(model.name, dataset).by_seed:
                 continue
             examples = read_one(model.name, dataset)
             if ids is not None and examples.ids != ids:
@@ -121,7 +120,7 @@ def _pooled(
     is_complete = True
     for model in group:
         score = scores.get(model.name, dataset)
-        if score is None or not score.by_seed:
+        if not score.by_seed:
             is_complete = False
             continue
         mean = math.fsum(score.by_seed.values()) / len(score.by_seed)

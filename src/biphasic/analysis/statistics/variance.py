@@ -56,18 +56,21 @@ def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) 
         DataError: The dataset is unknown.
     """
     about = scores.dataset(dataset)
-    names = (model.name for model in scores.distinct)
-    by_model = {name: score for name in names if (score := scores.get(name, dataset))}
+    keys = ((model.name, dataset) for model in scores.distinct)
+    by_model = {key[0]: scores.cells[key] for key in keys if key in scores.cells}
     return VarianceSplit(
-        pretraining=_pretraining(scores, by_model),
-        finetuning=_finetuning(by_model, about),
-        rate_choice=_rate_choice(by_model, about),
-        examples=_examples(scores, about, by_model, is_asked=with_examples),
+        SpreadSource("pretraining seed", *_pretraining(scores, by_model)),
+        SpreadSource("fine-tuning seed", *_finetuning(by_model, about)),
+        SpreadSource("choice of the learning rate", *_rate_choice(by_model, about)),
+        SpreadSource("test examples", *_examples(scores, about, by_model, is_asked=with_examples)),
     )
 
 
-def _pretraining(scores: Scores, by_model: dict[str, Score]) -> SpreadSource:
-    name = "pretraining seed"
+Found = tuple[float | None, str]
+"""`SpreadSource.deviation` and `.basis`."""
+
+
+def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
     between: list[tuple[float, int]] = []
     for group in scores.replicates:
         members = [by_model[model.name] for model in group if model.name in by_model]
@@ -79,31 +82,29 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> SpreadSource:
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
         between.append((excess, len(means) - 1))
     if not between:
-        return SpreadSource(name, None, "each model was pretrained once")
+        return None, "each model was pretrained once"
     freedom = sum(weight for _, weight in between)
     pooled = sum(value * weight for value, weight in between) / freedom
     runs = f"{freedom + len(between)} pretraining runs of {count(len(between), 'recipe')}"
-    return SpreadSource(name, math.sqrt(max(pooled, 0.0)), runs)
+    return math.sqrt(max(pooled, 0.0)), runs
 
 
-def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
-    name = "fine-tuning seed"
+def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
     if dataset.is_zero_shot:
-        return SpreadSource(name, None, _ZERO_SHOT)
+        return None, _ZERO_SHOT
     variances = [_variance([*(score.at_one_rate or {}).values()]) for score in by_model.values()]
     known = [value for value in variances if value is not None]
     if not known:
-        return SpreadSource(name, None, "no model has two seeds at one learning rate")
+        return None, "no model has two seeds at one learning rate"
     basis = f"{count(len(known), 'model')}, one learning rate for all seeds of each"
-    return SpreadSource(name, math.sqrt(statistics.fmean(known)), basis)
+    return math.sqrt(statistics.fmean(known)), basis
 
 
-def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
-    name = "choice of the learning rate"
+def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
     if dataset.is_zero_shot:
-        return SpreadSource(name, None, _ZERO_SHOT)
+        return None, _ZERO_SHOT
     if all((score.num_rates or 1) < 2 for score in by_model.values()):
-        return SpreadSource(name, None, "one learning rate only")
+        return None, "one learning rate only"
     added = []
     for score in by_model.values():
         chosen = _variance([*(score.by_seed or {}).values()])
@@ -111,20 +112,19 @@ def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSour
         if chosen is not None and fixed is not None:
             added.append(chosen - fixed)
     if not added:
-        return SpreadSource(name, None, "no model has two seeds at one learning rate")
+        return None, "no model has two seeds at one learning rate"
     excess = statistics.fmean(added)
     basis = f"{count(len(added), 'model')}, the best rate of each seed against one for all"
     if excess < 0:
         basis += "; it made scores vary less, not more"
-    return SpreadSource(name, math.sqrt(max(excess, 0.0)), basis)
+    return math.sqrt(max(excess, 0.0)), basis
 
 
 def _examples(
     scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score], *, is_asked: bool
-) -> SpreadSource:
-    name = "test examples"
+) -> Found:
     if not is_asked:
-        return SpreadSource(name, None, "scores of single examples were not requested")
+        return None, "scores of single examples were not requested"
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
@@ -132,10 +132,10 @@ def _examples(
         except DataError as error:
             reason = str(error)
     if not variances:
-        return SpreadSource(name, None, reason)
+        return None, reason
     lost = len(by_model) - len(variances)
     basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
-    return SpreadSource(name, math.sqrt(statistics.fmean(variances)), basis)
+    return math.sqrt(statistics.fmean(variances)), basis
 
 
 def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:

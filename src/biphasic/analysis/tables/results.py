@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -43,11 +43,9 @@ def results_csv(records: StudyRecords) -> str:
     hosts: equal records give equal bytes.
     """
     groups = records.by_cell
-    rows: list[Sequence[Any]] = []
-    for arm in records.arms:
-        for objective, loss in sorted(arm.final_heldout.items()):
-            metric = f"heldout_{objective}_loss"
-            rows.append((arm.name, PRETRAINING, metric, "", "", "finished", "", "", repr(loss)))
+    rows: list[Sequence[Any]] = [
+        (*key, "", "", "finished", "", "", loss) for *key, loss in _heldout_losses(records)
+    ]
     selected = selected_runs(records)
     for arm in records.arms:
         for task in records.tasks:
@@ -67,11 +65,7 @@ def results_csv(records: StudyRecords) -> str:
 def table_csv(records: StudyRecords) -> str:
     """Write mean and half-width per arm, task and metric, of runs chosen by the main metric."""
     convention = records.study.convention
-    rows: list[Sequence[Any]] = []
-    for arm in records.arms:
-        for objective, loss in sorted(arm.final_heldout.items()):
-            metric = f"heldout_{objective}_loss"
-            rows.append((arm.name, PRETRAINING, metric, repr(loss), "", "", "", ""))
+    rows: list[Sequence[Any]] = [(*row, "", "", "", "") for row in _heldout_losses(records)]
     metrics = {task.name: task.metric for task in records.tasks}
     scores = study_scores(records)
     for (arm_name, task_name), runs in selected_runs(records).items():
@@ -87,6 +81,13 @@ def table_csv(records: StudyRecords) -> str:
                 (arm_name, task_name, metric, mean, half_width, num_seeds, complete, convention)
             )
     return csv_text(_TABLE_COLUMNS, rows)
+
+
+def _heldout_losses(records: StudyRecords) -> Iterator[tuple[str, str, str, str]]:
+    """Yield arm, task, metric and value of each final held-out loss."""
+    for arm in records.arms:
+        for objective, loss in sorted(arm.final_heldout.items()):
+            yield arm.name, PRETRAINING, f"heldout_{objective}_loss", repr(loss)
 
 
 def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:

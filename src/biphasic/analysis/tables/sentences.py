@@ -171,7 +171,7 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
     gains: dict[str, float] = {}
     for model in scores.distinct:
         score = scores.get(model.name, dataset)
-        if score is None or not score.by_seed or not score.at_one_rate:
+        if not score.by_seed or not score.at_one_rate:
             continue
         common = sorted(set(score.by_seed) & set(score.at_one_rate))
         if common and (score.num_rates or 1) > 1:

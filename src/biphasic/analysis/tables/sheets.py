@@ -10,7 +10,7 @@ from typing import Literal
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import grouped, interval_note, percent, sizes
-from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.compare import indistinguishable
@@ -76,10 +76,10 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
 
     Values of a reference are shown beside the same cells.
     """
-    values = ReferenceValues(scores, reference) if reference is not None else None
+    values = reference_values(scores, reference) if reference is not None else {}
     groups = [*dict.fromkeys(model.group for model in scores.models)]
     tasks = [*dict.fromkeys(dataset.task for dataset in scores.datasets)]
-    sheets = [_sheet(scores, (group, task), values) for group in groups for task in tasks]
+    sheets = [_sheet(scores, group, task, values) for group in groups for task in tasks]
     seen: Counter[str] = Counter()
     for index, sheet in enumerate(sheets):
         seen[sheet.name] += 1
@@ -113,24 +113,12 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     return by_model
 
 
-def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None) -> Sheet:
-    group, task = key
+def _sheet(scores: Scores, group: str, task: str, values: ReferenceValues) -> Sheet:
     models = tuple(model for model in scores.models if model.group == group)
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)
-    blocks = tuple(
-        tuple(
-            SheetRow(
-                heads[model.name],
-                tuple(cells[model.name, dataset.name] for dataset in datasets),
-                model,
-            )
-            for model in block
-        )
-        for block in _blocks(models)
-        if (cells := _cells(scores, block, datasets, values))
-    )
+    blocks = tuple(_rows(scores, block, datasets, heads, values) for block in _blocks(models))
     category = TASKS.get(task, task)
     heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
     title = f"{heading or flat(scores.source)}: {category}"
@@ -138,30 +126,29 @@ def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None)
         title += f", {metric_name(metrics.pop())}"
     notes = (
         *([f"All models: {', '.join(constant)}."] if constant else []),
-        *_notes(scores, blocks, has_reference=values is not None),
+        *_notes(scores, blocks),
         *doubt_notes(scores, models=models, datasets=datasets),
     )
     return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
 
 
-def _cells(
+def _rows(
     scores: Scores,
     block: Sequence[ModelInfo],
     datasets: Sequence[DatasetInfo],
-    values: ReferenceValues | None,
-) -> dict[tuple[str, str], SheetCell]:
-    cells = {}
-    for dataset in datasets:
-        column = {model.name: scores.get(model.name, dataset.name) for model in block}
-        marked = marks(scores, dataset, block)
-        for name, score in column.items():
-            cells[name, dataset.name] = SheetCell(
-                estimate=score.estimate if score else None,
-                mark=marked.get(name),
-                is_complete=score.is_complete if score else True,
-                reference=values.get(name, dataset.name) if values else None,
-            )
-    return cells
+    heads: Mapping[str, tuple[str, ...]],
+    values: ReferenceValues,
+) -> tuple[SheetRow, ...]:
+    marked = {dataset.name: marks(scores, dataset, block) for dataset in datasets}
+    rows = []
+    for model in block:
+        cells = []
+        for dataset in datasets:
+            key = model.name, dataset.name
+            score, mark = scores.get(*key), marked[dataset.name].get(model.name)
+            cells.append(SheetCell(score.estimate, mark, score.is_complete, values.get(key)))
+        rows.append(SheetRow(heads[model.name], tuple(cells), model))
+    return tuple(rows)
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
@@ -230,12 +217,7 @@ def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return chosen
 
 
-def _notes(
-    scores: Scores,
-    blocks: Sequence[Sequence[SheetRow]],
-    *,
-    has_reference: bool,
-) -> Iterator[str]:
+def _notes(scores: Scores, blocks: Sequence[Sequence[SheetRow]]) -> Iterator[str]:
     yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
     if len(blocks) > 1:
         yield "Models are compared within a block, a column at a time."
@@ -248,7 +230,7 @@ def _notes(
     cells = [cell for block in blocks for row in block for cell in row.cells]
     if any(not cell.is_complete for cell in cells):
         yield "†: runs are missing, the number is provisional."
-    if has_reference and any(cell.reference for cell in cells):
+    if any(cell.reference for cell in cells):
         yield f"paper: the same model and dataset in {PAPER_SOURCE}."
 
 

@@ -42,7 +42,7 @@ def score_tables(scores: Scores) -> Iterator[Table]:
         for model in scores.models:
             row = [Text(plain(model.label))]
             for dataset in datasets:
-                score = scores.get(model.name, dataset.name) or Score(None)
+                score = scores.get(model.name, dataset.name)
                 is_provisional = score.estimate is not None and not score.is_complete
                 text = score_text(score.estimate) + (" †" if is_provisional else "")
                 row.append(Text(text, style="bold" if model.name in best[dataset.name] else ""))
@@ -107,7 +107,7 @@ def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
             _cell_json(model.name, dataset, score)
             for model in scores.models
             for dataset in scores.datasets
-            if (score := scores.get(model.name, dataset.name)) is not None
+            if (score := scores.cells.get((model.name, dataset.name))) is not None
         ],
     }
 
