@@ -142,6 +142,9 @@ def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_p
     only = ["claims", str(folder), "--only", "C01", "--json"]
     alone, pooled = (json.loads(run_cli(*only, *more)) for more in ([], ["--by-pretraining"]))
     assert [claims["claims"][0]["verdict"] for claims in (alone, pooled)] == ["undecided", "false"]
+    shown = run_cli(*only[:-1], "--by-pretraining", "--details")
+    assert " mlm " in shown  # recipes, without the seed of a run
+    assert "-seed" not in shown
     run_cli("figures", str(folder), "--by-pretraining", "--out", str(tmp_path), "--format", "md")
     assert "3 pretraining runs" in (tmp_path / "tables.md").read_text()
 

@@ -135,14 +135,15 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
 def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str, Any]:
     score = scores.get(model.name, dataset.name)
     estimate = score.estimate
+    # A pooled recipe has the name of its first run; its label is that of all.
+    name = model.label if scores.num_pretraining_runs > 1 else model.name
     if estimate is None or not math.isfinite(estimate.mean):
-        reason = f"{model.name} has no score on {dataset.name}"
-        return {"name": model.name, "missing": reason, "terms": ()}
-    missing = "" if score.is_complete else f"{model.name} on {dataset.name}: some runs are missing"
+        return {"name": name, "missing": f"{name} has no score on {dataset.name}", "terms": ()}
+    missing = "" if score.is_complete else f"{name} on {dataset.name}: some runs are missing"
     terms = (Term(1.0, model.name, dataset.name),)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
     numbers = {"mean": estimate.mean, "half_width": half_width}
-    return {**numbers, "name": model.name, "missing": missing, "terms": terms}
+    return {**numbers, "name": name, "missing": missing, "terms": terms}
 
 
 def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
