@@ -115,6 +115,10 @@ class LockHeldError(LockedError):
         self.owner = owner
 
 
+class DoneElsewhereError(BiphasicError):
+    """Another process finished the job before this one could lock it."""
+
+
 class StoppedError(BiphasicError):
     """Work was stopped on request; the next run resumes from what was saved."""
 

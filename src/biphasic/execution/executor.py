@@ -34,7 +34,8 @@ class Executor(Protocol):
         """Run a job as soon as slots are free.
 
         The future raises `JobFailedError` if the job fails, `LockHeldError` if another process
-        is running it, and `StoppedError` if it was stopped on request.
+        is running it, `DoneElsewhereError` if one has finished it, and `StoppedError` if it was
+        stopped on request.
         """
         ...
 

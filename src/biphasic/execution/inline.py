@@ -12,7 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from biphasic.errors import LockHeldError
+from biphasic.errors import DoneElsewhereError, LockHeldError
 from biphasic.execution.display import job_bar
 from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
@@ -48,6 +48,8 @@ def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> 
                     say(f"waiting for {job.label}, which {error.owner} is running")
                     is_said = True
                 time.sleep(_TAKEN_SECONDS)
+            except DoneElsewhereError:
+                return
             else:
                 return
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from biphasic.errors import ConfigError, LockHeldError, StoppedError
+from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.executor import Executor
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError, save_job
@@ -245,6 +245,8 @@ class Scheduler:
         if error is None:
             self._num_executed += 1
             self._finish(item, elsewhere=False)
+        elif isinstance(error, DoneElsewhereError):
+            self._finish(item, elsewhere=True)
         elif isinstance(error, LockHeldError):
             self._delay(item, error, _TAKEN_SECONDS)
         elif isinstance(error, RequeuedError):

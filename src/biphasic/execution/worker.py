@@ -24,6 +24,7 @@ from typing import Any
 from biphasic.errors import (
     BiphasicError,
     DivergedError,
+    DoneElsewhereError,
     LockHeldError,
     LostRankError,
     StoppedError,
@@ -107,6 +108,8 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
         work()
     except LockHeldError as error:
         return {"event": "taken", "error": str(error), "owner": error.owner}
+    except DoneElsewhereError:
+        return {"event": "elsewhere"}
     except StoppedError as error:
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
@@ -115,12 +118,10 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
         is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
         fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
         return {"event": "failed", "error": str(error), "is_final": not is_luck, **fields}
-    except OSError as error:
-        traceback.print_exc()
-        return {"event": "failed", "error": os_error_text(error), "is_final": False}
     except Exception as error:  # noqa: BLE001 - a worker survives any job's failure and logs it
         traceback.print_exc()
-        text = f"{type(error).__name__}: {error}"
+        is_os = isinstance(error, OSError)
+        text = os_error_text(error) if is_os else f"{type(error).__name__}: {error}"
         return {"event": "failed", "error": text, "is_final": False}
     return {"event": "finished"}
 

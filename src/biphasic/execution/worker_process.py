@@ -12,7 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import BiphasicError, LockHeldError, StoppedError, StudyError
+from biphasic.errors import (
+    BiphasicError,
+    DoneElsewhereError,
+    LockHeldError,
+    StoppedError,
+    StudyError,
+)
 from biphasic.execution.job import JobFailedError, Progress
 
 STOP_SECONDS = 20.0
@@ -57,6 +63,7 @@ class WorkerProcess:
         Raises:
             JobFailedError: The job failed.
             LockHeldError: Another process is running it.
+            DoneElsewhereError: Another process finished it.
             StoppedError: It was stopped on request.
         """
         process = self._ready()
@@ -76,6 +83,8 @@ class WorkerProcess:
                 watch(Progress(**event))
             elif kind == "finished":
                 return
+            elif kind == "elsewhere":
+                raise DoneElsewhereError("another process finished it")
             elif kind == "taken":
                 raise LockHeldError(event["error"], event["owner"])
             elif kind == "stopped":

@@ -10,7 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from biphasic.errors import ConfigError, DataError, LockHeldError, StudyError
+from biphasic.errors import (
+    ConfigError,
+    DataError,
+    DoneElsewhereError,
+    LockHeldError,
+    StudyError,
+)
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.job import JobFailedError
 from biphasic.execution.slots import Slot
@@ -89,6 +95,15 @@ def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
         assert f"process {os.getpid()}" in taken.value.owner
         # It was not waited for: other jobs have the worker.
         executor.submit(save_trivial(tmp_path, "b")).result(timeout=PATIENCE)
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_job_that_another_process_finished_before_the_worker_locked_it_is_not_its_own(tmp_path):
+    result = tmp_path / "finetunes" / RUNS[0].id
+    result.mkdir(parents=True)
+    (result / "manifest.json").touch()
+    with executor_on(tmp_path) as executor, pytest.raises(DoneElsewhereError):
+        executor.submit(save_trivial(tmp_path, "a", runs=RUNS)).result(timeout=PATIENCE)
 
 
 def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):

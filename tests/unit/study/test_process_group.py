@@ -19,7 +19,7 @@ from biphasic.distributed import (
     checksum,
     joined_process_group,
 )
-from biphasic.errors import ConfigError, DataError, LostRankError
+from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRankError
 from biphasic.execution import heartbeats, ranks, torchrun
 from biphasic.execution.heartbeats import Heartbeats
 from biphasic.study.jobs.train import RANK, TrainJob
@@ -89,6 +89,18 @@ def test_too_many_processes_are_refused_before_any_starts(
     with pytest.raises(ConfigError, match=r"processes: 4 .* has 3; set compute.processes to 3"):
         ranks.run_ranks(job_of(make_recipe, tmp_path, 4), print, worker=RANK)
     check_devices(3)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_state_that_another_process_has_made_is_not_trained_again(
+    make_recipe, tmp_path, no_process, processes
+):
+    job = job_of(make_recipe, tmp_path, processes)
+    [state] = job.outputs()
+    state.mkdir(parents=True)
+    (state / "manifest.json").touch()
+    with pytest.raises(DoneElsewhereError):
+        job.run(print)
 
 
 def test_a_process_outside_of_a_group_is_alone(monkeypatch):

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 import trivial_jobs
-from biphasic.errors import ConfigError, LockHeldError
+from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.graph import dependents, longest_paths, with_dependents
 from biphasic.execution.job import JobFailedError, RequeuedError
@@ -173,6 +173,13 @@ def test_a_job_of_another_process_is_left_to_it_and_found_done():
     # Counted as nobody's here, and what needs it goes on.
     assert executor.submitted == ["shared", "next"]
     assert lines[:4] == ["started shared", "delayed shared", "elsewhere shared", "started next"]
+    assert outcome.num_executed == 1
+
+
+def test_a_job_that_another_process_finished_meanwhile_is_not_counted_as_done_here():
+    executor = FakeExecutor(outcomes={"shared": [DoneElsewhereError("shared")]})
+    outcome, lines = run([item("shared"), item("next", "shared")], executor)
+    assert lines[:3] == ["started shared", "elsewhere shared", "started next"]
     assert outcome.num_executed == 1
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import Config
-from biphasic.errors import BiphasicError, LockHeldError, StoppedError
+from biphasic.errors import BiphasicError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.job import JobFailedError, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
 from biphasic.execution.worker_process import WorkerProcess
@@ -86,7 +86,7 @@ def run_job(request: Request) -> BiphasicError | None:
             if attendant.is_drained:
                 return RequeuedError("its block reached the time limit; it resumes in another one")
             return error
-        except (LockHeldError, JobFailedError) as error:
+        except (LockHeldError, DoneElsewhereError, JobFailedError) as error:
             return error
     return None
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import StoppedError
+from biphasic.errors import DoneElsewhereError, StoppedError
 from biphasic.execution.job import IDENTITY, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
@@ -87,6 +87,7 @@ class FinetuneJob(Config):
 
         Raises:
             LockHeldError: Another process is running it.
+            DoneElsewhereError: Another process finished it.
             StoppedError: Stopped on request; finished fine-tunings are kept.
         """
         with lock_work(self.store, self.id) as held:
@@ -96,6 +97,8 @@ class FinetuneJob(Config):
                 for index in range(len(self.evaluations[0].runs))
             ]
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
+            if missing and not points:
+                raise DoneElsewhereError(self.label)
             if points:
                 from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from biphasic.config import Config
 from biphasic.data.corpus import TEXTS
-from biphasic.errors import StudyError
+from biphasic.errors import DoneElsewhereError, StudyError
 from biphasic.execution.job import Progress, Report, ShouldStop, never, while_held
 from biphasic.files import is_complete, remove_partials, write_json
 from biphasic.locks import lock_work
@@ -64,13 +64,16 @@ class TrainJob(Config):
         return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train the segment unless it is done, with the number of processes in `compute`.
+        """Train the segment, with the number of processes in `compute`.
 
         Raises:
             LockHeldError: Another process is running it.
+            DoneElsewhereError: Another process finished it.
             StoppedError: Stopped on request; the next run resumes from there.
         """
         with lock_work(self.store, self.id) as held:
+            if self.is_done():
+                raise DoneElsewhereError(self.label)
             report = while_held(report, held)
             if self.num_slots == 1:
                 self.train(report, should_stop=should_stop)
