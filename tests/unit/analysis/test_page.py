@@ -73,6 +73,8 @@ def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     assert "corrected for all pairs of finished arms on the task" in page
     [card] = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
     assert "CLM 25" in card
+    # The highest finished mean is bold, and named above.
+    assert re.findall(r'class="value best"[^>]*>([^<]+)', card) == re.findall("<b>([^<]+)", card)
 
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
