@@ -9,6 +9,7 @@ BiphasicError
 ├── TrainingError     training cannot continue
 │   ├── DivergedError a loss or gradient is not finite; names it and the step
 │   └── LostRankError another process of the group has exited or hangs
+├── DoneElsewhereError the job was finished before this process locked it
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
@@ -116,7 +117,7 @@ class LockHeldError(LockedError):
 
 
 class DoneElsewhereError(BiphasicError):
-    """Another process finished the job before this one could lock it."""
+    """The job was finished before this process locked it."""
 
 
 class StoppedError(BiphasicError):

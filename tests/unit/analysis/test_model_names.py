@@ -24,6 +24,11 @@ def test_an_owner_is_no_part_of_the_name():
     assert (found.clm_steps, found.mlm_steps, found.total_steps) == (10_000, 32_000, 42_000)
 
 
+def test_a_phase_without_steps_is_no_objective():
+    found = model_from_name("610m-clm-0k-mlm40-10k")
+    assert (found.objective, found.clm_steps, found.mlm_steps) == ("MLM", 0, 10_000)
+
+
 @pytest.mark.parametrize(
     "name",
     ["roberta-base", "610m", "610m-mlm-42k", "610m-clm40-42k", "610m-clm-42k-mlm40-10k", "",

@@ -10,6 +10,7 @@ from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import compare_arms, example_reader, made_scores, scores_with_examples
 from typer.testing import CliRunner
 
+from biphasic.analysis.claims.table import rows_of
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.records import load_study
@@ -66,6 +67,21 @@ def test_a_recipe_s_label_lacks_the_seeds_that_its_runs_differ_in(labels, shown)
     }
     [recipe] = over_pretraining(made_scores({key: [1.0, 2.0] for key in labels}, **models)).models
     assert recipe.label == shown
+
+
+def test_claims_tell_recipes_of_one_label_apart():
+    sizes = {"a": "210M", "b": "610M"}
+    models = {
+        f"{recipe}{seed}": ModelInfo(
+            f"{recipe}{seed}", "MLM", size=size, parameters=int(size[:-1]), objective="MLM",
+            identity=f"{recipe}{seed}", replicate_of=recipe, pretraining_seeds=(seed,),
+        )
+        for recipe, size in sizes.items()
+        for seed in (0, 1)
+    }  # fmt: skip
+    scores = over_pretraining(made_scores({name: [50.0, 52.0] for name in models}, **models))
+    assert [model.label for model in scores.models] == ["MLM", "MLM"]
+    assert {row.name for row in rows_of(scores)} == {"a0", "b0"}
 
 
 def test_recipes_are_paired_by_their_pretraining_seeds():

@@ -92,15 +92,18 @@ def test_too_many_processes_are_refused_before_any_starts(
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_state_that_another_process_has_made_is_not_trained_again(
+def test_a_state_that_another_process_has_made_is_not_trained_again_and_leaves_no_checkpoints(
     make_recipe, tmp_path, no_process, processes
 ):
     job = job_of(make_recipe, tmp_path, processes)
     [state] = job.outputs()
     state.mkdir(parents=True)
     (state / "manifest.json").touch()
+    left = tmp_path / "progress" / f"{job.id}-from-0"
+    left.mkdir(parents=True)
     with pytest.raises(DoneElsewhereError):
         job.run(print)
+    assert not left.exists()
 
 
 def test_a_process_outside_of_a_group_is_alone(monkeypatch):

@@ -135,8 +135,7 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
 def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str, Any]:
     score = scores.get(model.name, dataset.name)
     estimate = score.estimate
-    # A pooled recipe has the name of its first run; its label is that of all.
-    name = model.label if scores.num_pretraining_runs > 1 else model.name
+    name = _shown_name(scores, model)
     if estimate is None or not math.isfinite(estimate.mean):
         return {"name": name, "missing": f"{name} has no score on {dataset.name}", "terms": ()}
     missing = "" if score.is_complete else f"{name} on {dataset.name}: some runs are missing"
@@ -144,6 +143,12 @@ def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str
     half_width = math.nan if estimate.half_width is None else estimate.half_width
     numbers = {"mean": estimate.mean, "half_width": half_width}
     return {**numbers, "name": name, "missing": missing, "terms": terms}
+
+
+def _shown_name(scores: Scores, model: ModelInfo) -> str:
+    """Return a unique name: the label of a recipe, since its name is that of its first run."""
+    is_unique = [other.label for other in scores.models].count(model.label) == 1
+    return model.label if scores.num_pretraining_runs > 1 and is_unique else model.name
 
 
 def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:

@@ -38,7 +38,7 @@ def model_from_name(name: str) -> ModelInfo:
     if not phases:
         return ModelInfo(name, name)
     total = on_the_way if on_the_way is not None else phases[-1].end
-    begun = [phase for phase in phases if phase.start < total]
+    begun = [phase for phase in phases if phase.start < min(phase.end, total)]
     steps: Counter[str] = Counter()
     for phase in begun:
         steps[phase.objective] += min(phase.end, total) - phase.start

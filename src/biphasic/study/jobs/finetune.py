@@ -87,7 +87,7 @@ class FinetuneJob(Config):
 
         Raises:
             LockHeldError: Another process is running it.
-            DoneElsewhereError: Another process finished it.
+            DoneElsewhereError: It was finished before.
             StoppedError: Stopped on request; finished fine-tunings are kept.
         """
         with lock_work(self.store, self.id) as held:

@@ -68,11 +68,15 @@ class TrainJob(Config):
 
         Raises:
             LockHeldError: Another process is running it.
-            DoneElsewhereError: Another process finished it.
+            DoneElsewhereError: It was finished before.
             StoppedError: Stopped on request; the next run resumes from there.
         """
         with lock_work(self.store, self.id) as held:
             if self.is_done():
+                from biphasic.training.state import Checkpoints  # noqa: PLC0415
+
+                # A process that was killed after it saved the state leaves them.
+                Checkpoints.of(self.store, self.id, start=self.start).clear()
                 raise DoneElsewhereError(self.label)
             report = while_held(report, held)
             if self.num_slots == 1:

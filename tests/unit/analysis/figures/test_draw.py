@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fake_study import FakeStudy
-from grid_scores import DATASETS, grid_models, grid_scores
+from grid_scores import DATASETS, grid_models, grid_scores, model
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from PIL import Image
@@ -288,6 +288,20 @@ def test_the_widest_numbers_of_strips_are_not_cut():
     for text, box in boxes:
         assert -1 <= box.x0 <= box.x1 <= figure.bbox.width + 1, text
     assert not overlapping(boxes)
+
+
+def test_the_bold_score_of_strips_is_that_of_the_best_finished_model():
+    models = [model("small-clm", "small", 300, 0), model("small-mlm", "small", 0, 300),
+              model("small-mlm-at-200", "small", 0, 200, is_final=False)]  # fmt: skip
+    scores = grid_scores(models, datasets=DATASETS[:1])
+    means = dict(zip(scores.cells, (70.0, 72.0, 75.0), strict=True))
+    cells = {key: Score(Estimate(mean, 1.0, 2), {0: mean}) for key, mean in means.items()}
+    figure = draw_strips(
+        replace(scores, cells=cells), distinct_styles([each.name for each in models]),
+        {DATASETS[0].name: "a task"},
+    )  # fmt: skip
+    bold = [text.get_text() for text in figure.axes[0].texts if text.get_fontweight() == "bold"]
+    assert bold == ["a task", "72.00 (±1.00)"]
 
 
 def luminance(color: str) -> float:
