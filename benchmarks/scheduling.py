@@ -1,10 +1,10 @@
 """What a job costs beside its work: milliseconds from the study's list to the store and back.
 
-Trivial jobs, fine-tunings whose results are all there, go the whole way: written to the store,
-given to a worker process, claimed, found done, reported, counted. Beside it the scheduler alone,
-with an engine that does nothing, and `study run`'s own process with the jobs of the reference
-study. Through Parsl: the same in a block of this machine. Workers are started before time is
-taken. See README.md beside this file.
+Trivial jobs, fine-tunings without runs, go the whole way: written to the store, given to a worker
+process, locked, run, reported, counted. Beside it the scheduler alone, with an engine that does
+nothing, and `study run`'s own process with the jobs of the reference study. Through Parsl: the same
+in a block of this machine. Workers are started before time is taken. See README.md beside this
+file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.execution.slots import Slot
-from biphasic.files import complete_folder, digest
+from biphasic.files import digest
 from biphasic.study.inputs.corpus import DataPaths
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, ScoredTask, TaskInput
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
@@ -139,11 +139,8 @@ def through(
     executor: LocalExecutor | ClusterExecutor, store: Path, num_jobs: int, num_slots: int
 ) -> dict[str, Any]:
     """Run trivial jobs, after a few that start the workers."""
-    run = GridRun(id="r" * 64, learning_rate=1e-4, seed=0)
-    with complete_folder(store / "finetunes" / run.id):
-        pass
-    items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
-    warm = [item(f"warm-{number}", trivial(store, run)) for number in range(4 * num_slots)]
+    items = [item(f"{number:064d}", trivial(store)) for number in range(num_jobs)]
+    warm = [item(f"warm-{number}", trivial(store)) for number in range(4 * num_slots)]
     with executor as engine:
         first, _ = timed(warm[:1], engine)
         timed(warm[1:], engine)
@@ -250,8 +247,8 @@ def report(num_jobs: int, executed: int, seconds: float, *, slots: int) -> dict[
     }
 
 
-def trivial(store: Path, run: GridRun) -> Any:
-    """Return what makes a job of an identity whose only result is there."""
+def trivial(store: Path) -> Any:
+    """Return what makes a job of an identity that has no runs."""
     task = {"name": "t", "folder": store / "t", "protocol": FinetuneProtocol()}
 
     def make(job_id: str) -> FinetuneJob:
@@ -263,7 +260,7 @@ def trivial(store: Path, run: GridRun) -> Any:
             encoder=store / "t",
             state="s",
             training=TaskInput(**task),
-            evaluations=(ScoredTask(**task, runs=(run,)),),
+            evaluations=(ScoredTask(**task, runs=()),),
         )
 
     return make
