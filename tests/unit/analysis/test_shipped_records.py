@@ -67,6 +67,7 @@ def run_python(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_the_replication_is_rebuilt_from_its_records_without_torch(unpacked):
     page = CHECKOUT / "docs/replication/README.md"
     folder = unpacked[page.with_name("records.tar.gz")]
