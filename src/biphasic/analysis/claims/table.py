@@ -98,9 +98,10 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         factors = _factors(model, scores, longest)
         key = tuple(factors.values())
         alike[key] += 1
+        name = _shown_name(scores, model)
         factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
         for dataset in scores.datasets:
-            cell = {**factors, "task": dataset.task, **_numbers(scores, model, dataset)}
+            cell = {**factors, "task": dataset.task, **_numbers(scores, model, dataset, name)}
             if not dataset.is_average:
                 rows.append(Row(**cell, dataset=dataset.name))
             # A dataset that is alone in its task also counts as its average.
@@ -132,10 +133,9 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
     }
 
 
-def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str, Any]:
+def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo, name: str) -> dict[str, Any]:
     score = scores.get(model.name, dataset.name)
     estimate = score.estimate
-    name = _shown_name(scores, model)
     if estimate is None or not math.isfinite(estimate.mean):
         return {"name": name, "missing": f"{name} has no score on {dataset.name}", "terms": ()}
     missing = "" if score.is_complete else f"{name} on {dataset.name}: some runs are missing"

@@ -136,12 +136,11 @@ def _draw_rows(
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.7)
-    means = scores.means(dataset.name)
-    finished = [model.name for model in scores.models if model.is_final and model.name in means]
-    best = max((means[name] for name in finished), default=None)
+    means = scores.finished.means(dataset.name)
+    best = max(means.values(), default=None)
     for y, (model, score) in enumerate(zip(scores.models, rows, strict=True)):
         estimate, style = score.estimate, styles[model.name]
-        is_best = model.name in finished and means[model.name] == best
+        is_best = model.name in means and means[model.name] == best
         axes.annotate(
             "no score" if estimate is None else points_cell(estimate), (1, y), xytext=(8, 0),
             xycoords=("axes fraction", "data"), textcoords="offset points", va="center",

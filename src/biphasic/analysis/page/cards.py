@@ -123,8 +123,7 @@ def paper_text(estimate: Estimate | None) -> str:
 
 def best_of(scores: Scores, dataset: str) -> set[str]:
     """Return the finished models with the highest mean on a dataset; none if all are equal."""
-    finished = {model.name for model in scores.models if model.is_final}
-    means = {name: mean for name, mean in scores.means(dataset).items() if name in finished}
+    means = scores.finished.means(dataset)
     best = {name for name, mean in means.items() if mean == max(means.values())}
     return set() if len(best) == len(means) > 1 else best
 

@@ -47,12 +47,6 @@ class Verdict:
     """Further facts."""
 
 
-def finished(scores: Scores) -> Scores:
-    """Return scores without intermediate models: a page shows them, but does not compare them."""
-    models = tuple(model for model in scores.models if model.is_final)
-    return dataclasses.replace(scores, models=models)
-
-
 def families(scores: Scores) -> dict[str, Family]:
     """Compare all pairs of arms on each dataset and average.
 
@@ -222,7 +216,7 @@ def caveats(scores: Scores) -> list[str]:
     if any(model.objective != UNTRAINED for model in scores.models):
         sentences.append(pretraining_sentence(scores))
     if seeds:
-        arms = "arms" if finished(scores).models == scores.models else "finished arms"
+        arms = "arms" if scores.finished.models == scores.models else "finished arms"
         sentences.append(
             f"“Clear” means p of at most 0.05, corrected for all pairs of {arms} on the task: in a "
             "paired test over seeds and, where single examples were read, also in a test over "

@@ -23,7 +23,6 @@ from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
     families,
-    finished,
     headline,
     verdict,
     within_budget,
@@ -81,7 +80,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
-    compared, results = finished(recipes), claims_report(recipes)
+    compared, results = recipes.finished, claims_report(recipes)
     by_dataset = families(compared)
     claims = [result for result in results if _has_answer(result)]
     # Comparisons of recipes say nothing of single arms.

@@ -162,6 +162,13 @@ class Scores:
         return {name: value.mean for name, value in found.items() if value is not None}
 
     @cached_property
+    def finished(self) -> Scores:
+        """The scores without intermediate models, which are shown and not compared."""
+        return dataclasses.replace(
+            self, models=tuple(model for model in self.models if model.is_final)
+        )
+
+    @cached_property
     def distinct(self) -> tuple[ModelInfo, ...]:
         """The models without duplicates, each under its first name."""
         first: dict[str, ModelInfo] = {}
