@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from rich.console import Console
@@ -41,15 +41,13 @@ def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> 
 
         while True:
             try:
-                with job_bar(console, job.label) as report:
+                with job_bar(console, job.label) as report, suppress(DoneElsewhereError):
                     job.run(report, should_stop=should_stop)
             except LockHeldError as error:
                 if not is_said:
                     say(f"waiting for {job.label}, which {error.owner} is running")
                     is_said = True
                 time.sleep(_TAKEN_SECONDS)
-            except DoneElsewhereError:
-                return
             else:
                 return
 

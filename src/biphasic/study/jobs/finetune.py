@@ -97,8 +97,6 @@ class FinetuneJob(Config):
                 for index in range(len(self.evaluations[0].runs))
             ]
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
-            if missing and not points:
-                raise DoneElsewhereError(self.label)
             if points:
                 from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
 
@@ -106,6 +104,8 @@ class FinetuneJob(Config):
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)
+            elif missing:
+                raise DoneElsewhereError(self.label)
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes; models in a temporary folder are not listed."""
