@@ -24,15 +24,17 @@ _EVALUATION_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A bidirectional model on sequences, packed or padded as it was loaded.
+    """A model on sequences, packed or padded as it was loaded.
 
     Attributes:
+        causal: Whether tokens attend only to earlier ones; only for packed rows.
         watch: Called by `batches` after each batch with the sequences read and the total.
     """
 
     model: PreTrainedModel
     pad_id: int
     watch: Callable[[int, int], None] = lambda *_: None
+    causal: bool = False
 
     def states(
         self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
@@ -51,7 +53,7 @@ class Encoder:
         longest = max(len(sequence) for sequence in sequences)
         row_length = -(-longest // row_multiple) * row_multiple
         batch = pack_sequences(sequences, row_length=row_length, pad_id=self.pad_id)
-        return hidden_states(self.model, batch, causal=False).float(), batch.spans
+        return hidden_states(self.model, batch, causal=self.causal).float(), batch.spans
 
     def batches(
         self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None

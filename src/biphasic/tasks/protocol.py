@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from biphasic.config import Config
 from biphasic.data.packing import Batching
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.recipe import FinetunePrecision
 
-_ADDED = ("batching",)
+_ADDED = ("attention", "batching")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 
 FINETUNING_VERSION = 3
@@ -41,6 +48,11 @@ class FinetuneProtocol(Config):
         description="packed: rows hold several sequences, kept apart by our attention function; "
         "padded: one sequence per row, with the model's own attention. Scores are the same; "
         "encoders with another kind of attention (DeBERTa, MPNet) need padding.",
+    )
+    attention: Literal["bidirectional", "causal"] = Field(
+        default="bidirectional",
+        description="bidirectional: every token attends to the whole text, as in the study; "
+        "causal: only to earlier tokens, for a decoder as it is. Causal needs packed batching.",
     )
     warmup_fraction: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the steps used for learning-rate warmup."
@@ -85,6 +97,17 @@ class FinetuneProtocol(Config):
         "longest answer of the training split.",
     )
 
+    @model_validator(mode="after")
+    def _check_attention(self) -> Self:
+        if self.is_causal and self.batching == "padded":
+            raise ValueError("attention: causal needs batching: packed")
+        return self
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens attend only to earlier ones."""
+        return self.attention == "causal"
+
     @staticmethod
     def paper(max_positions: int) -> dict[str, Any]:
         """Return the settings in which the study's fine-tuning differs from our defaults."""
@@ -126,5 +149,5 @@ class FinetuneProtocol(Config):
         """
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
-            names |= {"precision", "batching"}
+            names |= {"precision", "batching", "attention"}
         return {name: value for name, value in self.determinants().items() if name in names}

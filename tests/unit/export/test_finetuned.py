@@ -293,6 +293,15 @@ def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_causal_model_is_not_written(make, tmp_path):
+    made = make("eurobert", "sc")
+    model, out = made.folder.parent / "eurobert", tmp_path / "out"
+    causal = {**PROTOCOL, "attention": "causal"}
+    with pytest.raises(ConfigError, match="'finetune' writes bidirectional models"):
+        fine_tune(model, task_of(made), out, root=tmp_path, protocol=causal)
+    assert not out.exists()
+
+
 def test_what_is_no_fine_tuned_model_is_refused(make, tmp_path):
     made = make("eurobert", "sc")
     with pytest.raises(DataError, match="no fine-tuned model here"):

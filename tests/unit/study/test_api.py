@@ -26,6 +26,7 @@ from biphasic.export.source import open_source
 from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.spec.study import StudyConfig, TaskConfig
+from biphasic.tasks import encoding
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -182,6 +183,26 @@ def test_a_plain_model_is_evaluated_once(plain_model, task, settings):
     assert [path.stat().st_mtime_ns for path in results] == before
     evaluate(plain_model, task, **{**settings, "seeds": [0, 1, 2]})
     assert len(list(root.glob("store/finetunes/*/result.json"))) == 3
+
+
+def test_a_decoder_is_scored_as_it_is(plain_model, task, settings):
+    settings["seeds"] = [0]
+    [opened] = evaluate(plain_model, task, **settings).results
+    settings["protocol"] = {**settings["protocol"], "attention": "causal"}
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        run = encoding.hidden_states
+        patch.setattr(
+            encoding,
+            "hidden_states",
+            lambda *given, causal: seen.append(causal) or run(*given, causal=causal),
+        )
+        found = evaluate(plain_model, task, **settings)
+    [causal] = found.results
+    assert set(seen) == {True}
+    assert causal.id != opened.id
+    record = json.loads((found.folder / causal.id / "result.json").read_text())
+    assert record["state"] == opened.state
 
 
 def test_mistakes_are_named(tmp_path, task, plain_model, quiet):

@@ -150,6 +150,17 @@ def test_states_stand_where_spans_say(model, tokenizer, batching, tmp_path):
             torch.testing.assert_close(hidden[start:end], alone[first:last], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_causal_states_depend_only_on_earlier_tokens(model, tokenizer, causal):
+    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id, causal=causal)
+    whole, start = sequences_of(9, 4)
+    with torch.inference_mode():
+        hidden, spans = encoder.states([whole, start])
+    (first, _), (other, end) = spans.tolist()
+    difference = (hidden[first : first + 4] - hidden[other:end]).abs().max().item()
+    assert (difference < 1e-5) is causal
+
+
 @pytest.mark.parametrize("batching", ["packed", "padded"])
 def test_every_sequence_comes_once_and_longest_first(
     model, tokenizer, batching, tmp_path, monkeypatch

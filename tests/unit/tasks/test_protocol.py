@@ -32,9 +32,10 @@ def test_the_studys_way(max_positions, longest):
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
     named = set(plain.determinants())
-    assert set(FinetuneProtocol.model_fields) - named == {"batching"}
+    assert set(FinetuneProtocol.model_fields) - named == {"attention", "batching"}
     assert plain.determinants() == FinetuneProtocol(batching="packed").determinants()
-    assert FinetuneProtocol(batching="padded").determinants()["batching"] == "padded"
+    for name, other in {"batching": "padded", "attention": "causal"}.items():
+        assert FinetuneProtocol(**{name: other}).determinants()[name] == other
     for name, other in {"max_steps": 7, "precision": "paper", "max_answer_tokens": 3}.items():
         assert FinetuneProtocol(**{name: other}).determinants() != plain.determinants()
 
@@ -55,6 +56,15 @@ def test_scores_of_other_tasks_are_named_by_what_scoring_reads():
         "precision": "bf16",
         "batching": "padded",
     }
+
+
+def test_causal_attention_needs_packed_rows():
+    causal = FinetuneProtocol(attention="causal")
+    assert causal.is_causal
+    assert causal.scoring_determinants(is_zero_shot=True)["attention"] == "causal"
+    assert "attention" not in causal.scoring_determinants(is_zero_shot=False)
+    with pytest.raises(ValidationError, match="causal needs batching: packed"):
+        FinetuneProtocol(attention="causal", batching="padded")
 
 
 @pytest.mark.parametrize(("num_train", "steps"), [(1, 1), (32, 1), (33, 2), (320_000, 1000)])

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.evaluation.best import (
     LEARNING_RATES,
     PROTOCOL,
@@ -148,6 +148,10 @@ def finetune(
         shared=PROTOCOL,
     )
     [planned] = plan.tasks
+    if planned.training.protocol.is_causal:
+        raise ConfigError(
+            "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
+        )
     inputs = {
         "command": "finetune",
         "model": plan.encoder.identity,

@@ -168,16 +168,16 @@ class FinetuneJob(Config):
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
         check_model(self.encoder, self.state, remedy=remedy)
-        batching = self.training.protocol.batching
-        model = on_compute_device(load_encoder(self.encoder, batching=batching))
-        check_contract(model, causal=False)
+        protocol = self.training.protocol
+        model = on_compute_device(load_encoder(self.encoder, batching=protocol.batching))
+        check_contract(model, causal=protocol.is_causal)
         encode = self._encoder_of_tasks()
         runs = [
             FinetuneRun(
                 task=encode(self.training),
                 learning_rate=scored[0].runs[index].learning_rate,
                 seed=scored[0].runs[index].seed,
-                protocol=self.training.protocol,
+                protocol=protocol,
                 evaluations=tuple(map(encode, scored)),
             )
             for index, scored in points
