@@ -284,6 +284,16 @@ def test_finetune(bench, tmp_path, monkeypatch):
     assert set(tasks["sst2"]["costs"]) >= {"ours", "reference"}
 
 
+def test_adapt(bench, tmp_path):
+    model = write_model(tmp_path / "model", "llama")
+    texts = [{"text": f"the cat sat on mat {number}"} for number in range(300)]
+    write_jsonl(tmp_path / "text.jsonl", texts)
+    sizes = ["--steps", "1", "--rows", "2", "--max-seqlen", "16"]
+    records = bench("adapt", model, tmp_path / "text.jsonl", *sizes)
+    assert [record["side"] for record in records] == ["ours", "plain loop"]
+    assert all(record["tokens_per_second"] > 0 for record in records)
+
+
 def test_cost_of_a_process(bench):
     printed, cost = bench.start_process([sys.executable, "-c", "print(sum(range(9)))"])
     assert printed == "36\n"
