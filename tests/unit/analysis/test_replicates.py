@@ -137,6 +137,11 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     [headline] = re.findall(r'<p class="headline">(.*?)</p>', page)
     assert headline == ("clm scores highest on all 2 tasks, clearly ahead of every other arm.")
     assert "intervals are over pretraining runs" in page
+    assert "3 paired pretraining runs" in page
+    assert "Ticks: single pretraining runs." in page
+    assert not re.search(r"\d seeds\b", page)
+    lowest = r" ends with the lowest held-out MLM loss over pretraining runs: [\d.]+ nats"
+    assert re.search(rf"\b(clm|mlm){lowest}", page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
     assert data["arms"][6:] == ["clm", "mlm"]
     # A card's cell is that of its recipe, with a score for each pretraining run.
@@ -145,6 +150,7 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     shown = [data["cells"][int(cell)] for cell in re.findall(r'data-cell="(\d+)"', cells)]
     scores = over_pretraining(study_scores(load_study(*replicated)))
     of_runs = [scores.get(model.name, "pydocs-sc").by_seed for model in scores.models]
+    assert {cell["unit"] for cell in shown} == {"Pretraining run"}
     assert [dict(cell["seeds"]) for cell in shown] == [
         pytest.approx(runs, abs=0.005) for runs in of_runs
     ]

@@ -109,6 +109,14 @@ def test_doubt_over_examples_is_described():
     assert "clear over seeds, but other test examples could reverse it" in sentence
 
 
+def test_pretraining_runs_are_not_called_seeds():
+    scores = dataclasses.replace(made_scores(FIVE), num_pretraining_runs=5)
+    found = compare_arms(scores, "a", "b", "d")
+    assert "5 paired pretraining runs" in comparison_sentence(found)
+    assert detectable_sentence(found).startswith("With 5 pretraining runs, a difference of")
+    assert "with 5 pretraining runs." in coverage_sentence("standard", 5, scores.unit)
+
+
 def test_coverage_is_described_for_both_conventions():
     assert coverage_sentence("paper", 5) == (
         "Intervals by convention 'paper' (1.96 standard errors) cover the true mean about 88 times "

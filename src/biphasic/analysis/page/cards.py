@@ -90,7 +90,7 @@ def task_cards(
         task = tasks.get(dataset.name)
         if task is None:
             number = len(scores.members(dataset))
-            line = f"mean of {number} datasets; each seed is averaged over them first"
+            line = f"mean of {number} datasets; each {scores.unit} is averaged over them first"
         else:
             line = task_line(task)
         cards.append(

@@ -39,14 +39,19 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
     results = finetunings(records)
     seconds = sum(part.seconds for part in segments) + sum(part.seconds for part in results)
     numbers = [
-        (f"{len(records.arms):,}", "arms"),
-        (f"{len(records.tasks):,}", "tasks"),
-        (f"{len(records.study.seeds):,}", "seeds"),
-        (f"{len(results):,}", "fine-tunings"),
+        _counted(records.arms, "arm"),
+        _counted(records.tasks, "task"),
+        _counted(records.study.seeds, "fine-tuning seed"),
+        _counted(results, "fine-tuning"),
     ]
     if segments:
         numbers.append((amount(sum(part.tokens for part in segments)), "tokens trained"))
     return [*numbers, (duration(seconds), "compute time")]
+
+
+def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
+    number, _, plural = count(len(things), noun).partition(" ")
+    return number, plural
 
 
 def score_rows(

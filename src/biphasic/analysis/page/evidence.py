@@ -212,14 +212,15 @@ def caveats(scores: Scores) -> list[str]:
         if score.estimate and not scores.dataset(dataset).is_zero_shot
     ]
     ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
-    sentences = [coverage_sentence(scores.convention, number) for number in ends]
+    sentences = [coverage_sentence(scores.convention, number, scores.unit) for number in ends]
     if any(model.objective != UNTRAINED for model in scores.models):
         sentences.append(pretraining_sentence(scores))
     if seeds:
         arms = "arms" if scores.finished.models == scores.models else "finished arms"
         sentences.append(
             f"“Clear” means p of at most 0.05, corrected for all pairs of {arms} on the task: in a "
-            "paired test over seeds and, where single examples were read, also in a test over "
-            "seeds and test examples. Arms without a clear difference are not proven equal."
+            f"paired test over {scores.unit}s and, where single examples were read, also in a test "
+            f"over {scores.unit}s and test examples. Arms without a clear difference are not "
+            "proven equal."
         )
     return sentences

@@ -56,12 +56,17 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     return dataclasses.replace(records, arms=arms, outcomes=outcomes)
 
 
-def choice_sentence(records: StudyRecords, few: StudyRecords) -> str:
+def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) -> str:
     """Describe which of many arms are drawn, with a trailing space; empty if all are."""
     if len(few.arms) == len(records.arms):
         return ""
     untrained = " and the untrained encoder" if any(a.is_untrained for a in few.arms) else ""
     best = len(few.arms) - sum(arm.is_untrained for arm in few.arms)
+    if scores.num_pretraining_runs > 1:
+        recipes = len(scores.models)
+        return (
+            f"Of {recipes} recipes the first run of each of the {best} best{untrained} is drawn. "
+        )
     return f"Of {len(records.arms)} arms the {best} best over all columns{untrained} are drawn. "
 
 

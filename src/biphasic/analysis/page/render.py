@@ -89,7 +89,11 @@ def render(records: StudyRecords, *, store: str) -> str:
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
-    findings = (*loss_sentences(records), heldout_note(records), cost_sentence(records))
+    findings = (
+        *loss_sentences(records, scores, recipes),
+        heldout_note(records),
+        cost_sentence(records),
+    )
     return render_page(
         "report.html.j2",
         study=records.study,
@@ -114,7 +118,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         skipped=skipped,
         loss_figures=arm_figures(study_losses(few)),
         rate_figures=arm_figures(rates_of_arms(few)),
-        of_many=choice_sentence(records, few),
+        of_many=choice_sentence(records, few, recipes),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
         rate_rows=list(rate_rows(records)),
         rows_agree=agrees,
@@ -126,6 +130,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         store=store,
         styles=styles,
         labels=recipes.labels,
+        unit=recipes.unit,
         number=number,
         probability=probability,
         data=run_data(records, sources, paper, store),

@@ -58,6 +58,7 @@ def run_data(
                 entry["runs"] = sorted(runs, key=lambda run: run[:2])  # by seed, then by rate
             elif by_seed := source.get(*key).by_seed:
                 entry["seeds"] = [[seed, round(value, 2)] for seed, value in by_seed.items()]
+                entry["unit"] = source.unit.capitalize()
             if reference := paper_text(paper.get(key)):
                 entry["paper"] = reference
             cells.append(entry)

@@ -127,6 +127,7 @@ class Scores:
         cells: Scores by names of model and dataset; absent ones are unknown.
         num_pretraining_runs: Minimum number of pretraining runs per model; replicates are separate
             models, unless `over_pretraining` has combined them.
+        runs: Scores of the single models, if `over_pretraining` has combined them.
         examples: Reads per-example test scores; None if there are none.
         influences: Cache of examples already read; see `example_compare.py`.
     """
@@ -137,10 +138,16 @@ class Scores:
     datasets: tuple[DatasetInfo, ...]
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
+    runs: Scores | None = field(default=None, compare=False, repr=False)
     examples: ExampleReader | None = field(default=None, compare=False)
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+
+    @property
+    def unit(self) -> str:
+        """What intervals are over: `pretraining run`, or `seed` (of fine-tuning)."""
+        return "pretraining run" if self.num_pretraining_runs > 1 else "seed"
 
     @cached_property
     def is_published(self) -> bool:

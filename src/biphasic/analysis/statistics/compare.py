@@ -53,6 +53,7 @@ class ModelComparison:
         family_size: Number of comparisons corrected for.
         examples: Interval over seeds and test examples; not corrected.
         examples_missing: Why there is no such interval; empty if there is one.
+        unit: What the pairs are, as in `Scores`.
     """
 
     first: str
@@ -66,6 +67,7 @@ class ModelComparison:
     family_size: int
     examples: ExampleInterval | None
     examples_missing: str
+    unit: str
 
     @property
     def num_pairs(self) -> int:
@@ -171,6 +173,7 @@ class Family:
             family_size=self.size,
             examples=interval,
             examples_missing=missing,
+            unit=self.scores.unit,
         )
 
     @cached_property

@@ -68,6 +68,7 @@ def over_pretraining(scores: Scores) -> Scores:
         ),
         cells=cells,
         num_pretraining_runs=min(map(len, groups)),
+        runs=scores,
         examples=_reader(scores, groups, numbers),
     )
 

@@ -50,11 +50,12 @@ class VarianceSplit(NamedTuple):
 
 
 def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:
-    """Split the spread of scores on one dataset.
+    """Split the spread of scores on one dataset; of recipes, that of their single runs.
 
     Raises:
         DataError: The dataset is unknown.
     """
+    scores = scores if scores.runs is None else scores.runs.finished
     about = scores.dataset(dataset)
     keys = ((model.name, dataset) for model in scores.distinct)
     by_model = {key[0]: scores.cells[key] for key in keys if key in scores.cells}
@@ -72,6 +73,7 @@ Found = tuple[float | None, str]
 
 def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
     between: list[tuple[float, int]] = []
+    is_noise_known = True
     for group in scores.replicates:
         members = [by_model[model.name] for model in group if model.name in by_model]
         means = [score.estimate.mean for score in members if score.estimate]
@@ -81,12 +83,14 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
         known = [value for value in noise if value is not None]
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
         between.append((excess, len(means) - 1))
+        is_noise_known = is_noise_known and bool(known)
     if not between:
         return None, "each model was pretrained once"
     freedom = sum(weight for _, weight in between)
     pooled = sum(value * weight for value, weight in between) / freedom
     runs = f"{freedom + len(between)} pretraining runs of {count(len(between), 'recipe')}"
-    return math.sqrt(max(pooled, 0.0)), runs
+    noise_note = "" if is_noise_known else "; it includes that of the fine-tuning seed"
+    return math.sqrt(max(pooled, 0.0)), f"{runs}{noise_note}"
 
 
 def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:

@@ -38,9 +38,8 @@ def _interval(comparison: ModelComparison) -> str:
     if half_width > PERCENT:
         return "its 95 % interval is wider than the scale"
     low, high = comparison.difference.low, comparison.difference.high
-    over = (
-        count(comparison.num_pairs, "paired seed") if comparison.num_pairs else "seeds not paired"
-    )
+    unit, pairs = comparison.unit, comparison.num_pairs
+    over = count(pairs, f"paired {unit}") if pairs else f"{unit}s not paired"
     return f"95 % interval {number(low)} to {number(high)}, {over}"
 
 
@@ -61,11 +60,11 @@ def _verdict(comparison: ModelComparison) -> str:
             and comparison.p_over_seeds <= LEVEL
             and comparison.difference.mean
         ):
-            return "clear over seeds, but other test examples could reverse it"
+            return f"clear over {comparison.unit}s, but other test examples could reverse it"
         return "there is no clear difference"
     if comparison.num_pairs > 1:
-        return "every seed gives the same difference, so its spread is unknown"
-    return "with fewer than two seeds of each, it cannot be tested"
+        return f"every {comparison.unit} gives the same difference, so its spread is unknown"
+    return f"with fewer than two {comparison.unit}s of each, it cannot be tested"
 
 
 def examples_sentence(comparison: ModelComparison) -> str:
@@ -75,7 +74,7 @@ def examples_sentence(comparison: ModelComparison) -> str:
     interval = comparison.examples
     over = count(interval.num_examples, "test example")
     if interval.num_seeds > 1:
-        over = f"{count(interval.num_seeds, 'seed')} and {over}"
+        over = f"{count(interval.num_seeds, comparison.unit)} and {over}"
     family = ", not corrected for other comparisons" if comparison.family_size > 1 else ""
     low, high = number(interval.low), number(interval.high)
     return f"Over {over} together, 95 % interval{family}: {low} to {high} points."
@@ -85,7 +84,7 @@ def floor_sentence(comparison: ModelComparison) -> str:
     """Describe the results of exact tests, or that they cannot find anything."""
     test = comparison.sign_flip
     if test is None:
-        return "Without paired seeds there is no exact test."
+        return f"Without paired {comparison.unit}s there is no exact test."
     pairs = count(comparison.num_pairs, "pair")
     if comparison.is_floored:
         times = f" before correction for {comparison.family_size:,} comparisons"
@@ -104,22 +103,22 @@ def detectable_sentence(comparison: ModelComparison) -> str:
     if comparison.detectable is None:
         return ""
     return (
-        f"With {count(comparison.num_pairs, 'seed')}, a difference of "
+        f"With {count(comparison.num_pairs, comparison.unit)}, a difference of "
         f"{number(comparison.detectable)} points would be detected four times in five, without "
         "correction."
     )
 
 
-def coverage_sentence(convention: Convention, num_seeds: int) -> str:
+def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed") -> str:
     """Describe how often intervals of a convention cover the truth.
 
-    `num_seeds` is the smallest number of seeds of any interval.
+    `num_seeds` is the smallest number of seeds, or of another `unit`, of any interval.
     """
     if num_seeds < 2:
-        return "One seed gives no interval."
+        return f"One {unit} gives no interval."
     covered = f"{100 * expected_coverage(num_seeds, convention=convention):.0f}"
     how = "Student's t" if convention == "standard" else "1.96 standard errors"
-    claim = f"cover the true mean about {covered} times in 100 with {num_seeds} seeds"
+    claim = f"cover the true mean about {covered} times in 100 with {num_seeds} {unit}s"
     short_of = "" if covered == "95" else ", not 95"
     return f"Intervals by convention '{convention}' ({how}) {claim}{short_of}."
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from statistics import fmean
 
 from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import (
     OBJECTIVES,
     amount,
@@ -21,22 +23,30 @@ from biphasic.analysis.text import (
 from biphasic.records import FEW_HELDOUT, ZERO_SHOT, LedgerEntry, ResultRecord, TaskRecord
 
 
-def loss_sentences(records: StudyRecords) -> list[str]:
-    """Describe which arm ends with the lowest held-out loss, for each objective."""
+def loss_sentences(records: StudyRecords, scores: Scores, recipes: Scores) -> list[str]:
+    """Describe which arm ends with the lowest held-out loss, for each objective.
+
+    If `recipes` are not the arms of `scores`, losses are means over pretraining runs.
+    """
+    groups = () if recipes is scores else scores.replicates
+    recipe_of = {model.name: group[0].name for group in groups for model in group}
+    labels = {**{arm.name: arm.label for arm in records.arms}, **recipes.labels}
     sentences = []
     for objective in OBJECTIVES:
-        losses = sorted(
-            (arm.final_heldout[objective], index, short(arm.label))
-            for index, arm in enumerate(records.arms)
-            if objective in arm.final_heldout
-        )
-        if len(losses) < 2:
+        by_recipe: dict[str, list[float]] = defaultdict(list)
+        for arm in records.arms:
+            if objective in arm.final_heldout:
+                by_recipe[recipe_of.get(arm.name, arm.name)].append(arm.final_heldout[objective])
+        means = {name: fmean(losses) for name, losses in by_recipe.items()}
+        if len(means) < 2:
             continue
-        (best, _, label), (second, _, next_label) = losses[:2]
-        gap = f"{second - best:.3f} below" if second > best else "level with"
+        first, second, *_ = sorted(means, key=means.__getitem__)
+        gap = means[second] - means[first]
+        ahead = f"{gap:.3f} below" if gap else "level with"
+        mean = f" over {recipes.unit}s" if groups else ""
         sentences.append(
-            f"{label} ends with the lowest held-out {objective_name(objective)} loss: {best:.3f} "
-            f"nats per token, {gap} {next_label}."
+            f"{short(labels[first])} ends with the lowest held-out {objective_name(objective)} "
+            f"loss{mean}: {means[first]:.3f} nats per token, {ahead} {short(labels[second])}."
         )
     return sentences
 

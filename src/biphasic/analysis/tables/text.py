@@ -57,7 +57,7 @@ def notes(scores: Scores) -> list[str]:
     seeds = [one.num_seeds for one in estimates if one.half_width is not None]
     sentences = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
     if seeds:
-        sentences.append(coverage_sentence(scores.convention, min(seeds)))
+        sentences.append(coverage_sentence(scores.convention, min(seeds), scores.unit))
     if len(seeds) < len(estimates):
         sentences.append("A mean without an interval rests on one seed.")
     by_set: dict[str, list[str]] = {}

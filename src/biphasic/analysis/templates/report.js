@@ -101,7 +101,7 @@
     const results = data.cells[cell];
     const lines = [];
     if (results.seeds) {
-      lines.push(`Seeds: ${results.seeds.map(([, score]) => points(score)).join("; ")}`);
+      lines.push(`${results.unit}s: ${results.seeds.map(([, score]) => points(score)).join("; ")}`);
     } else if (results.runs) {
       const chosen = results.runs.filter((run) => run[5]);
       if (chosen.length) {
@@ -191,12 +191,12 @@
     const heading = dialog.querySelector("h2");
     heading.replaceChildren(make("bdi", arm), " on ", make("bdi", title));
     const text = results.seeds
-      ? "Each seed’s scores, averaged over the datasets, in percent points."
+      ? `One score for each ${results.unit.toLowerCase()}, in percent points.`
       : `Scores are ${metric}, in percent points. Bold: chosen on validation for its seed.`;
     dialog.querySelector("p").textContent = [text, results.paper].filter(Boolean).join(" ");
     const table = make("table");
     const head = table.createTHead().insertRow();
-    const names = results.seeds ? ["Seed", "Mean score"] : columns;
+    const names = results.seeds ? [results.unit, "Mean score"] : columns;
     head.append(...names.map((name) => make("th", name, { scope: "col" })));
     const body = table.createTBody();
     body.append(...(results.seeds || []).map(averageRow), ...(results.runs || []).map(runRow));
