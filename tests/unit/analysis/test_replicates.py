@@ -18,6 +18,7 @@ from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
+from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import pretraining_sentence
 from biphasic.cli.main import app
 from biphasic.errors import DataError
@@ -48,6 +49,16 @@ def test_a_recipe_s_interval_is_over_its_runs_by_hand():
     assert scores.get("b2", "d").by_seed == {0: 51.0, 1: 52.0, 2: 91.0}
     assert scores.num_pretraining_runs == 2
     assert "pretrained 2 times or more" in pretraining_sentence(scores)
+
+
+def test_the_spread_of_recipes_is_that_of_their_runs():
+    single = made_scores(RUNS, **MODELS)
+    split = variance_split(over_pretraining(single), "d")
+    assert split == variance_split(single, "d")
+    assert split.pretraining.basis == "5 pretraining runs of 2 recipes"
+    one_seed = {name: scores[:1] for name, scores in RUNS.items()}
+    found = variance_split(over_pretraining(made_scores(one_seed, **MODELS)), "d").pretraining
+    assert found.basis.endswith("2 recipes; it includes that of the fine-tuning seed")
 
 
 @pytest.mark.parametrize(
