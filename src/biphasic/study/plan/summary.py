@@ -122,7 +122,8 @@ def summarise_plan(
     groups = _groups(plan, costs)
     tasks, finished = _tasks(plan), Finished.of(store)
     missing = finished.missing_segments(plan)
-    trained = [segment for segment in plan.segments if segment.id in finished.states]
+    ended = finished.jobs(plan)
+    trained = [segment for segment in plan.segments if segment.id in ended]
     return PlanSummary(
         name=name,
         groups=groups,
