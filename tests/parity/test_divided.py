@@ -29,6 +29,9 @@ ADAMW = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "cli
 def group() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
+    # torch keeps the group in a cache of this thread, and a fork from another thread that deletes
+    # the cache would wait for the group's threads.
+    torch._C._clear_DTensor_sharding_propagator_cache()
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+import zmq
 from parsl.executors.high_throughput.errors import CommandClientTimeoutError, ManagerLost
 from parsl.jobs.states import JobStatus
 
@@ -83,6 +84,17 @@ def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
         assert isinstance(future.exception(timeout=PATIENCE), RequeuedError)
         interchange.kill()
     assert said == ["Parsl's interchange for slots does not answer; starting Parsl again"]
+
+
+def test_an_interchange_that_takes_no_job_does_not_answer():
+    deaf = Mock(interchange_proc=Mock(poll=lambda: None), bad_state_is_set=False)
+    deaf.submit.side_effect = zmq.Again
+    made = object.__new__(engine.Engine)
+    made._executors, made._deaf = {"slots": deaf}, set()
+    made._limit_blocks = made._strategy = Mock()
+    assert made._look_at("slots", deaf) == ""
+    assert not made.submit("slots", print, None).done()
+    assert made._look_at("slots", deaf) == "Parsl's interchange for slots does not answer"
 
 
 def test_an_interchange_that_ends_while_it_is_asked_has_ended(monkeypatch):

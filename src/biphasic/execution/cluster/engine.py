@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import zmq
 from parsl.executors import HighThroughputExecutor
 from parsl.executors.errors import BadStateException
 from parsl.executors.high_throughput.errors import (
@@ -102,6 +103,7 @@ class Engine:
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
+        self._deaf: set[str] = set()  # executors whose interchange took no job
         self.group = Nodes()
         nodes = {SINGLE: site.nodes_per_block, **({GROUPS: group_nodes} if group_nodes else {})}
         if group_nodes > 1:
@@ -126,6 +128,8 @@ class Engine:
         self._most[label] = provider.max_blocks
         self._executors[label] = executor
         executor.start()
+        # Without a limit, a job that no interchange has connected to take would be sent for ever.
+        executor.outgoing_q.zmq_socket.setsockopt(zmq.SNDTIMEO, int(1000 * _ANSWER_SECONDS))
         self._strategy.add_executors([executor])
 
     def submit(
@@ -135,6 +139,8 @@ class Engine:
         executor, future = self._executors[label], Future[_Result]()
         try:
             submitted = executor.submit(function, {}, argument)
+        except zmq.Again:
+            self._deaf.add(label)
         except Exception:
             if not executor.bad_state_is_set:
                 raise
@@ -171,7 +177,7 @@ class Engine:
         except (CommandClientTimeoutError, CommandClientBadError):
             end = _end_of_interchange(label, executor)  # it may have ended while it was asked
             return end or f"Parsl's interchange for {label} does not answer"
-        return ""
+        return f"Parsl's interchange for {label} does not answer" if label in self._deaf else ""
 
     def _limit_blocks(self, label: str, executor: _Executor) -> None:
         """Allow as many blocks as the site does, and no more submissions than it does an hour."""
