@@ -30,14 +30,8 @@ class Finished:
         return cls(*(frozenset(complete_names(store / kind)) for kind in ("states", "finetunes")))
 
     def missing_segments(self, plan: Plan) -> list[Segment]:
-        """Return the segments whose state is missing, and is evaluated or begins a missing one."""
-        needed: set[str | None] = {point.state for point in plan.points}
-        missing = []
-        for segment in reversed(plan.segments):
-            if segment.id in needed and segment.id not in self.states:
-                needed.add(segment.parent)
-                missing.append(segment)
-        return missing[::-1]
+        """Return the segments whose state is missing."""
+        return [segment for segment in plan.segments if segment.id not in self.states]
 
     def missing_groups(self, plan: Plan) -> list[FinetuneGroup]:
         """Return the groups of fine-tunings with a missing result."""

@@ -122,8 +122,7 @@ def summarise_plan(
     groups = _groups(plan, costs)
     tasks, finished = _tasks(plan), Finished.of(store)
     missing = finished.missing_segments(plan)
-    ended = finished.jobs(plan)
-    trained = [segment for segment in plan.segments if segment.id in ended]
+    trained = [segment for segment in plan.segments if segment.id in finished.states]
     return PlanSummary(
         name=name,
         groups=groups,
