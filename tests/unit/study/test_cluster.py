@@ -107,7 +107,7 @@ def test_an_interchange_that_ends_while_it_is_asked_has_ended(monkeypatch):
 
     executor = Mock(interchange_proc=process, bad_state_is_set=False, poll_facade=poll_facade)
     monkeypatch.setattr(engine, "_LAST_WORDS_SECONDS", 0.0)
-    problem = engine.Engine._look_at(Mock(), "slots", executor)
+    problem = engine.Engine._look_at(Mock(_deaf=set()), "slots", executor)
     assert problem == "Parsl's interchange for slots ended with exit code -9"
 
 

@@ -89,11 +89,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
-    findings = (
-        *loss_sentences(records, scores, recipes),
-        heldout_note(records),
-        cost_sentence(records),
-    )
+    findings = (*loss_sentences(records, recipes), heldout_note(records), cost_sentence(records))
     return render_page(
         "report.html.j2",
         study=records.study,

@@ -23,14 +23,14 @@ from biphasic.analysis.text import (
 from biphasic.records import FEW_HELDOUT, ZERO_SHOT, LedgerEntry, ResultRecord, TaskRecord
 
 
-def loss_sentences(records: StudyRecords, scores: Scores, recipes: Scores) -> list[str]:
+def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
     """Describe which arm ends with the lowest held-out loss, for each objective.
 
-    If `recipes` are not the arms of `scores`, losses are means over pretraining runs.
+    If `scores` are of recipes, losses are means over pretraining runs.
     """
-    groups = () if recipes is scores else scores.replicates
+    groups = scores.runs.replicates if scores.runs else ()
     recipe_of = {model.name: group[0].name for group in groups for model in group}
-    labels = {**{arm.name: arm.label for arm in records.arms}, **recipes.labels}
+    labels = {**{arm.name: arm.label for arm in records.arms}, **scores.labels}
     sentences = []
     for objective in OBJECTIVES:
         by_recipe: dict[str, list[float]] = defaultdict(list)
@@ -43,7 +43,7 @@ def loss_sentences(records: StudyRecords, scores: Scores, recipes: Scores) -> li
         first, second, *_ = sorted(means, key=means.__getitem__)
         gap = means[second] - means[first]
         ahead = f"{gap:.3f} below" if gap else "level with"
-        mean = f" over {recipes.unit}s" if groups else ""
+        mean = f" over {scores.unit}s" if groups else ""
         sentences.append(
             f"{short(labels[first])} ends with the lowest held-out {objective_name(objective)} "
             f"loss{mean}: {means[first]:.3f} nats per token, {ahead} {short(labels[second])}."

@@ -59,7 +59,7 @@ def notes(scores: Scores) -> list[str]:
     if seeds:
         sentences.append(coverage_sentence(scores.convention, min(seeds), scores.unit))
     if len(seeds) < len(estimates):
-        sentences.append("A mean without an interval rests on one seed.")
+        sentences.append(f"A mean without an interval rests on one {scores.unit}.")
     by_set: dict[str, list[str]] = {}
     for dataset in scores.datasets:
         if dataset.trained_on:

@@ -103,7 +103,7 @@ class Engine:
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
-        self._deaf: set[str] = set()  # executors whose interchange took no job
+        self._deaf: set[str] = set()  # executors whose interchange does not answer
         self.group = Nodes()
         nodes = {SINGLE: site.nodes_per_block, **({GROUPS: group_nodes} if group_nodes else {})}
         if group_nodes > 1:
@@ -175,9 +175,11 @@ class Engine:
             self._limit_blocks(label, executor)
             self._strategy.strategize([executor])
         except (CommandClientTimeoutError, CommandClientBadError):
-            end = _end_of_interchange(label, executor)  # it may have ended while it was asked
-            return end or f"Parsl's interchange for {label} does not answer"
-        return f"Parsl's interchange for {label} does not answer" if label in self._deaf else ""
+            self._deaf.add(label)
+        if label not in self._deaf:
+            return ""
+        end = _end_of_interchange(label, executor)  # it may have ended while it was asked
+        return end or f"Parsl's interchange for {label} does not answer"
 
     def _limit_blocks(self, label: str, executor: _Executor) -> None:
         """Allow as many blocks as the site does, and no more submissions than it does an hour."""
