@@ -52,7 +52,7 @@ def test_it_is_adapted_and_exported(decoder, text_file, cli, tmp_path):
     assert code == 0, err
     assert "hidden states match ours" in err
     losses = read_json(next(tmp_path.glob("runs/store/states/*/state.json")))["heldout"]
-    assert losses["clm"] < 11  # ln 49,152 is 10.8: it still knows English
+    assert losses["mlm"] < 10  # guessing gives ln 49,152 = 10.8
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(encoder), device="cpu")

@@ -123,6 +123,15 @@ class TestWrongGraph:
         assert not onnx._difference(states, states * np.nan, mask) <= onnx.TOLERANCE
 
 
+def test_rounding_of_fp32_is_no_difference(encoder, tmp_path):
+    """Large sums that cancel round by more than the tolerance, in torch and in onnxruntime."""
+    rounded = shutil.copytree(encoder, tmp_path / "rounded")
+    weights = load_file(rounded / "model.safetensors")
+    weights["bert.embeddings.word_embeddings.weight"] += 10_000  # layer norm subtracts it
+    save_file(weights, rounded / "model.safetensors", {"format": "pt"})
+    assert write_onnx(rounded, tmp_path / "graph") > onnx.TOLERANCE
+
+
 class TestRefused:
     def refuse(self, folder: Path, kind: type[Exception], words: str) -> None:
         out = folder.parent / "graph"

@@ -28,6 +28,9 @@ GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers l
 TOLERANCE = 1e-4
 """For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively."""
 
+_ROUNDING = 4
+"""onnxruntime may round by this factor more than torch, where fp32 rounds by more than that."""
+
 _LONGROPE = "longrope"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
@@ -218,18 +221,31 @@ def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     worst = 0.0
     for probe in _probes(encoder.body):
-        with torch.no_grad():
-            expected = encoder(**{name: torch.from_numpy(probe[name]) for name in _INPUTS})
+        expected = _run(encoder, probe)
         computed = map(np.asarray, session.run(list(_OUTPUTS), probe))
-        for name, ours, theirs in zip(_OUTPUTS, expected, computed, strict=True):
-            difference = _difference(ours.numpy(), theirs, probe["attention_mask"])
-            if not difference <= TOLERANCE:
+        for name, theirs in zip(_OUTPUTS, computed, strict=True):
+            difference = _difference(expected[name], theirs, probe["attention_mask"])
+            if not (difference <= TOLERANCE or _is_rounding(encoder, probe, name, theirs)):
                 raise ModelError(
                     f"{folder}: onnxruntime and torch differ by {difference:.1e} in {name} of a "
                     f"batch of {len(theirs)} x {probe['input_ids'].shape[1]} tokens; not exported"
                 )
             worst = max(worst, difference)
     return worst
+
+
+@torch.no_grad()
+def _run(encoder: _Encoder, probe: Probe) -> dict[str, np.ndarray]:
+    outputs = encoder(**{name: torch.from_numpy(probe[name]) for name in _INPUTS})
+    return {name: output.numpy() for name, output in zip(_OUTPUTS, outputs, strict=True)}
+
+
+def _is_rounding(encoder: _Encoder, probe: Probe, name: str, computed: np.ndarray) -> bool:
+    """Return whether an output is about as near to that of fp64 as torch's in fp32 is."""
+    exact = _run(copy.deepcopy(encoder).double(), probe)[name]
+    mask = probe["attention_mask"]
+    own = _difference(exact, _run(encoder, probe)[name], mask)
+    return _difference(exact, computed, mask) <= _ROUNDING * own
 
 
 def _difference(expected: np.ndarray, computed: np.ndarray, mask: np.ndarray) -> float:
