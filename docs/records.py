@@ -1,6 +1,8 @@
 """Packs records of finished studies, without weights; the site builds reports from them.
 
 Usage: .venv/bin/python docs/records.py runs/quickstart docs/quickstart/records.tar.gz
+
+Several studies of one root can be packed together: `runs/one runs/other records.tar.gz`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import io
 import json
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biphasic.analysis.report import write_report
@@ -19,18 +21,18 @@ _KEPT = ("manifest.json", "metrics.jsonl", "state.json")
 """Files of a state that reports read."""
 
 
-def pack_records(study: Path, archive: Path) -> None:
-    """Write an archive of a study's records; the same records give the same bytes.
+def pack_records(studies: Sequence[Path], archive: Path) -> None:
+    """Write an archive of the records of studies; the same records give the same bytes.
 
     Args:
-        study: Folder of the study, beside its `store/`.
+        studies: Folders of studies, beside one `store/`.
         archive: The `.tar.gz` file to write.
     """
-    text = (study / "study.json").read_text(encoding="utf-8")
-    files = {f"{study.name}/study.json": text.encode()}
+    texts = {study.name: (study / "study.json").read_text(encoding="utf-8") for study in studies}
+    files = {f"{name}/study.json": text.encode() for name, text in texts.items()}
     for kind in ("finetunes", "states"):
-        for folder in sorted((study.parent / "store" / kind).iterdir()):
-            if folder.name in text:
+        for folder in sorted((studies[0].parent / "store" / kind).iterdir()):
+            if any(folder.name in text for text in texts.values()):
                 files |= _records(folder, f"store/{kind}/{folder.name}")
     with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:
         for name, content in files.items():
@@ -59,4 +61,5 @@ def write_reports(archives: Iterable[Path], root: Path) -> None:
 
 
 if __name__ == "__main__":
-    pack_records(Path(sys.argv[1]), Path(sys.argv[2]))
+    *studies, archive = map(Path, sys.argv[1:])
+    pack_records(studies, archive)
