@@ -188,7 +188,9 @@ def pretrain(
     store = Path(root).resolve() / STORE
     corpus = corpus_settings(corpus)
     with computing_on(chosen), viewed_in_wandb(wandb):
-        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+        paths = prepare_corpus(
+            corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
+        )
         return train_recipe(
             recipe,
             paths.extended([recipe]),

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 from rich.console import Console
+from transformers import BertForMaskedLM, BertModel
 
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text import sources
 from biphasic.data.text.pydocs import LIBRARIES, Document
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
-from biphasic.errors import CheckpointError, DataError, StoppedError
+from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
@@ -24,6 +25,7 @@ from biphasic.study.inputs.corpus import (
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.run.jobs import load_job
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
+from families import tiny_config
 
 CONFIG = CorpusConfig(libraries=("rich",), vocab_size=300)
 
@@ -56,10 +58,11 @@ def loads(monkeypatch, documents, make_task):
     return calls
 
 
-def run(store, config=CONFIG):
+def run(store, config=CONFIG, **options):
     shown = io.StringIO()
     folder = locate_corpus(config, store)
-    paths = prepare_corpus(config, folder, store, console=Console(file=shown, width=200))
+    console = Console(file=shown, width=200)
+    paths = prepare_corpus(config, folder, store, console=console, **options)
     return paths, shown.getvalue().splitlines()
 
 
@@ -77,6 +80,27 @@ def test_a_corpus_is_built_once(loads, tmp_path):
     loads.clear()
     assert run(tmp_path) == (paths, [])
     assert loads == []
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "reason"),
+    [
+        (BertModel, 32, "it was saved without its language-model head"),
+        (BertForMaskedLM, 65, "max_seqlen 65 exceeds the model's 64 positions"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_text_is_read(
+    loads, tmp_path, make_recipe, model, rows, reason
+):
+    folder = tmp_path / "model"
+    model(tiny_config("bert", max_position_embeddings=64)).save_pretrained(folder)
+    phase = {"objective": "mlm", "steps": 2}
+    recipe = make_recipe(phase, model={"pretrained": str(folder)}, max_seqlen=rows)
+    with pytest.raises((ConfigError, ModelError), match=reason):
+        run(tmp_path / "store", recipes=[recipe])
+    assert loads == []
+    run(tmp_path / "store", recipes=[make_recipe(phase)])
+    assert loads
 
 
 def test_held_out_text_is_not_trained_on(loads, tmp_path):

@@ -183,7 +183,10 @@ def _load_whole(
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load a model with all of its weights; return it, and the names of weights left over."""
     model, report = load_model(kind, folder, config, **options)
-    refuse_missing(folder, report["missing_keys"])
+    missing, body = report["missing_keys"], f"{model.base_model_prefix}."
+    lacks_head = model.base_model is not model and not any(key.startswith(body) for key in missing)
+    remedy = "; it was saved without its language-model head: evaluate it, or train another"
+    refuse_missing(folder, missing, remedy=remedy if lacks_head else "")
     refuse_unfit(folder, report["mismatched_keys"])
     return model, report["unexpected_keys"]
 

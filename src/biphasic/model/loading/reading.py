@@ -174,10 +174,12 @@ def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str 
     )
 
 
-def refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
+def refuse_missing(folder: Path | str, missing: Collection[str], *, remedy: str = "") -> None:
     """Raise an error where transformers would initialize missing weights at random."""
     if missing:
-        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
+        raise ModelError(
+            f"{folder}: weights are missing ({len(missing)}, first {min(missing)}){remedy}"
+        )
 
 
 def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from biphasic.data.text.pydocs import (
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import Say, wait_for_work
-from biphasic.model.loading.hub import LocalModel
+from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -158,18 +158,33 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
 
 
 def prepare_corpus(
-    config: CorpusConfig, folder: Path, store: Path, *, console: Console
+    config: CorpusConfig,
+    folder: Path,
+    store: Path,
+    *,
+    console: Console,
+    recipes: Sequence[Recipe] = (),
 ) -> DataPaths:
     """Build the corpus of a study, unless it is built.
 
+    Before, which may save hours, check the pretrained model that `recipes` begin with.
+
     Raises:
-        DataError: There is no text, or it is unusable.
+        ConfigError: The recipes name different pretrained models, or one with too few positions.
+        DataError: There is no text, or it is unusable; or the model does not exist.
+        ModelError: The model cannot be trained, on this machine or another one.
     """
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.display import build_bar  # noqa: PLC0415
-        from biphasic.progress import say_on  # noqa: PLC0415
+        from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
+        if model := pretrained_model(recipes):
+            from biphasic.study.inputs.models import check_training  # noqa: PLC0415
+
+            local = fetch_model(model.pretrained, revision=model.revision)
+            with progress_bar(console, "checking the model"):
+                check_training(local, [recipe for recipe in recipes if recipe.model == model])
         with build_bar(console) as report:
             build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
     return DataPaths(

@@ -8,7 +8,7 @@ same new rows. On other text a state is an ordinary pretrained model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from biphasic.locks import Say
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.build import load_pretrained
-from biphasic.model.loading.footprint import check_memory
+from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
@@ -86,7 +86,7 @@ def check_positions(recipe: Recipe, model: Path) -> None:
 
 
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
-    """Check that a recipe can train a model, before its corpus is built.
+    """Check that a recipe can train a model, and its tokenizer, before its corpus is built.
 
     Raises:
         ConfigError: Rows are longer than the model's positions.
@@ -95,11 +95,27 @@ def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
             head, or breaks the attention contract; the message names the layer.
     """
     check_vocabulary(model.folder, TextTokenizer.load(model.folder), name=name)
-    check_positions(recipe, model.folder)
     check_memory(model.folder, use=recipe.precision)
+    check_training(model, [recipe])
+
+
+def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
+    """Check that recipes can train a model, on this machine or another one.
+
+    A model that does not fit into this machine's memory is not loaded.
+
+    Raises:
+        ConfigError: Rows are longer than the model's positions.
+        ModelError: The model cannot be loaded with its language-model head, or breaks the attention
+            contract; the message names the layer.
+    """
+    for recipe in recipes:
+        check_positions(recipe, model.folder)
+    if required_memory(model.folder, use="load") > free_memory():
+        return
     loaded = load_pretrained(model.folder)
-    directions = (phase.directions for phase in recipe.phases)
-    for causal in sorted(frozenset[bool]().union(*directions)):
+    phases = [phase for recipe in recipes for phase in recipe.phases]
+    for causal in sorted(frozenset[bool]().union(*(phase.directions for phase in phases))):
         check_contract(loaded, causal=causal, weights=model.identity)
 
 

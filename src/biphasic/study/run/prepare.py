@@ -77,9 +77,10 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     if config.corpus.folder is None and not is_built(corpus):
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
-    paths = prepare_corpus(config.corpus, corpus, store, console=console)
+    recipes = [config.recipe_of(arm) for arm in config.arms]
+    paths = prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
     with progress_bar(console, "checking text, tasks and states"):
-        paths = paths.extended(map(config.recipe_of, config.arms))
+        paths = paths.extended(recipes)
         paths.origin()  # read by the report, hours later
         data = paths.open()
         known = complete_names(store / "states")
