@@ -20,8 +20,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-# apt adds the libraries that these need and this machine lacks.
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+# apt adds the libraries that these need and this machine lacks. It would not download the plugins
+# where Slurm is installed.
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 CONFIG = """
 ClusterName=biphasic
 SlurmctldHost={host}(127.0.0.1)

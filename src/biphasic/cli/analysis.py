@@ -295,7 +295,7 @@ def figures_command(
         )
     figures = [
         *score_figures(scores, is_every=every_dataset, reference=reference),
-        *record_figures(records, convention=scores.convention),
+        *record_figures(records, scores),
     ]
     target = out if out is not None else folder / "gallery"
     gallery = write_gallery(target, scores, figures, formats=chosen, reference=reference)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from biphasic.analysis.claims.table import rows_of
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
+from biphasic.analysis.figures.rates import scores_by_learning_rate
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
@@ -132,12 +134,16 @@ def rewrite(folder, arms):
 @pytest.fixture
 def replicated(tmp_path):
     """CLM and MLM, pretrained three times each and fine-tuned with one seed; CLM is better."""
+    return replicated_study(tmp_path, seeds=(0,))
+
+
+def replicated_study(tmp_path, *, seeds):
     runs = [(name, seed) for name in ("clm", "mlm") for seed in (1, 2, 3)]
     arms = []
     for name, seed in runs:
         label, phases = f"{name}-seed{seed}", ((name, 1 / seed),) * seed  # a state for each run
         arms.append((label, label, name.upper(), phases, 0.01 * seed + 0.06 * (name == "clm")))
-    study = FakeStudy(steps=40, arms=tuple(arms), tasks=TASKS[:2], seeds=(0,))
+    study = FakeStudy(steps=40, arms=tuple(arms), tasks=TASKS[:2], seeds=seeds)
     folder, store = study.write(tmp_path)
     rewrite(folder, [(seed, name, 2.0) for name, seed in runs])
     return folder, store
@@ -180,6 +186,26 @@ def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_p
     assert "-seed" not in shown
     run_cli("figures", str(folder), "--by-pretraining", "--out", str(tmp_path), "--format", "md")
     assert "3 pretraining runs" in (tmp_path / "tables.md").read_text()
+
+
+def test_the_rate_figure_of_recipes_averages_seeds_and_then_runs(tmp_path):
+    records = load_study(*replicated_study(tmp_path, seeds=(0, 1)))
+    chart = scores_by_learning_rate(records, over_pretraining(study_scores(records)))
+    assert "mean over pretraining runs with its 95 % interval" in chart.caption
+    clm, mlm = chart.panels[0].series
+    assert [clm.label, mlm.label] == ["clm", "mlm"]
+    for point in mlm.points:
+        runs = [
+            statistics.fmean(
+                100 * outcome.result.test["accuracy"]
+                for outcome in records.by_cell[f"mlm-seed{run}", "pydocs-sc"]
+                if outcome.run.learning_rate == point.x
+            )
+            for run in (1, 2, 3)
+        ]
+        assert point.mean == pytest.approx(statistics.fmean(runs))
+        half_width = 4.302653 * statistics.stdev(runs) / 3**0.5  # t with 2 degrees of freedom
+        assert point.high - point.mean == pytest.approx(half_width)
 
 
 def run_cli(*arguments):

@@ -71,13 +71,14 @@ def run_python(*arguments):
 @pytest.mark.slow
 def test_the_replication_is_rebuilt_from_its_records_without_torch(unpacked):
     page = CHECKOUT / "docs/replication/README.md"
-    [folder] = unpacked[page.with_name("records.tar.gz")]
-    run_python("-c", WITHOUT_TORCH, "study", "report", folder.name, "--root", folder.parent)
+    studies = unpacked[page.with_name("records.tar.gz")]
     options = ("--by-pretraining", "--every-dataset", "--format", "png")
-    run_python("-c", WITHOUT_TORCH, "figures", folder, *options)
-    answers = run_python(page.with_name("answers.py"), folder)
-    assert "3 pretraining runs" in (folder / "report/report.html").read_text(encoding="utf-8")
+    for folder in studies:
+        run_python("-c", WITHOUT_TORCH, "study", "report", folder.name, "--root", folder.parent)
+        run_python("-c", WITHOUT_TORCH, "figures", folder, *options)
+        assert "3 pretraining runs" in (folder / "report/report.html").read_text(encoding="utf-8")
     for figure in re.findall(r"\]\((figures/.+?)\)", page.read_text(encoding="utf-8")):
-        rebuilt, shown = folder / "gallery" / figure, page.parent / figure
-        assert rebuilt.read_bytes() == shown.read_bytes()
+        rebuilt = [file for folder in studies for file in folder.glob(f"gallery/{figure}")]
+        assert (page.parent / figure).read_bytes() in [file.read_bytes() for file in rebuilt]
+    answers = run_python(page.with_name("answers.py"), *studies)
     assert f"<!-- answers.py -->\n\n{answers}<!-- end -->" in page.read_text(encoding="utf-8")

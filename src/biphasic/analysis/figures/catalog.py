@@ -26,7 +26,6 @@ from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_l
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import alike_datasets
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.records import Convention
 
 Make = Callable[[Scores, Datasets], Chart | Skipped]
 """A function from a table and its datasets to a figure."""
@@ -60,11 +59,9 @@ def score_figures(
     yield from _further_shares(scores, datasets, reference)
 
 
-def record_figures(
-    records: StudyRecords, *, convention: Convention | None = None
-) -> Iterator[Chart | Skipped]:
-    """Yield each figure that needs a study's records; `convention` overrides the study's."""
-    yield _numbered(scores_by_learning_rate(records, convention=convention), 5)
+def record_figures(records: StudyRecords, scores: Scores) -> Iterator[Chart | Skipped]:
+    """Yield each figure that needs a study's records, beside their scores."""
+    yield _numbered(scores_by_learning_rate(records, scores), 5)
     yield _numbered(continued_losses(records), 12)
 
 

@@ -91,7 +91,7 @@ def factor_figures(
     """
     figures = [
         *score_figures(scores, reference=paper_scores()),
-        *(figure for figure in record_figures(records) if figure.name != RATE_FIGURE),
+        *(figure for figure in record_figures(records, scores) if figure.name != RATE_FIGURE),
     ]
     drawn = [_inline(figure, PHONE) for figure in figures if isinstance(figure, Chart)]
     return drawn, [figure for figure in figures if isinstance(figure, Skipped)]

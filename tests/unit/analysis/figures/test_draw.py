@@ -42,7 +42,7 @@ from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import drawing, to_pdf, to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 
 pytestmark = pytest.mark.slow
@@ -243,7 +243,8 @@ def test_a_wide_study_wraps_its_panels():
 
 def test_figures_of_records_have_no_text_on_another(tmp_path):
     records = load_study(*FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path))
-    in_print = [(chart, PRINT) for chart in charts(record_figures(records))]
+    of_records = charts(record_figures(records, study_scores(records)))
+    in_print = [(chart, PRINT) for chart in of_records]
     of_arms = charts([study_losses(records), rates_of_arms(records)])
     at_ends = [(chart, PAIRS) for chart in of_arms]
     alone = [(each, ALONE) for chart in of_arms for each in chart.split()]
