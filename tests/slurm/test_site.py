@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -117,17 +118,20 @@ def test_a_long_training_requeues_itself(slurm: SlurmCluster, tmp_path: Path):
         "rows_per_step": 4,
         "precision": "fp32",
         "learning_rate": {"peak": 2e-3, "warmup_steps": 2},
-        "phases": [{"objective": "mlm", "steps": 600}],
+        "phases": [{"objective": "mlm", "steps": 2400}],
     }
     corpus = {"libraries": ["rich", "typer", "click"], "vocab_size": 512}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "corpus.yaml").write_text(yaml.safe_dump(corpus))
+    start = time.monotonic()
     assert run_command(*pretrain(tmp_path, "alone")).returncode == 0
+    half = int(time.monotonic() - start) // 2
     script = (Path(__file__).parents[2] / "sites/pretrain.sbatch").read_text()
     script = script.replace("--gpus=1", "--ntasks=1").replace("--partition=gpu", "--partition=main")
     line = "biphasic pretrain recipe.yaml --root runs --max-time 11:50:00"
     assert line in script
-    again = " ".join(map(str, ["biphasic", *pretrain(tmp_path, "runs"), "--max-time", "00:00:12"]))
+    limit = ["--max-time", f"00:{half // 60:02}:{half % 60:02}"]
+    again = " ".join(map(str, ["biphasic", *pretrain(tmp_path, "runs"), *limit]))
     (tmp_path / "job.sh").write_text(script.replace(line, again))
     environment = f"--export=ALL,PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
     job = slurm.run("sbatch", "--parsable", environment, f"--chdir={tmp_path}", tmp_path / "job.sh")
