@@ -92,7 +92,9 @@ def _fingerprint(
         described = corpus.model_dump(mode="json", exclude_defaults=True)
         corpus_hash = digest({"stand-in": "corpus", "described": described})
         titles = ", ".join(source.source for source in corpus.sources)
-        assumed.append(f"corpus: {titles}, not tokenised here yet")
+        assumed.append(
+            f"corpus: {titles}, not tokenised here yet, or its files were changed or copied since"
+        )
     else:
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
