@@ -99,8 +99,8 @@ class Heartbeat:
 class ProcessGroup:
     """The ranks that train together, as one of them sees them.
 
-    All of them call the same methods in the same order; each waits for the others, and raises a
-    `LostRankError` if one has ended.
+    All of them call the same methods in the same order; each waits for the others. If one has
+    ended, `joined_process_group` raises a `LostRankError`.
 
     Attributes:
         dp_rank: Which one this is, from 0.
@@ -141,7 +141,7 @@ class ProcessGroup:
         On CUDA only later work in the stream waits for the sum, not the host.
         """
         if not self.is_alone:
-            with self.others_needed():
+            with self.heartbeat.waiting():
                 dist.all_reduce(tensor)
 
     def from_first(self, value: int) -> int:
@@ -149,7 +149,7 @@ class ProcessGroup:
         if self.is_alone:
             return value
         given = torch.tensor([value])
-        with self.others_needed():
+        with self.heartbeat.waiting():
             dist.broadcast(given, src=0)
         return int(given)
 
@@ -172,28 +172,13 @@ class ProcessGroup:
         if self.is_alone:
             return
         extremes = torch.tensor([value, -value])
-        with self.others_needed():
+        with self.heartbeat.waiting():
             dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
         if int(extremes.sum()):
             raise TrainingError(
                 f"{what} differ between the processes that train together; "
                 "give them the same hardware and libraries, or set compute.processes to 1"
             )
-
-    @contextmanager
-    def others_needed(self) -> Iterator[None]:
-        """Wait for other ranks in this block; convert torch's errors into `LostRankError`."""
-        try:
-            with self.heartbeat.waiting():
-                yield
-        except RuntimeError as error:  # torch has no narrower one for gloo
-            reason = str(error).strip().partition("\n")[0]
-            is_starting = self.heartbeat.activity == Activity.STARTING
-            where = "" if is_starting else f", in step {self.heartbeat.step + 1}"
-            raise LostRankError(
-                f"rank {self.dp_rank}{where}: a process that trains with this one has ended: "
-                f"{reason}"
-            ) from error
 
 
 ALONE = ProcessGroup()
@@ -208,7 +193,7 @@ def joined_process_group() -> Iterator[ProcessGroup]:
 
     Raises:
         ConfigError: There are fewer devices than ranks of this machine.
-        LostRankError: The others did not come.
+        LostRankError: Another rank, or the process that started it, ended in the block.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -220,11 +205,28 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     ranks = ProcessGroup(int(os.environ["RANK"]), size)
-    with ranks.others_needed():
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-    yield ranks
-    # Not after an error: with a rank lost, leaving in order might take forever.
-    dist.destroy_process_group()
+    try:
+        with ranks.heartbeat.waiting():
+            dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        yield ranks
+        # Not after an error: with a rank lost, leaving in order might take forever.
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        if not _is_connection_error(error):
+            raise
+        raise LostRankError(_lost_rank_text(ranks, error)) from error
+
+
+def _is_connection_error(error: RuntimeError) -> bool:
+    # gloo raises plain errors, which begin with the file of its source.
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
+def _lost_rank_text(ranks: ProcessGroup, error: RuntimeError) -> str:
+    reason = str(error).strip().partition("\n")[0]
+    beat = ranks.heartbeat
+    where = "" if beat.activity == Activity.STARTING else f", in step {beat.step + 1}"
+    return f"rank {ranks.dp_rank}{where}: a process that trains with this one has ended: {reason}"
 
 
 def check_devices(processes: int) -> None:

@@ -139,6 +139,11 @@ def both_have_ended(ranks: Path, *, within: float = 5) -> bool:
     return all(has_ended(pid, within=within) for pid in pids)
 
 
+def parent_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
 def silent(_: Progress) -> None:
     pass
 
@@ -165,8 +170,19 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert checkpoint_of(job.store) == 6
     assert both_have_ended(ranks)
 
-    # The process that started the process group is killed: the ranks end at once.
+    # torchrun is killed: its ranks end at once, and the caller is told.
+    def kill_torchrun(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 1:
+            os.kill(parent_of(int((ranks / "pid-1").read_text())), signal.SIGKILL)
+
     monkeypatch.setenv("GANG_FAULT", "slow")
+    with pytest.raises(LostRankError, match=r"^one of 2 processes of the group died "):
+        job.run(kill_torchrun)
+    assert both_have_ended(ranks)
+    assert checkpoint_of(job.store) < STEPS
+
+    # The process that started the process group is killed: the ranks end at once.
     with subprocess.Popen([sys.executable, "-c", RUN, job.model_dump_json()]) as parent:
         end = time.monotonic() + PATIENCE
         while checkpoint_of(job.store) < 10:
@@ -179,6 +195,8 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert 10 <= reached < STEPS
 
     # One rank gets SIGTERM: all save what they have, though no checkpoint is due.
+    told.clear()
+
     def terminate(progress: Progress) -> None:
         told.append(progress)
         if len(told) == 1:

@@ -4,7 +4,8 @@ They run on this machine, or on all nodes of a cluster's block.
 
 The parent process holds the job's lock, forwards the first rank's progress, listens to the ranks'
 heartbeats, and holds the other end of their standard input. When it closes, ranks exit immediately,
-because the lock may be lost; after a stop request they save their progress first.
+because the lock may be lost; after a stop request they save their progress first. It also closes it
+if torchrun has ended before its ranks.
 """
 
 from __future__ import annotations
@@ -156,6 +157,8 @@ def _attend(
             sys.stderr.write(f"warning: {slow}\n")
         if should_stop():
             _ask_to_stop(ranks, file)
+        if ranks.poll() is not None and ranks.stdin:
+            ranks.stdin.close()  # torchrun is gone, maybe killed: its ranks must not go on alone
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
             if event is None:
