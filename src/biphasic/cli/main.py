@@ -40,6 +40,8 @@ from biphasic.errors import (
 )
 from biphasic.version import __version__
 
+_RESUME = "interrupted; run again to resume"
+
 app = typer.Typer(
     help="Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",
     no_args_is_help=True,
@@ -95,11 +97,15 @@ def main() -> None:
     except OSError as error:  # disk full, folder not writable
         _fail(os_error_text(error), code=1)
     except SystemExit as ended:
-        if (
-            ended.code == INTERRUPTED
-        ):  # Ctrl-C, for which typer prints nothing, or a cancelled study
-            echo("interrupted; run again to resume", err=True)
+        if ended.code == INTERRUPTED:  # Ctrl-C or a cancelled study: typer prints nothing
+            echo(_RESUME, err=True)
         raise
+    except Exception as error:
+        # pydantic converts a Ctrl-C to its own error while it builds a model's validator.
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        echo(_RESUME, err=True)
+        sys.exit(INTERRUPTED)
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 

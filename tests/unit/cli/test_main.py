@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic_core import SchemaValidator, core_schema
 
 import biphasic
 from biphasic.cli import main as module
@@ -157,13 +158,23 @@ def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
         module.main()
 
 
-def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch):
+def build_validator_of_an_interrupting_value(*_, **__):
+    class Value:
+        def __repr__(self):
+            raise KeyboardInterrupt
+
+    SchemaValidator(core_schema.literal_schema([Value()]))
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [interrupt, build_validator_of_an_interrupting_value])
+def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch, interrupted):
     from biphasic.study import api
 
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api, "run_study", interrupt)
+    monkeypatch.setattr(api, "run_study", interrupted)
     assert run("study", "run", "any.yaml") == (130, "", "interrupted; run again to resume\n")
 
 
