@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from biphasic import distributed
 from biphasic.distributed import (
@@ -120,6 +121,31 @@ def test_a_process_outside_of_a_group_is_alone(monkeypatch):
             found.require_same(7, what="numbers")
             assert values.tolist() == [1.5, 2.5]
             assert found.from_first(5) == 5
+
+
+def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch):
+    def fails_with(error, *, while_starting=False):
+        def start(*_, **__):
+            if while_starting:
+                raise error
+
+        monkeypatch.setattr(torch.distributed, "init_process_group", start)
+        with joined_process_group() as group:
+            group.heartbeat.at(Activity.COMPUTING, step=4)
+            raise error
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    lost = "a process that trains with this one has ended"
+    refused = torch.distributed.DistNetworkError("connection refused\nframe #0")
+    with pytest.raises(LostRankError, match=f"^rank 1: {lost}: connection refused$"):
+        fails_with(refused, while_starting=True)
+    closed = RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    with pytest.raises(LostRankError, match=rf"^rank 1, in step 5: {lost}: .* closed by peer$"):
+        fails_with(closed)
+    with pytest.raises(RuntimeError, match="a bug"):
+        fails_with(RuntimeError("a bug"))
 
 
 def test_checksums_see_every_bit_of_every_tensor():
@@ -313,11 +339,18 @@ def test_a_rank_counts_its_own_work_alone(group_of):
     assert heartbeat.told() != before
 
 
-def test_torchrun_ends_quietly_on_a_signal(monkeypatch):
-    def signalled() -> None:
-        raise SignalException("got signal: 15", signal.SIGTERM)
+FAILURE = ProcessFailure(local_rank=1, pid=7, exitcode=-9, error_file="")
 
-    monkeypatch.setattr(torchrun, "main", signalled)
+
+@pytest.mark.parametrize(
+    "error",
+    [SignalException("got signal: 15", signal.SIGTERM), ChildFailedError("rank", {1: FAILURE})],
+)
+def test_torchrun_ends_quietly_on_a_signal_or_a_failed_rank(monkeypatch, error):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(torchrun, "main", fail)
     with pytest.raises(SystemExit) as ended:
         torchrun.run()
     assert ended.value.code == 1
