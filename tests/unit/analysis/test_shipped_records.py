@@ -49,10 +49,12 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
 def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
     scores = study_scores(load_study(folder, folder.parent / "store"))
-    means = [score.estimate.mean for score in scores.cells.values()]
+    estimates = [score.estimate for score in scores.cells.values()]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
-    assert quoted.groups() == tuple(f"{mean:.1f}" for mean in means)
+    assert quoted.groups() == tuple(f"{each.mean:.1f}" for each in estimates)
+    table = re.findall(r"^\W*(?:Untrained|MLM|CLM|CLM then MLM)\W.* (\S+ \(±\S+\))", text, re.M)
+    assert table == [f"{each.mean:.2f} (±{each.half_width:.2f})" for each in estimates]
 
 
 WITHOUT_TORCH = """
