@@ -130,7 +130,7 @@ def expanded(path: Path | str) -> Path:
 
 def refuse_gguf(path: Path) -> None:
     """Raise a DataError for a GGUF file in place of a model's folder: how to convert it."""
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf" and path.is_file():
         raise DataError(
             f"{path}: a GGUF file; convert it to a folder first: load it in transformers with "
             f"from_pretrained('{path.parent}', gguf_file='{path.name}'), then save_pretrained "

@@ -414,6 +414,7 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatc
 
 
 def test_a_gguf_file_is_refused_with_its_conversion(tmp_path):
+    (tmp_path / "m.gguf").touch()
     with pytest.raises(DataError, match=r"m\.gguf: a GGUF file; convert it .* gguf_file='m\.gguf'"):
         load_tokenizer(str(tmp_path / "m.gguf"))
 

@@ -257,11 +257,15 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path, model_folder):
     with pytest.raises(DataError, match=r"no model here \(no config\.json\)"):
         fetch_model(tmp_path)
     (tmp_path / "m.Q4_1.gguf").touch()
-    for given in (tmp_path, tmp_path / "m.Q4_1.gguf"):
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper/M.GGUF").touch()
+    for given in (tmp_path, tmp_path / "m.Q4_1.gguf", tmp_path / "upper/M.GGUF"):
         with pytest.raises(
-            DataError, match=r"m\.Q4_1\.gguf: a GGUF file; convert it .* gguf_file='m"
+            DataError, match=r"(?i)m.*\.gguf: a GGUF file; convert it .* gguf_file='m"
         ):
             fetch_model(given)
+    with pytest.raises(DataError, match=r"none\.gguf: no such folder"):
+        fetch_model(tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize(
