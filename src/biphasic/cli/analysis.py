@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from biphasic.analysis.scores.table import Scores
     from biphasic.records import Convention
 
-_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "undecided": "dim"}
+_COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
 ConventionOption = Annotated[
     str | None,
     typer.Option(
@@ -134,7 +134,7 @@ def claims_command(
 ) -> None:
     """Check claims against a study's scores.
 
-    Each claim is true, partly true, false or undecided.
+    Each claim is true, partly true, false or undecided, or the study has no data for it.
     """
     import json
 
@@ -164,8 +164,8 @@ def claims_command(
     elif as_markdown:
         echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
     elif (console := Console(highlight=False)).is_terminal:
-        for heading, is_decided in (("Numbers", True), ("What is missing", False)):
-            rows = [one for one in results if (one.verdict != "undecided") is is_decided]
+        for heading, is_open in (("Numbers", False), ("What is missing", True)):
+            rows = [one for one in results if (one.verdict in {"undecided", "no data"}) is is_open]
             if rows:
                 console.print(_claims_table(rows, heading, with_details=details))
         for line in closing_lines(results, scores, changes):
@@ -219,7 +219,7 @@ def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details:
         lines = body_lines(result, with_details=with_details)
         table.add_row(
             Text(result.id),
-            Text(result.verdict, style=_COLOURS[result.verdict]),
+            Text(result.verdict, style=_COLOURS.get(result.verdict, "dim")),
             Text(flat(result.text)),
             Text("\n".join(flat(line) for line in lines)),
         )

@@ -125,7 +125,7 @@ def test_a_difference_reports_the_missing_side() -> None:
     ):
         gap = of, minus
         result = ask(scores, lambda table, gap=gap: table.varies("task", gap=gap))
-        assert result.verdict == "undecided"
+        assert result.verdict == "no data"
         assert missing in result.missing
 
 
@@ -184,7 +184,7 @@ def test_intermediate_states_and_continued_models_count_only_if_named() -> None:
     steps = {"continued_steps": 50}, {"continued_steps": 0}
     assert held(scores, lambda table: table.compare(*steps, "higher", start="CLM")) == [True]
     along = ask(scores, lambda table: table.trend("steps", "increases"))
-    assert along.verdict == "undecided", "states on the way are not named"
+    assert along.verdict == "no data", "states on the way are not named"
 
 
 def test_masking_rates_are_held_equal_if_there_are_any() -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from fake_study import FakeStudy, write_json
 
+from biphasic.analysis.page.render import render
+from biphasic.analysis.records import load_study
+
 COMMAND = ["claims"]
 
 
@@ -35,7 +38,7 @@ def test_the_paper_s_table_as_json(run) -> None:
     assert code == 0
     found = json.loads(out)
     assert (found["format"], found["convention"]) == ("biphasic.claims-report/1", "paper")
-    assert found["counts"] == {"true": 9, "partly": 17, "false": 0, "undecided": 0}
+    assert found["counts"] == {"true": 9, "partly": 17, "false": 0, "undecided": 0, "no data": 0}
     assert found["changes_with_convention"] == {
         "C06": {"paper": "partly", "standard": "false"},
         "C23": {"paper": "partly", "standard": "true"},
@@ -95,10 +98,10 @@ def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
     study = write_study(tmp_path, seeds=tuple(range(10)))
     code, out, err = run(study)
     assert (code, err) == (0, "")
-    heads = dict(re.findall(r"^(C18|C19|C20|C03|C22), (\w+): ", out, re.MULTILINE))
+    heads = dict(re.findall(r"^(C18|C19|C20|C03|C22), ([\w ]+): ", out, re.MULTILINE))
     # The fake study's mixes are far above MLM on every task; it has one size and no continuation.
     assert heads == {
-        "C18": "true", "C19": "true", "C20": "true", "C03": "undecided", "C22": "undecided"
+        "C18": "true", "C19": "true", "C20": "true", "C03": "no data", "C22": "no data"
     }  # fmt: skip
     assert "8 of 8 hold (all needed); size nano; masking rate 0.4; steps 400" in out
     assert "missing: no continued steps above 0" in out
@@ -106,7 +109,7 @@ def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
     assert "convention 'standard'" in out
     assert "convention 'paper'" in run(study, "--convention", "paper")[1]
     # What can be told comes first.
-    assert out.index("C20, true") < out.index("C03, undecided")
+    assert out.index("C20, true") < out.index("C03, no data")
 
 
 def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
@@ -115,12 +118,22 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
     code, out, _ = run(study, "--json")
     assert code == 0
     claims = json.loads(out)["claims"]
-    assert {claim["verdict"] for claim in claims} == {"undecided"}
+    assert {claim["verdict"] for claim in claims} == {"undecided", "no data"}
     told = [c["holds"] for claim in claims for check in claim["checks"]
             for c in check["comparisons"]]  # fmt: skip
     assert told
     assert set(told) == {None}
     assert "no clear difference between: " in out
+    # The report uses the same words: "no data" only where there is no comparison.
+    page = render(load_study(study, study.parent / "store"), store="../store")
+    shown = dict(
+        re.findall(r'(?s)verdict-undecided">Undecided</b>.*?class="meta">(C18|C03)(,)', page)
+    )
+    assert shown == {"C18": ","}
+    without = page[page.index("claims that this study has no data for") :]
+    listed = set(re.findall(r"<li><b>(\w+)</b>", without))
+    assert listed == {claim["id"] for claim in claims if claim["verdict"] == "no data"}
+    assert "C03" in listed
     out = run(study, "--only", "C18")[1]
     assert "A star marks a clear difference" in out
     assert "do not overlap" not in out
@@ -146,7 +159,7 @@ def test_other_people_s_results(run, tmp_path) -> None:
     assert code == 0
     assert out.startswith("C05, true: ")
     assert "1 of 1 hold (all needed); size 610M; masking rate 0.4; steps 42,000; task TC" in out
-    assert "C16, undecided: " in out
+    assert "C16, no data: " in out
 
 
 def test_custom_claims(run, tmp_path) -> None:

@@ -17,7 +17,8 @@ from typing import Literal
 from biphasic.analysis.claims.questions import Comparison, all_hold
 from biphasic.analysis.claims.table import level_text
 
-Verdict = Literal["true", "partly", "false", "undecided"]
+Verdict = Literal["true", "partly", "false", "undecided", "no data"]
+"""`undecided`: there are comparisons, but too few are decided; `no data`: there are none."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
     if strong is False and weak is not None:
         return "partly" if weak else "false"
     # A failing weaker form does not make a claim false while the stronger form is open.
-    return "undecided"
+    has_data = any(one.has_numbers for check in (*checks, *weaker) for one in check.comparisons)
+    return "undecided" if has_data else "no data"
 
 
 def _some(checks: Sequence[Check]) -> bool | None:

@@ -65,6 +65,11 @@ class Comparison:
     where: str = ""
     """Factors as text; empty if there is only one comparison."""
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether it compares scores, even if these do not decide it."""
+        return self.holds is not None or sum(row.is_scored for row in self.rows) > 1
+
 
 def all_hold(answers: Iterable[bool | None]) -> bool | None:
     """Return whether all answers are yes; None if it depends on unknown ones."""
@@ -167,7 +172,8 @@ class Asked:
         for one in ones:
             mine = [other for other in others if _do_agree(one, other, held)]
             reason = f"no counterpart of {one.name}: {describe(second) or 'any'}"
-            placeholder = one._replace(mean=math.nan, terms=(), name="", missing=reason)
+            nothing = {"mean": math.nan, "terms": (), "is_scored": False}
+            placeholder = one._replace(**nothing, name="", missing=reason)
             if any(other.name == one.name for other in mine):
                 mine = [placeholder._replace(missing=f"both sides are {one.name}", name=one.name)]
             pairs += [(one, other) for other in mine or [placeholder]]
@@ -181,6 +187,7 @@ class Asked:
             terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
             texts = {"name": f"{row.name} - {partner.name}", "missing": _reasons([row, partner])}
             numbers = {"mean": mean, "terms": () if math.isnan(mean) else terms}
+            numbers |= {"is_scored": not math.isnan(mean)}
             gaps.append(row_of(row, **_merged(row, partner, held), **texts, **numbers))
         return gaps
 
@@ -191,7 +198,7 @@ class Asked:
             known_rows = [row for row in group if getattr(row, factor) is not None]
             if len({getattr(row, factor) for row in known_rows}) < 2:
                 continue
-            row = row_of(known_rows[0], **shared)
+            row = row_of(known_rows[0], **shared, is_scored=all(r.is_scored for r in known_rows))
             lacking = [row for row in known_rows if math.isnan(row.mean)]
             best = max(known_rows, key=lambda row: (row.mean, -getattr(row, factor)))
             self.num_comparisons = len(known_rows)
@@ -282,7 +289,7 @@ def compare(
     for pair in pairs:
         factors, difference = _merged(*pair, held), pair[0].mean - pair[1].mean
         if math.isnan(difference):
-            yield Comparison("no number", None, _reasons(pair), factors)
+            yield Comparison("no number", None, _reasons(pair), factors, pair)
             continue
         holds = asked.is_met(*pair, expect)
         sides = ", ".join(f"{row.name} {asked.text(row)}" for row in pair)
@@ -306,7 +313,7 @@ def trend(rows: Rows, asked: Asked, *, along: str, expect: str) -> Iterator[Comp
         text = asked.listed(run, [along])
         if len({*levels_}) < len(levels_):
             missing = f"several values at one level of {along}: {text}"
-            yield Comparison(text, None, missing, shared)
+            yield Comparison(text, None, missing, shared, run)
             continue
         holds, missing = _is_followed(run, expect, asked), _reasons(run)
         missing = missing or (asked.why_unknown(run) if holds is None else "")
@@ -380,7 +387,7 @@ class Extreme:
         asked.num_comparisons = sum(math.comb(len(available), 2) for _, _, available, _ in groups)
         for shared, group, available, sought in groups:
             text, holds, missing, winner = self._of_group(group, available, sought, asked)
-            compared = group if text != "no number" else ()
+            compared = group if len(sought) < len(available) else ()
             yield Comparison(text, holds, missing or _reasons(group), shared, compared, winner)
         if not groups:
             asked.lack(f"no {name} {self.sought.text} to compare with others")

@@ -19,6 +19,7 @@ _INTERVALS = {
 }
 _ANSWERS = {True: "holds", False: "fails", None: "unknown"}
 _MOST_MISSING = 3
+_ORDER = {"undecided": 1, "no data": 2}
 Changes = Mapping[str, tuple[Verdict, Verdict]]
 
 
@@ -173,4 +174,4 @@ def tally(results: Sequence[ClaimResult]) -> dict[str, int]:
 
 
 def _decided_first(results: Sequence[ClaimResult]) -> list[ClaimResult]:
-    return sorted(results, key=lambda result: result.verdict == "undecided")
+    return sorted(results, key=lambda result: _ORDER.get(result.verdict, 0))

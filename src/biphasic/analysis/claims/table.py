@@ -24,7 +24,8 @@ AVERAGE = "average"
 FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS)
 ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 _NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
-    "mean": math.nan, "half_width": math.nan, "name": "", "missing": "", "terms": ()
+    "mean": math.nan, "half_width": math.nan, "name": "", "missing": "", "terms": (),
+    "is_scored": False,
 }  # fmt: skip
 Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
 Rows = Sequence[Any]
@@ -141,7 +142,7 @@ def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo, name: str) 
     missing = "" if score.is_complete else f"{name} on {dataset.name}: some runs are missing"
     terms = (Term(1.0, model.name, dataset.name),)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
-    numbers = {"mean": estimate.mean, "half_width": half_width}
+    numbers = {"mean": estimate.mean, "half_width": half_width, "is_scored": True}
     return {**numbers, "name": name, "missing": missing, "terms": terms}
 
 

@@ -82,7 +82,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
     compared, results = recipes.finished, claims_report(recipes)
     by_dataset = families(compared)
-    claims = [result for result in results if _has_answer(result)]
+    claims = [result for result in results if result.verdict != "no data"]
     # Comparisons of recipes say nothing of single arms.
     named = by_dataset.items() if recipes is scores else ()
     clear = [name for name, family in named if family.has_clear_best]
@@ -108,7 +108,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         score_rows=list(score_rows(records, of_arms, objectives=objectives, clear=clear)),
         comparisons=list(comparison_tables(compared, by_dataset.values(), titles)),
         claims=claims,
-        silent_claims=[result for result in results if not _has_answer(result)],
+        claims_without_data=[result for result in results if result.verdict == "no data"],
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
         skipped=skipped,
@@ -159,8 +159,3 @@ def _claims_hint(claims: Sequence[ClaimResult]) -> str:
         return "none of the reference study's claims can be checked on this study"
     parts = [f"{number} {verdict}" for verdict, number in tally(claims).items() if number]
     return f"{count(len(claims), 'claim')} of the reference study: {', '.join(parts)}"
-
-
-def _has_answer(result: ClaimResult) -> bool:
-    checks = (*result.checks, *result.weaker)
-    return any(one.holds is not None for check in checks for one in check.comparisons)
