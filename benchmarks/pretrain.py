@@ -188,7 +188,7 @@ def measure_trainer(setting: Setting, *, is_packed: bool, is_tuned: bool) -> dic
             adam_beta1=constants.beta1,
             adam_beta2=constants.beta2,
             adam_epsilon=constants.epsilon,
-            max_grad_norm=constants.clip_norm,
+            max_grad_norm=constants.max_gradient_norm,
             bf16=setting.precision == "bf16",
             use_cpu=True,
             report_to="none",

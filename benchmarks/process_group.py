@@ -123,7 +123,7 @@ def train_plain(
         # Both wrappers average over ranks.
         loss = model(given.passes[0]) * ranks.dp_world_size / given.num_supervised
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), constants.clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), constants.max_gradient_norm)
         optimizer.step()
         optimizer.zero_grad()
         float(loss.detach())

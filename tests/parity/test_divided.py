@@ -16,13 +16,13 @@ from biphasic.data.packing import pack_sequences
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.divided import DividedWeights, divide
 from biphasic.training.step.optimizer import Optimizer, set_precision
 from biphasic.training.step.passes import Pass, pass_loss
 from families import FAMILIES, tiny_config
 
 FULL = ComputeConfig(processes=2, shard="full")
-ADAMW = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "clip_norm": 1.0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +56,7 @@ def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precisi
     for own, loss in zip((weights, parts), losses, strict=True):
         loss.backward()
         own.gather_gradients()
-    optimizers = [Optimizer(own, **ADAMW) for own in (weights, parts)]
+    optimizers = [Optimizer(own, AdamW()) for own in (weights, parts)]
     norms = [optimizer.update(1e-3) for optimizer in optimizers]
     torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
     for name, master in weights.masters.items():

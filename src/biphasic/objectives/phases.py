@@ -30,7 +30,7 @@ class PhaseConfig(Config):
     learning_rate_scale: PositiveFloat = 1.0
     """Factor on the schedule during this phase."""
     optimizer_state: Literal["keep", "reset"] = "keep"
-    """Whether AdamW's moments are kept, or reset at the start of the phase."""
+    """Whether the optimizer's moments are kept, or reset at the start of the phase."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Parameters frozen in this phase, by name; `*` matches anything."""
     corpus: Path | None = None

@@ -33,6 +33,7 @@ from biphasic.tasks.kinds.text import EncodedTextTask, encode_text_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RetrievalTask, Task, TaskInfo
 from biphasic.training.memory import release_excess
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 from biphasic.training.step.embedding_rows import short_table
 from biphasic.training.step.optimizer import (
@@ -282,11 +283,13 @@ def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProto
     added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
     return Optimizer(
         MasterWeights({**body.working, **added}, {**body.masters, **added}),
-        beta1=protocol.adam_beta1,
-        beta2=protocol.adam_beta2,
-        epsilon=protocol.adam_epsilon,
-        weight_decay=protocol.weight_decay,
-        clip_norm=protocol.max_gradient_norm,
+        AdamW(
+            beta1=protocol.adam_beta1,
+            beta2=protocol.adam_beta2,
+            epsilon=protocol.adam_epsilon,
+            weight_decay=protocol.weight_decay,
+            max_gradient_norm=protocol.max_gradient_norm,
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
 from biphasic.errors import ConfigError
@@ -14,6 +14,8 @@ from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.timeline import PlacedPhase, check_phases, place_phases
 
 SkippedSteps = Annotated[
@@ -43,32 +45,6 @@ class PretrainedModel(Config):
         return self.model_copy(update={"pretrained": str(local)}) if is_folder(local) else self
 
 
-class OptimizerConfig(Config):
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), with the study's constants."""
-
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of the first moment."""
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    """Decay of the second moment."""
-    epsilon: PositiveFloat = 1e-5
-    """Added to the square root of the second moment."""
-    weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled decay of matrices and embeddings; norms and biases are not decayed."""
-    clip_norm: PositiveFloat = 1.0
-    """Maximum norm of the gradient."""
-
-    def determinants(self) -> dict[str, Any]:
-        """Return what is hashed, with explicit values: a new default changes no identity."""
-        return {
-            "name": "adamw",
-            "beta1": self.beta1,
-            "beta2": self.beta2,
-            "epsilon": self.epsilon,
-            "weight_decay": self.weight_decay,
-            "clip_norm": self.clip_norm,
-        }
-
-
 class Seeds(Config):
     """One seed per stream of random numbers."""
 
@@ -93,8 +69,8 @@ class Recipe(Config):
     """Maximum length of a row, and of a new model's sequences, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows per global batch."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW's constants."""
+    optimizer: AnyOptimizer = AdamW()
+    """Optimizer of all phases."""
     precision: Precision = "bf16"
     """Compute precision; weights are always kept in fp32."""
     seeds: Seeds = Seeds()

@@ -260,7 +260,7 @@ def resume_or_start(
     divided = None if ranks.is_alone else divide(model, weights, compute)
     if divided is not None:
         weights = DividedWeights(divided)
-    optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
+    optimizer = Optimizer(weights, recipe.optimizer)
     if snapshot is not None:
         optimizer.load_state_tensors(snapshot.moments)
     if compute.activation_checkpointing:

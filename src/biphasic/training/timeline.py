@@ -57,7 +57,7 @@ class PlacedPhase:
         return self.phase.at(step - self.start, num_steps=self.phase.steps)
 
     def resets_optimizer(self, step: int) -> bool:
-        """Return whether AdamW's moments are reset before update `step`."""
+        """Return whether the optimizer's moments are reset before update `step`."""
         return step == self.start and self.phase.optimizer_state == "reset"
 
 

@@ -65,7 +65,7 @@ def fake_run(recipe, data, *, device: torch.device) -> Run:
         compute=ComputeConfig(max_tokens_per_pass=2 * recipe.max_seqlen),
         ranks=ALONE,
         model=model.train(),
-        optimizer=Optimizer(weights, **recipe.optimizer.model_dump()),
+        optimizer=Optimizer(weights, recipe.optimizer),
         divided=None,
         log=MetricsLog([], None, next_step=1),
         parent=None,

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from biphasic.errors import ModelError
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.embedding_rows import short_table
 from biphasic.training.step.optimizer import MasterWeights, Optimizer
 
@@ -23,9 +24,7 @@ def new_embedding(padding_idx: int | None = PADDING) -> tuple[nn.Embedding, Mast
 
 def train(embedding: nn.Embedding, weights: MasterWeights) -> Optimizer:
     """Take steps on batches that read some of the tokens, and padding."""
-    optimizer = Optimizer(
-        weights, beta1=0.9, beta2=0.95, epsilon=1e-5, weight_decay=0.1, clip_norm=0.5
-    )
+    optimizer = Optimizer(weights, AdamW(max_gradient_norm=0.5))
     generator = torch.Generator().manual_seed(1)
     for step in range(6):
         tokens = torch.from_numpy(READ)[torch.randint(len(READ), (8,), generator=generator)]

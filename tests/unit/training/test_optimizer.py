@@ -7,6 +7,7 @@ from torch import nn
 from biphasic.errors import ConfigError, TrainingError
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
@@ -16,13 +17,7 @@ from biphasic.training.step.optimizer import (
     set_precision,
 )
 
-SETTINGS = {
-    "beta1": 0.9,
-    "beta2": 0.95,
-    "epsilon": 1e-5,
-    "weight_decay": 0.1,
-    "clip_norm": 1.0,
-}
+SETTINGS = AdamW()
 IDS = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 
 
@@ -65,7 +60,7 @@ def step(optimizer: Optimizer, weights: MasterWeights, rate: float, scale: float
 
 def test_first_update_by_hand():
     working, weights = single(2.0, torch.float32)
-    optimizer = Optimizer(weights, **{**SETTINGS, "clip_norm": None})
+    optimizer = Optimizer(weights, AdamW(max_gradient_norm=None))
     working.grad = torch.full((1, 1), 0.5)
     weights.gather_gradients()
     norm = optimizer.step(0.1)
@@ -79,7 +74,7 @@ def test_first_update_by_hand():
 def test_small_updates_accumulate_in_bf16():
     # bf16 has 8 bits: next to 1.0 its neighbours are 2**-8 below and 2**-7 above.
     working, weights = single(1.0, torch.bfloat16)
-    optimizer = Optimizer(weights, **{**SETTINGS, "weight_decay": 0.0})
+    optimizer = Optimizer(weights, AdamW(weight_decay=0.0))
     seen = []
     for _ in range(100):
         working.grad = torch.ones((1, 1), dtype=torch.bfloat16)
@@ -95,7 +90,7 @@ def test_fp32_equals_torch_adamw():
     model, weights = model_of("fp32")
     twin, _ = model_of("fp32")
     assert all(weights.masters[name] is parameter for name, parameter in model.named_parameters())
-    optimizer = Optimizer(weights, **{**SETTINGS, "clip_norm": 0.5})
+    optimizer = Optimizer(weights, AdamW(max_gradient_norm=0.5))
     reference = torch.optim.AdamW(
         [
             {"params": [p for p in twin.parameters() if p.ndim > 1], "weight_decay": 0.1},
@@ -139,7 +134,7 @@ def test_bf16_keeps_embeddings_and_rotary_frequencies_in_fp32():
 def test_working_copies_follow_their_masters():
     _, weights = model_of("bf16")
     before = copies(weights.masters)
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     step(optimizer, weights, 1e-2)
     for name, working in weights.working.items():
         assert not torch.equal(weights.masters[name].detach(), before[name])
@@ -157,7 +152,7 @@ def test_the_studys_way_keeps_nothing_in_fp32():
         assert torch.equal(parameter, plain.get_parameter(name).bfloat16())
     for name, buffer in plain.named_buffers():  # rotary frequencies
         assert torch.equal(dict(model.named_buffers())[name], buffer)
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     step(optimizer, weights, 1e-3)
     moments = optimizer.state_tensors()
     assert {moment.dtype for name, moment in moments.items() if not name.endswith(".step")} == {
@@ -169,7 +164,7 @@ def test_the_studys_way_loses_small_updates():
     # Weights of 1 are 2**-7 apart above and 2**-8 below: updates of 1e-4 are rounded away.
     working = nn.Parameter(torch.ones(1, 1, dtype=torch.bfloat16))
     weights = MasterWeights({"w": working}, {"w": working})
-    optimizer = Optimizer(weights, **{**SETTINGS, "weight_decay": 0.0})
+    optimizer = Optimizer(weights, AdamW(weight_decay=0.0))
     for rate, expected in [(1e-4, 1.0)] * 100 + [(1e-2, 1 - 2**-7)]:
         working.grad = torch.ones((1, 1), dtype=torch.bfloat16)
         weights.gather_gradients()
@@ -182,7 +177,7 @@ def test_the_studys_way_is_another_training_than_bf16_with_masters():
     trained = {}
     for precision in ("bf16", "paper"):
         model, weights = model_of(precision)
-        optimizer = Optimizer(weights, **SETTINGS)
+        optimizer = Optimizer(weights, SETTINGS)
         before = copies(weights.working)
         for _ in range(20):
             step(optimizer, weights, 1e-5)
@@ -234,7 +229,7 @@ def test_gradients_of_several_backward_passes_add_up_in_fp32():
 @pytest.mark.parametrize("scale", [1e-3, 10.0])
 def test_clipping(scale):
     _, weights = model_of("fp32")
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     norm = step(optimizer, weights, 1e-3, scale=scale)
     generator = torch.Generator().manual_seed(0)
     raw = {
@@ -253,7 +248,7 @@ def test_clipping(scale):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
 def test_non_finite_gradient_changes_nothing(poison, precision):
     _, weights = model_of(precision)
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     step(optimizer, weights, 1e-3)
     kept = everything(weights, optimizer)
     for parameter in weights.working.values():
@@ -269,7 +264,7 @@ def test_non_finite_gradient_changes_nothing(poison, precision):
 def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
     """Nobody has read the loss yet when the next updates run; their own are finite."""
     _, weights = model_of("bf16")
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     step(optimizer, weights, 1e-3)
     kept = everything(weights, optimizer)
     for value in (loss, 2.5, 2.5):
@@ -283,7 +278,7 @@ def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_moments_survive_a_round_trip_bitwise(precision):
     _, weights = model_of(precision)
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     for _ in range(2):
         step(optimizer, weights, 1e-3)
     moments, masters = copies(optimizer.state_tensors()), copies(weights.masters)
@@ -294,7 +289,7 @@ def test_moments_survive_a_round_trip_bitwise(precision):
         for name, parameter in other.named_parameters():
             parameter.copy_(masters[name])
     other_weights = set_precision(other, precision)
-    resumed = Optimizer(other_weights, **SETTINGS)
+    resumed = Optimizer(other_weights, SETTINGS)
     resumed.load_state_tensors(copies(moments))
     step(optimizer, weights, 3e-3)
     step(resumed, other_weights, 3e-3)
@@ -305,7 +300,7 @@ def test_moments_survive_a_round_trip_bitwise(precision):
 def test_weights_that_nothing_depends_on_stay_as_they_are(precision):
     """Such as a pooler that no head reads: no decay, no moments."""
     model, weights = model_of(precision)
-    optimizer = Optimizer(weights, **SETTINGS)
+    optimizer = Optimizer(weights, SETTINGS)
     idle = "model.layers.0.mlp.up_proj.weight"
     before = copies(weights.masters)
     for name, parameter in model.named_parameters():
@@ -320,7 +315,7 @@ def test_weights_that_nothing_depends_on_stay_as_they_are(precision):
 def test_moments_go_where_their_weights_are():
     """A state is read on the CPU, whatever it goes on with."""
     weight = nn.Parameter(torch.empty(3, device="meta"))
-    optimizer = Optimizer(MasterWeights({"weight": weight}, {"weight": weight}), **SETTINGS)
+    optimizer = Optimizer(MasterWeights({"weight": weight}, {"weight": weight}), SETTINGS)
     moments = {"step": torch.tensor(2.0), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}
     optimizer.load_state_tensors({f"weight.{name}": value for name, value in moments.items()})
     found = optimizer.state_tensors()

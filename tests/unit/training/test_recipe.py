@@ -12,7 +12,8 @@ from biphasic.errors import ConfigError
 from biphasic.model.presets import PRESETS
 from biphasic.training import lineage as module
 from biphasic.training.lineage import DataFingerprint, Lineage, StepSpec
-from biphasic.training.recipe import OptimizerConfig, Recipe
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.recipe import Recipe
 
 GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 
@@ -179,7 +180,7 @@ def test_preset_equals_its_dimensions_written_out():
         ({"max_seqlen": 128}, 0),  # it bounds the positions of the model too
         ({"rows_per_step": 4}, 1),
         ({"precision": "fp32"}, 1),
-        ({"optimizer": {"clip_norm": 2.0}}, 1),
+        ({"optimizer": {"max_gradient_norm": 2.0}}, 1),
         ({"optimizer": {"weight_decay": 0.0}}, 1),
         ({"optimizer": {"beta1": 0.8}}, 1),
         ({"optimizer": {"epsilon": 1e-8}}, 1),
@@ -241,7 +242,7 @@ def test_a_new_field_with_a_default_keeps_old_identities(monkeypatch):
 
 
 def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
-    class LaterOptimizer(OptimizerConfig):
+    class LaterOptimizer(AdamW):
         nesterov: bool = False
 
     before = lineage(clm(2))

@@ -15,8 +15,9 @@ from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.recipe import (
-    OptimizerConfig,
     Precision,
     PretrainedModel,
     Recipe,
@@ -39,8 +40,8 @@ class RecipeConfig(Config):
     """Rows of the global batch."""
     learning_rate: LearningRateConfig
     """Schedule over all phases, up to the first phase that has its own schedule."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW's constants."""
+    optimizer: AnyOptimizer = AdamW()
+    """Optimizer of all phases."""
     precision: Precision = "bf16"
     """Precision of the computation; weights are always fp32."""
     seeds: Seeds = Seeds()

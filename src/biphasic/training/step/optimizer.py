@@ -1,4 +1,4 @@
-"""AdamW, on fp32 master weights by default.
+"""Updates of fp32 master weights, by AdamW or another optimizer.
 
 bf16 weights at 1e-5 barely change: an update below 2**-9 of a weight is rounded away. The model
 therefore computes with working copies, and gradients are accumulated, clipped and applied in fp32.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from transformers import PreTrainedModel
 
 from biphasic.distributed import checksum
 from biphasic.errors import ConfigError, DivergedError
+from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import FinetunePrecision
 
 
@@ -95,39 +95,21 @@ class MasterWeights:
 
 
 class Optimizer:
-    """AdamW with gradient clipping."""
+    """Updates of all weights, with gradient clipping, by the optimizer that settings describe."""
 
     def __init__(
         self,
         weights: MasterWeights,
+        settings: OptimizerConfig,
         *,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        weight_decay: float,
-        clip_norm: float | None,
+        layer_matrices: Collection[str] = (),
     ) -> None:
-        """Start with empty moments.
-
-        Weight decay applies to matrices, not to vectors (norms, biases). Without `clip_norm`,
-        gradients are not clipped.
-        """
-        self.weights, self._clip_norm, self._weight_decay = weights, clip_norm, weight_decay
+        """Start with empty moments."""
+        self.weights, self._settings = weights, settings
         self.decay = 1.0
         """Factor that weight decay alone has applied to a matrix."""
         self._is_finite: Tensor | None = None
-        masters = weights.masters.values()
-        groups = [
-            {"params": [p for p in masters if p.ndim > 1], "weight_decay": weight_decay},
-            {"params": [p for p in masters if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=0.0,
-            betas=(beta1, beta2),
-            eps=epsilon,
-            fused=True,
-        )
+        self._parts = settings.build(weights, layer_matrices=layer_matrices)
 
     def step(self, learning_rate: float) -> float:
         """Apply the accumulated gradients, clear them, and return their norm before clipping.
@@ -155,42 +137,49 @@ class Optimizer:
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
         norm = self.weights.norm(gradients)
-        if self._clip_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
+        if self._settings.max_gradient_norm is not None:
+            most = self._settings.max_gradient_norm
+            torch.nn.utils.clip_grads_with_norm_(masters, most, norm)
         is_finite = norm.isfinite() if loss is None else norm.isfinite() & loss.isfinite()
         self._is_finite = is_finite if self._is_finite is None else self._is_finite & is_finite
-        # The fused kernel's own switch, made for gradient scalers: 1 skips the update.
-        self._adamw.found_inf = (~self._is_finite).float()  # type: ignore[attr-defined]
-        self._adamw.step()
-        self.decay *= 1 - learning_rate * self._weight_decay
-        self._adamw.zero_grad(set_to_none=True)
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = learning_rate
+            # The switch of torch's fused kernels, made for gradient scalers: 1 skips the update.
+            part.found_inf = (~self._is_finite).float()  # type: ignore[attr-defined]
+            part.step()
+            part.zero_grad(set_to_none=True)
+        self.decay *= 1 - learning_rate * self._settings.weight_decay
         self.weights.publish()
         return norm
 
     def forget(self) -> None:
         """Reset the moments."""
-        self._adamw.state.clear()
+        for part in self._parts:
+            part.state.clear()
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the moments by name, for checkpoints."""
         return {
             f"{name}.{key}": value
             for name, master in self.weights.masters.items()
-            for key, value in self._adamw.state.get(master, {}).items()
+            for part in self._parts
+            for key, value in part.state.get(master, {}).items()
         }
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Continue from the moments that `state_tensors` returned."""
-        for name, master in self.weights.masters.items():
-            state: dict[str, Any] = {
-                key: self.weights.part(tensors[f"{name}.{key}"]).to(master.device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{name}.{key}" in tensors
-            }
-            if state:
-                self._adamw.state[master] = state
+        owners = {
+            id(master): part
+            for part in self._parts
+            for group in part.param_groups
+            for master in group["params"]
+        }
+        for full_name, tensor in tensors.items():
+            name, _, key = full_name.rpartition(".")
+            master = self.weights.masters[name]
+            moment = self.weights.part(tensor).to(master.device)
+            owners[id(master)].state[master][key] = moment
 
 
 def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> MasterWeights:
@@ -231,7 +220,7 @@ def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Make trainable exactly the parameters whose names match none of the patterns.
 
-    AdamW ignores frozen parameters: their weights and moments do not change.
+    Optimizers ignore frozen parameters: their weights and moments do not change.
 
     Raises:
         ConfigError: A pattern matches no parameter, or nothing is left to train.

@@ -1,0 +1,1 @@
+"""Optimizers: their settings, and how they update weights."""

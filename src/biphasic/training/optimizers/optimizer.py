@@ -1,0 +1,58 @@
+"""The interface of optimizers; each is implemented in its own file."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, PositiveFloat
+
+from biphasic.config import Config
+
+if TYPE_CHECKING:  # plans read settings without torch
+    import torch
+
+    from biphasic.training.step.optimizer import MasterWeights
+
+
+class OptimizerConfig(Config):
+    """An optimizer of fp32 weights.
+
+    `training/step/optimizer.py` does what all optimizers have in common: it clips gradients, sets
+    the learning rate of a step, and saves and restores what an optimizer keeps for each weight.
+    """
+
+    name: str
+    """Its name."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled decay of matrices and embeddings; norms and biases are not decayed."""
+    max_gradient_norm: PositiveFloat | None = 1.0
+    """A gradient with a larger norm is scaled down to it; none: never."""
+
+    @abstractmethod
+    def determinants(self) -> dict[str, Any]:
+        """Return what is hashed, with explicit values: a new default changes no identity."""
+
+    @abstractmethod
+    def num_moments(self, *, is_layer_matrix: bool) -> int:
+        """Return how many numbers are kept for each number of a weight."""
+
+    @abstractmethod
+    def build(
+        self, weights: MasterWeights, *, layer_matrices: Collection[str]
+    ) -> list[torch.optim.Optimizer]:
+        """Return optimizers that together update all masters, each one once.
+
+        They use `group["lr"]`, the rate of the step, and `found_inf`, a scalar on the device: if it
+        is 1, `step` changes nothing, although gradients may not be finite. What they keep for a
+        weight is in `state[weight]`, by name: tensors of the weight's shape, or scalars.
+
+        Args:
+            weights: Weights by name. With `shard`, they are the parts that this process holds, and
+                `weights.on_whole` applies a function to whole ones.
+            layer_matrices: Names of the two-dimensional weights in the model's layers.
+
+        Raises:
+            ConfigError: It cannot train this model.
+        """
