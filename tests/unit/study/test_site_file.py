@@ -55,7 +55,7 @@ def test_a_wrong_site_file_is_one_clear_line(tmp_path, settings, message):
 
 def test_without_parsl_a_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("biphasic.execution.cluster.site.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install 'biphasic\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'parsl>="):
         load_site(written(tmp_path / "site.yaml"))
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from biphasic.config import DURATION, Config, duration_seconds, load_config
 from biphasic.errors import ConfigError
+from biphasic.extras import install_command
 
 Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]
 """One line of a shell script."""
@@ -131,7 +132,7 @@ def load_site(path: Path) -> Site:
         ConfigError: It is invalid; the message names the setting. Or Parsl is not installed.
     """
     if find_spec("parsl") is None:
-        raise ConfigError("clusters need Parsl; install it with: pip install 'biphasic[cluster]'")
+        raise ConfigError(f"clusters need Parsl; install it with: {install_command('cluster')}")
     return load_config(Site, path)
 
 

@@ -20,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.output import new_folder
+from biphasic.extras import install_command
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.reading import load_model, read_config
 from biphasic.seeds import stream
@@ -99,7 +100,7 @@ def require_packages() -> None:
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ConfigError(
-            f"ONNX export needs {', '.join(missing)}; install with: pip install 'biphasic[onnx]'"
+            f"ONNX export needs {', '.join(missing)}; install with: {install_command('onnx')}"
         )
 
 

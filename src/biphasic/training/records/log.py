@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import ConfigError
+from biphasic.extras import install_command
 from biphasic.records import HeldoutLine, TrainingLine
 
 PROJECT = "BIPHASIC_WANDB"
@@ -101,8 +102,7 @@ def _wandb() -> Any:
         return importlib.import_module("wandb")
     except ImportError:
         raise ConfigError(
-            "wandb: Weights & Biases is not installed; install it with "
-            "python -m pip install 'biphasic[wandb]'"
+            f"wandb: Weights & Biases is not installed; install it with: {install_command('wandb')}"
         ) from None
 
 
