@@ -40,6 +40,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from biphasic.distributed import ProcessGroup, joined_process_group
+from biphasic.execution import node
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.training import loop, memory
 from biphasic.training.background import BackgroundWriter
@@ -177,12 +178,13 @@ def measure_side(setting: Setting, side: str, saves: str, given: argparse.Namesp
     own = [__file__, "--measure", setting.dump(), "--sides", side]
     own += ["--steps", str(given.steps), "--saves", saves]
     own += ["--allocator", given.allocator]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    numbers, _ = measured(
-        [*(torchrun if processes > 1 else []), *own],
-        threads=given.processes // processes,
-        settings=ALLOCATORS[given.allocator],
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        _, *group = node.command(f"{folder}/store", 1, processes, own)
+        numbers, _ = measured(
+            group if processes > 1 else own,
+            threads=given.processes // processes,
+            settings=ALLOCATORS[given.allocator],
+        )
     return numbers
 
 

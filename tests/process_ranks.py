@@ -1,4 +1,4 @@
-"""One rank of the tests' process groups: `torchrun ... process_ranks.py FOLDER`.
+"""One rank of the tests' process groups: `process_ranks.py FOLDER`.
 
 It trains the runs of `FOLDER/runs.json`, one after another, and leaves what came of each: the
 state's folder, or the error, rank by rank. Starting processes takes longer than all their runs.
@@ -21,6 +21,7 @@ from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.errors import BiphasicError
+from biphasic.execution import node
 from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -43,10 +44,10 @@ def process_outcomes(
         "runs": runs,
     }
     (folder / "runs.json").write_text(json.dumps(plan))
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = node.command(str(folder / "store"), 1, ranks, [__file__, str(folder)])
     with forking():
         ended = subprocess.run(
-            [sys.executable, "-m", *torchrun, __file__, str(folder)],
+            command,
             capture_output=True,
             text=True,
             check=False,

@@ -27,8 +27,6 @@ from typing import IO, Any
 import pytest
 
 _Popen = subprocess.Popen
-_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
-_RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 _STANDARD = 3  # input, output, error
 _LIGHT = "biphasic.data.tokens.worker"  # imports next to nothing
 
@@ -38,8 +36,6 @@ def forking() -> Iterator[None]:
     """Fork Python processes from this one, whoever starts them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", WarmPopen)
-        # For its log torchrun looks through all modules whenever it waits: a second for each group.
-        patch.setattr(f"{_RENDEZVOUS}.get_method_name", lambda *_, **__: "method")
         yield
 
 
@@ -104,7 +100,7 @@ def is_ready() -> bool:
         return False
     modules = [found.name for found in pkgutil.walk_packages(biphasic.__path__, "biphasic.")]
     modules.remove("biphasic.export.reload")  # a program that stands alone
-    for name in (*modules, "torch.distributed.run"):
+    for name in modules:
         importlib.import_module(name)
     return True
 
@@ -133,7 +129,6 @@ def become(program: Callable[[], None], environment: dict[str, str] | None) -> N
     gc.freeze()  # what the parent has is never looked through, which would copy all its memory
     try:
         _forget_parent(environment)
-        sys.modules[_TORCHRUN].Popen = WarmPopen  # type: ignore[attr-defined] - known there by name
         program()
         code = 0
     except SystemExit as ended:

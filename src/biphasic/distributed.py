@@ -1,8 +1,9 @@
 """Process groups: ranks that share one computation.
 
-Usually there is a single rank without a process group, and sums return their input. torchrun starts
-several ranks and sets their environment. Each rank has a heartbeat: the process that started them
-watches what they do (`execution/heartbeats.py`) and finds a rank that hangs.
+Usually there is a single rank without a process group, and sums return their input.
+`execution/node.py` starts several ranks and sets their environment. Each rank has a heartbeat: the
+process that started them watches what they do (`execution/heartbeats.py`) and finds a rank that
+hangs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -19,8 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from biphasic.errors import ConfigError, LostRankError, TrainingError
+from biphasic.ports import STORE, private_connections
 
 COLLECTIVE_TIMEOUT = timedelta(days=1)
 """Timeout of gloo and nccl, which name no rank. `execution/heartbeats.py` does, much earlier, and
@@ -186,7 +189,7 @@ ALONE = ProcessGroup()
 
 @contextmanager
 def joined_process_group() -> Iterator[ProcessGroup]:
-    """Join the process group that torchrun names, and leave it when the block ends well.
+    """Join the process group that the environment names, and leave it when the block ends well.
 
     Where it names none, or one rank, this process is alone. Sums of tensors on CUDA go over nccl,
     all others over gloo.
@@ -206,8 +209,14 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         backend = "cpu:gloo,cuda:nccl"
     ranks = ProcessGroup(int(os.environ["RANK"]), size)
     try:
-        with ranks.heartbeat.waiting():
-            dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        with ranks.heartbeat.waiting(), connecting():
+            dist.init_process_group(
+                backend,
+                store=_store(os.environ[STORE], size),
+                rank=ranks.dp_rank,
+                world_size=size,
+                timeout=COLLECTIVE_TIMEOUT,
+            )
         yield ranks
         # Not after an error: with a rank lost, leaving in order might take forever.
         dist.destroy_process_group()
@@ -215,6 +224,30 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         if not _is_connection_error(error):
             raise
         raise LostRankError(_lost_rank_text(ranks, error)) from error
+
+
+def connecting() -> AbstractContextManager[None]:
+    """Return a block in which ranks make a process group."""
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    return private_connections() if is_one_machine else nullcontext()
+
+
+def served_store(host: str) -> tuple[Store, str]:
+    """Return a store for the ranks of several machines, kept by this process, and its address."""
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    return store, f"{host}:{store.port}"
+
+
+def joined_node(store: str) -> int:
+    """Return a number for this machine among those of a group, from 0."""
+    return _store(store, 0).add("nodes", 1) - 1
+
+
+def _store(address: str, size: int) -> Store:
+    if os.path.isabs(address):  # noqa: PTH117 - an address may be of a host
+        return FileStore(address, size)
+    host, _, port = address.rpartition(":")
+    return TCPStore(host, int(port), is_master=False, wait_for_workers=False)
 
 
 def _is_connection_error(error: RuntimeError) -> bool:

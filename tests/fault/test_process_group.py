@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
 from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
+from biphasic.execution.slots import Nodes
 from biphasic.files import complete_folder, read_json, write_json, write_text
 from biphasic.study.api import pretrain
 from biphasic.study.inputs.corpus import DataPaths
@@ -27,6 +30,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.step.input import StepInputs
 from mini_study import has_ended
+from other_user import as_other_user, can_connect, needs_root
 
 pytestmark = [
     pytest.mark.slow,
@@ -170,15 +174,15 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert checkpoint_of(job.store) == 6
     assert both_have_ended(ranks)
 
-    # torchrun is killed: its ranks end at once, and the caller is told.
-    def kill_torchrun(progress: Progress) -> None:
+    # The process between is killed: its ranks end at once, and the caller is told.
+    def kill_node(progress: Progress) -> None:
         told.append(progress)
         if len(told) == 1:
             os.kill(parent_of(int((ranks / "pid-1").read_text())), signal.SIGKILL)
 
     monkeypatch.setenv("GANG_FAULT", "slow")
     with pytest.raises(LostRankError, match=r"^one of 2 processes of the group died "):
-        job.run(kill_torchrun)
+        job.run(kill_node)
     assert both_have_ended(ranks)
     assert checkpoint_of(job.store) < STEPS
 
@@ -252,3 +256,64 @@ def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, mon
         job.run(silent)
     assert checkpoint_of(job.store) == 2
     assert both_have_ended(ranks)
+
+
+def listening_addresses() -> list[tuple[str, int]]:
+    """Return the TCP addresses at which this process's descendants listen."""
+    return [
+        (socket.laddr.ip, socket.laddr.port)
+        for process in psutil.Process().children(recursive=True)
+        for socket in process.net_connections(kind="tcp")
+        if socket.status == psutil.CONN_LISTEN
+    ]
+
+
+@needs_root
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_another_user_reaches_neither_ports_nor_files_of_ranks(
+    make_job, ranks, tmp_path, monkeypatch, shard
+):
+    monkeypatch.setenv("GANG_FAULT", "slow")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    attacks: list[Progress] = []
+
+    def attack(progress: Progress) -> None:
+        attacks.append(progress)
+        if len(attacks) > 1:
+            return
+        addresses, folders = listening_addresses(), list(tmp_path.glob("biphasic-ranks-*"))
+        assert folders
+        assert {ip for ip, _ in addresses} == {"127.0.0.1"}
+        with as_other_user(lambda: meddle(addresses, folders)):
+            pass
+
+    def meddle(addresses: list[tuple[str, int]], folders: list[Path]) -> None:
+        assert not [each for each in addresses if can_connect(each)]
+        for folder in folders:
+            with pytest.raises(PermissionError):
+                list(folder.iterdir())
+
+    job = make_job(tmp_path / "store")
+    compute = job.compute.model_copy(update={"shard": shard})
+    with pytest.raises(StoppedError):
+        job.model_copy(update={"compute": compute}).run(attack, should_stop=lambda: bool(attacks))
+    assert attacks
+
+
+TWICE = """
+import subprocess, sys
+
+nodes = [subprocess.Popen(sys.argv[1:]) for _ in range(2)]
+sys.exit(any([node.wait() for node in nodes]))
+"""
+
+
+def test_two_nodes_train_together(make_job, ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANG_FAULT", "none")
+    nodes = Nodes(2, (sys.executable, "-c", TWICE), str(tmp_path))
+    for name, value in nodes.environment().items():
+        monkeypatch.setenv(name, value)
+    job = make_job(tmp_path / "store")
+    job.run(silent)
+    state = read_json(job.store / "states" / job.id / "state.json")
+    assert state["compute"]["processes"] == 2

@@ -54,7 +54,7 @@ _DIVISIONS: tuple[dict[str, Any], ...] = (
     {"processes": 4, "shard": "full"},
     {"processes": 4, "shard": "hybrid", "shard_size": 2},
 )
-# A signal came while `warm.py` or torchrun forked a process: Python ignores the signal's exception.
+# A signal came while `warm.py` forked a process: Python ignores the signal's exception.
 _FORKING = re.compile("Exception ignored in: <function _(after_fork|releaseLock)")
 
 

@@ -1,4 +1,4 @@
-"""One rank of a process group, started by torchrun with a job file.
+"""One rank of a process group, started by `node.py` with a job file.
 
 It trains the job together with the other ranks. The first rank writes progress to its original
 standard output, one JSON object per line; every rank writes its heartbeat and its failure there.

@@ -1,11 +1,11 @@
-"""Process groups: train one segment with several processes, via torchrun.
+"""Process groups: train one segment with several processes.
 
-They run on this machine, or on all nodes of a cluster's block.
+They run on this machine, or on all nodes of a cluster's block, where `node.py` starts them.
 
 The parent process holds the job's lock, forwards the first rank's progress, listens to the ranks'
 heartbeats, and holds the other end of their standard input. When it closes, ranks exit immediately,
 because the lock may be lost; after a stop request they save their progress first. It also closes it
-if torchrun has ended before its ranks.
+if `node.py` has ended before its ranks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any, Protocol
 
 from biphasic import errors
-from biphasic.distributed import check_devices
+from biphasic.distributed import check_devices, served_store
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
+from biphasic.execution import node
 from biphasic.execution.heartbeats import Heartbeats
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
 from biphasic.execution.rank_worker import STOP_FILE
@@ -34,9 +35,8 @@ from biphasic.model.compute.device import chosen_device, device_environment
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
-TORCHRUN = "biphasic.execution.torchrun"
 _POLL_SECONDS = 0.2
-_END_SECONDS = 60.0  # torchrun gives ranks 30 s to end before it kills them
+_END_SECONDS = 60.0  # `node.py` gives ranks 30 s to end before it kills them
 
 
 class SegmentJob(Job, Protocol):
@@ -70,11 +70,13 @@ def run_ranks(
     with tempfile.TemporaryDirectory(prefix="biphasic-ranks-", dir=nodes.folder) as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
-        command = [*_torchrun(nodes, per_node), "-m", worker, str(file)]
-        with _quiet_on_terminals() as log, _started(command, file, per_node, log) as ranks:
-            failures, is_finished = _attend(ranks, file, report, should_stop, heartbeats)
-            if ranks.wait() or not is_finished:
-                raise _first_failure(failures, processes)
+        rank = ["-m", worker, str(file)]
+        with _store(nodes, Path(folder)) as store, _quiet_on_terminals() as log:
+            command = [*nodes.launch, *node.command(store, nodes.count, per_node, rank)]
+            with _started(command, file, per_node, log) as ranks:
+                failures, is_finished = _attend(ranks, file, report, should_stop, heartbeats)
+                if ranks.wait() or not is_finished:
+                    raise _first_failure(failures, processes)
 
 
 def _check_devices(processes: int) -> None:
@@ -88,17 +90,15 @@ def _check_devices(processes: int) -> None:
         check_devices(processes)
 
 
-def _torchrun(nodes: Nodes, per_node: int) -> list[str]:
-    """Return the command that starts the ranks, on this machine or on all nodes."""
-    torchrun = [sys.executable, "-m", TORCHRUN, "--nproc-per-node", str(per_node)]
+@contextmanager
+def _store(nodes: Nodes, folder: Path) -> Iterator[str]:
+    """Yield where ranks find each other: a file that only this user can open, or our address."""
     if nodes.count == 1:
-        return [*torchrun, "--standalone"]
-    host = socket.gethostname()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", f"{port}"]
-    return [*nodes.launch, *torchrun, "--nnodes", str(nodes.count), *meet]
+        yield str(folder.absolute() / "store")
+        return
+    store, address = served_store(socket.gethostname())
+    yield address
+    del store  # it is served until here
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def _attend(
         if should_stop():
             _ask_to_stop(ranks, file)
         if ranks.poll() is not None and ranks.stdin:
-            ranks.stdin.close()  # torchrun is gone, maybe killed: its ranks must not go on alone
+            ranks.stdin.close()  # `node.py` is gone, maybe killed: its ranks must not go on alone
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
             if event is None:
@@ -179,7 +179,7 @@ def _read(ranks: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | Non
         for line in ranks.stdout or ():
             if line.startswith("{"):
                 events.put(json.loads(line))
-            else:  # torchrun shares the pipe
+            else:  # libraries share the pipe
                 sys.stderr.write(line)
     finally:
         events.put(None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from biphasic import distributed
 from biphasic.distributed import (
@@ -18,13 +16,17 @@ from biphasic.distributed import (
     Heartbeat,
     check_devices,
     checksum,
+    joined_node,
     joined_process_group,
+    served_store,
 )
 from biphasic.errors import ConfigError, DataError, DoneElsewhereError, LostRankError
-from biphasic.execution import heartbeats, ranks, torchrun
+from biphasic.execution import heartbeats, node, ranks
 from biphasic.execution.heartbeats import Heartbeats
+from biphasic.ports import STORE
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
+from mini_study import has_ended
 
 LOST = {"rank": 0, "kind": "LostRankError", "error": "a process that trains with this one ended"}
 DAMAGED = {"rank": 1, "kind": "DataError", "error": "row 7: damaged"}
@@ -123,7 +125,7 @@ def test_a_process_outside_of_a_group_is_alone(monkeypatch):
             assert found.from_first(5) == 5
 
 
-def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch):
+def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch, tmp_path):
     def fails_with(error, *, while_starting=False):
         def start(*_, **__):
             if while_starting:
@@ -136,6 +138,7 @@ def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch):
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv(STORE, str(tmp_path / "store"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     lost = "a process that trains with this one has ended"
     refused = torch.distributed.DistNetworkError("connection refused\nframe #0")
@@ -339,18 +342,47 @@ def test_a_rank_counts_its_own_work_alone(group_of):
     assert heartbeat.told() != before
 
 
-FAILURE = ProcessFailure(local_rank=1, pid=7, exitcode=-9, error_file="")
+RANK_OF_A_TEST = """
+import os, signal, sys, time
+if sys.argv[1] == "names":
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "BIPHASIC_GROUP_STORE")
+    os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+elif sys.argv[1] == "one fails" and os.environ["RANK"] == "1":
+    sys.exit(3)
+else:
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(100)
+"""
 
 
-@pytest.mark.parametrize(
-    "error",
-    [SignalException("got signal: 15", signal.SIGTERM), ChildFailedError("rank", {1: FAILURE})],
-)
-def test_torchrun_ends_quietly_on_a_signal_or_a_failed_rank(monkeypatch, error):
-    def fail() -> None:
-        raise error
+def start_node(script: Path, what: str) -> subprocess.Popen[str]:
+    script.write_text(RANK_OF_A_TEST)
+    command = node.command("/a/store", 1, 2, [str(script), what])
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(torchrun, "main", fail)
-    with pytest.raises(SystemExit) as ended:
-        torchrun.run()
-    assert ended.value.code == 1
+
+def test_a_node_starts_its_ranks_with_their_places(tmp_path):
+    with start_node(tmp_path / "rank.py", "names") as group:
+        assert group.stdout
+        assert sorted(group.stdout) == ["0 2 0 2 /a/store\n", "1 2 1 2 /a/store\n"]
+    assert group.returncode == 0
+
+
+def test_a_failed_rank_ends_the_others(tmp_path):
+    with start_node(tmp_path / "rank.py", "one fails") as group:
+        assert group.wait(60) == 1
+
+
+def test_a_node_ends_its_ranks_on_sigterm(tmp_path):
+    with start_node(tmp_path / "rank.py", "sleeps") as group:
+        assert group.stdout
+        pids = [int(group.stdout.readline()) for _ in range(2)]
+        group.terminate()
+        assert group.wait(60) == 1
+    assert all(has_ended(pid, within=5) for pid in pids)
+
+
+def test_nodes_of_a_group_have_numbers_of_their_own():
+    store, address = served_store("localhost")
+    assert [joined_node(address) for _ in range(3)] == [0, 1, 2]
+    del store

@@ -1,4 +1,4 @@
-"""One rank of a training job: `torchrun ... -m biphasic.study.jobs.rank JOBFILE`."""
+"""One rank of a training job: `python -m biphasic.study.jobs.rank JOBFILE`, by `node.py`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from biphasic.distributed import connecting
 from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import activation_dtype
 from biphasic.model.compute.layers import transformer_layers
@@ -61,14 +62,15 @@ class DividedWeights(MasterWeights):
         first = cast(DTensor, next(iter(working.values())))
         self._mesh, self._placements = first.device_mesh, first.placements
         self._host_mesh = self._mesh
-        if self._mesh.device_type != "cpu":
-            self._host_mesh = init_device_mesh(
-                "cpu", self._mesh.shape, mesh_dim_names=self._mesh.mesh_dim_names
-            )
+        with connecting():
+            if self._mesh.device_type != "cpu":
+                self._host_mesh = init_device_mesh(
+                    "cpu", self._mesh.shape, mesh_dim_names=self._mesh.mesh_dim_names
+                )
+            self.writers = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+            """All ranks, for a checkpoint that is written in a thread while training goes on."""
         self._group = self._mesh.get_group("shard")
         self._host_group = self._host_mesh.get_group("shard")
-        self.writers = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
-        """All ranks, for a checkpoint that is written in a thread while training goes on."""
 
     def publish(self) -> None:
         """Do nothing: parts are rounded when they are gathered."""
@@ -182,7 +184,8 @@ def _mesh(compute: ComputeConfig, device_type: str) -> DeviceMesh:
     """Return the ranks in rows: each row holds one copy of the weights."""
     size = dist.get_world_size()
     if compute.shard == "full":
-        return init_device_mesh(device_type, (size,), mesh_dim_names=("shard",))
+        with connecting():
+            return init_device_mesh(device_type, (size,), mesh_dim_names=("shard",))
     per_copy = 1
     if compute.shard == "hybrid":
         per_copy = compute.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
@@ -192,7 +195,8 @@ def _mesh(compute: ComputeConfig, device_type: str) -> DeviceMesh:
             "set a divisor"
         )
     shape = (size // per_copy, per_copy)
-    return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+    with connecting():
+        return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def _part(tensor: Tensor) -> Tensor:
