@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations lint format types docs check wheel bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations numerics lint format types docs check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,6 +59,10 @@ soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and write docs/re
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py
+
+numerics: $(INSTALLED)  ## Vouch for edited code: reproduce the golden numbers, then list its hash.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 tests/golden/test_golden.py
+	$(BIN)/python tests/golden/record_code.py
 
 lint: $(INSTALLED)  ## Check style and import contracts.
 	$(BIN)/ruff check

@@ -17,7 +17,7 @@ from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.output import find_made
+from biphasic.export.output import find_made, refuse_existing
 from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import expanded
 from biphasic.model.checks.limits import model_limits
@@ -36,6 +36,7 @@ from biphasic.study.inputs.models import (
     is_state,
 )
 from biphasic.study.paths import STORE
+from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
@@ -131,6 +132,7 @@ def adapt(
     checkpoint_every: int = 200,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
+    fresh: bool = False,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -152,6 +154,7 @@ def adapt(
         checkpoint_every: Updates between checkpoints; 0 for none.
         compute: How steps are computed; as in `pretrain`.
         device: As in `pretrain`.
+        fresh: As in `pretrain`; `out` must not exist then.
         wandb: As in `pretrain`.
         console: Where progress is shown; standard error when None.
 
@@ -202,6 +205,11 @@ def adapt(
         recipe = recipe.skipping(settings.skip_steps)
         paths = paths.extended([recipe])
         state = Lineage(recipe, paths.open().fingerprint).identities[-1]
+        if other := OtherCode.of(store, [state]):
+            if fresh:
+                refuse_existing(out)
+            else:
+                say(other.note())
         if find_made(out, export_inputs(state, format=format)):
             say(f"{out}: already made from the same model, text and settings; nothing to do")
             return out
@@ -220,6 +228,7 @@ def adapt(
             heldout_objectives=("clm", "mlm") if earlier else settings.heldout_objectives,
             compute=compute,
             console=console,
+            fresh=fresh,
         )
     _report(trained, say)
     with progress_bar(console, "exporting"):

@@ -251,6 +251,16 @@ def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
             yield f"{file}: damaged (SHA-256 differs from {record.name})"
 
 
+def remove(path: Path) -> None:
+    """Delete a file or a folder, which no longer looks finished midway; links are not followed."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
+    path.rename(leftover)
+    shutil.rmtree(leftover)
+
+
 def remove_partials(folder: Path, name: str = "") -> None:
     """Delete leftovers of interrupted writers of `name` (of anything, if empty) in `folder`."""
     for leftover in folder.glob(f"{PARTIAL}{name}*"):

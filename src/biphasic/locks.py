@@ -264,6 +264,22 @@ def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
     return lock(store / _CLEANING)
 
 
+def refuse_running_work(store: Path, *, say: Say | None = None) -> None:
+    """Raise a LockedError if another process works in a store; call it after `lock_cleaning`."""
+    for name in running_work(store):
+        what = f"{store}: another process works here"
+        refuse_locked(store / LEASES / name, what, "wait for it", say=say)
+
+
+def refuse_locked(path: Path, what: str, remedy: str, *, say: Say | None = None) -> None:
+    """Refuse if a lock is held; wait to see whether a remote owner's lease has expired."""
+    try:
+        with lock(path, say=say):
+            return
+    except LockHeldError as error:
+        raise LockedError(f"{what} ({error.owner}); {remedy}") from None
+
+
 def running_work(store: Path) -> dict[str, Owner]:
     """Return the owners of running work in a store, by name of the work."""
     leases = store / LEASES

@@ -172,7 +172,9 @@ class StateRecord(Record):
     """Compute settings."""
     environment: dict[str, Any] = {}
     changes: Annotated[tuple[str, ...], Field(exclude_if=lambda changes: not changes)] = ()
-    """Steps from which on versions or hardware differed from those before; not written if none."""
+    """Steps from which on code, versions or hardware differed from before; not written if none."""
+    code: tuple[str, ...] = ()
+    """Hashes of the code that trained it, from step 0 on (`numerics.py`); none in old states."""
 
 
 class TrainingLine(Record):
@@ -223,6 +225,8 @@ class ResultRecord(Record):
     """Number of truncated inputs, by split."""
     seconds: float
     device: str | None = None
+    code: str | None = None
+    """Hash of the code that fine-tuned and scored (`numerics.py`); None in old results."""
 
     @model_validator(mode="after")
     def _finished_has_scores(self) -> ResultRecord:

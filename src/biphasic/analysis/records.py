@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -12,8 +12,10 @@ from typing import Any, Literal, TypeVar
 
 from biphasic.analysis.checked import check_file, read_checked, read_study
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
+from biphasic.analysis.text import count, listing
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, damaged_files
+from biphasic.numerics import is_other_code
 from biphasic.records import (
     ZERO_SHOT_SEED,
     ArmRecord,
@@ -30,7 +32,7 @@ from biphasic.records import (
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
-ProblemKind = Literal["missing", "diverged", "damaged", "mixed"]
+ProblemKind = Literal["missing", "diverged", "damaged", "mixed", "code"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
     outcomes = tuple(reader.outcomes())
-    problems = (*reader.problems, *_mixed_environments(arms))
+    problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, outcomes))
     return StudyRecords(study=study, arms=arms, outcomes=outcomes, problems=problems, store=store)
 
 
@@ -340,3 +342,25 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
         Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(distinct))}")
         for key, distinct in mixed.items()
     ]
+
+
+def _other_code(arms: Iterable[ArmData], outcomes: Iterable[Outcome]) -> list[Problem]:
+    """Name what other code than the running one made."""
+    states = {arm.name: arm.state for arm in arms if arm.state}
+    trained = [name for name, state in states.items() if is_other_code("pretraining", state.code)]
+    results = (outcome.result for outcome in outcomes if outcome.result)
+    codes = Counter(result.code for result in results)
+    scored = sum(
+        number
+        for code, number in codes.items()
+        if is_other_code("finetuning", [code] if code else [])
+    )
+    parts = [f"the states of {listing(trained, most=5)}"] if trained else []
+    parts += [count(scored, "fine-tuning")] if scored else []
+    if not parts:
+        return []
+    text = (
+        f"made by other code than the running one, which may give other numbers: "
+        f"{' and '.join(parts)}; 'biphasic study run --fresh' with the study file makes them again"
+    )
+    return [Problem("code", text)]

@@ -17,6 +17,7 @@ from biphasic.files import (
     write_json,
     write_text,
 )
+from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 
 _NOTE = "made-from.json"
@@ -116,6 +117,7 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
             "records": [_stamps(folder) for folder in folders],
             "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
             "libraries": {name: version(name) for name in _LIBRARIES},
+            "code": [file_sha256(KNOWN), *map(running_code, PARTS)],
         }
     )
 

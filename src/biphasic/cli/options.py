@@ -38,6 +38,14 @@ PrintConfig = Annotated[
     bool,
     typer.Option("--print-config", help="Print all settings as YAML, with defaults, and exit."),
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Delete the states and results that other code than the running one made, and make "
+        "them again.",
+    ),
+]
 Wandb = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from biphasic.cli.options import (
     Device,
+    Fresh,
     PrintConfig,
     Quiet,
     Revision,
@@ -80,6 +81,7 @@ def pretrain_command(
             "at most K times.",
         ),
     ] = 0,
+    fresh: Fresh = False,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -110,6 +112,7 @@ def pretrain_command(
         max_seconds=max_seconds,
         skip_steps=skip_steps or (),
         rewinds=rewinds,
+        fresh=fresh,
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )
@@ -231,6 +234,7 @@ def adapt_command(
     root: StoreRoot = Path("runs"),
     device: Device = None,
     skip_steps: SkipSteps = None,
+    fresh: Fresh = False,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -276,6 +280,7 @@ def adapt_command(
         checkpoint_every=checkpoint_every,
         compute=how,
         device=device,
+        fresh=fresh,
         wandb=wandb,
         console=console,
     )

@@ -18,12 +18,14 @@ from biphasic.execution.cluster.site import load_site
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import is_complete, verify_folder
+from biphasic.locks import Say
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
 from biphasic.study.gc.pins import event_folder, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
+from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
@@ -46,6 +48,7 @@ def run_study(
     jobs_per_gpu: int = 1,
     tries: int = 3,
     site: Path | str | None = None,
+    fresh: bool = False,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> StudyOutcome:
@@ -61,6 +64,8 @@ def run_study(
         tries: Maximum number of tries of a job with a transient failure, such as a killed process
             or a full disk. Permanent failures are not retried.
         site: Site file of a cluster to run on; it has the three settings above for its nodes.
+        fresh: Delete what other code than the running one made (states, checkpoints, results), and
+            make it again.
         wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
             none when None.
         console: Console for progress; standard error when None.
@@ -98,6 +103,7 @@ def run_study(
                 policy=RetryPolicy(tries=tries),
             ),
             console=console or progress_console(),
+            fresh=fresh,
         )
 
 
@@ -131,13 +137,14 @@ def pretrain(
     max_seconds: float | None = None,
     skip_steps: Iterable[int] = (),
     rewinds: int = 0,
+    fresh: bool = False,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe and return the folder of its final state, which transformers can load.
 
     Training resumes from the latest state of the recipe in the store. A finished recipe is not
-    trained again.
+    trained again. If other code than the running one trained it, a line says so.
 
     Args:
         recipe: Model, phases, schedule, seeds; or a recipe file.
@@ -156,6 +163,7 @@ def pretrain(
         rewinds: Maximum number of times to go on by itself after a step that is not finite, from
             the weights before it and without it. The final state is then that of a recipe which
             skips these steps.
+        fresh: As in `run_study`.
         wandb: As in `run_study`.
         console: Console for progress; standard error when None.
 
@@ -201,6 +209,7 @@ def pretrain(
             console=console,
             deadline=deadline,
             rewinds=rewinds,
+            fresh=fresh,
         )
 
 
@@ -227,6 +236,7 @@ def train_recipe(
     deadline: float = math.inf,
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
     rewinds: int = 0,
+    fresh: bool = False,
 ) -> Path:
     """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`.
 
@@ -240,6 +250,7 @@ def train_recipe(
                 lineage,
                 paths,
                 store,
+                start=_start(lineage, store, say=say, fresh=fresh),
                 checkpoint_every=checkpoint_every,
                 heldout_every=heldout_every,
                 heldout_objectives=heldout_objectives,
@@ -275,14 +286,33 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
     return Lineage(lineage.recipe.skipping([fault["step"]]), lineage.fingerprint)
 
 
-def _pinned_job(lineage: Lineage, paths: DataPaths, store: Path, **settings: Any) -> TrainJob:
+def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
+    """Return the step of the newest state of a lineage; with `fresh`, of one by the running code.
+
+    Others are deleted.
+    """
+    identities = lineage.identities
+    while True:
+        states = [is_complete(store / "states" / name) for name in identities]
+        start = max((step for step, is_there in enumerate(states) if is_there), default=0)
+        segment = (identities[-1], start if start < len(identities) - 1 else 0)
+        other = OtherCode.of(store, [identities[start]], [segment])
+        if not (other and fresh):
+            break
+        other.delete(say=say)
+    if other:
+        say(other.note())
+    return start
+
+
+def _pinned_job(
+    lineage: Lineage, paths: DataPaths, store: Path, *, start: int, **settings: Any
+) -> TrainJob:
     """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
-    states = store / "states"
-    finished = (step for step, name in enumerate(identities) if is_complete(states / name))
-    start = max(finished, default=0)
     if start == recipe.total_steps:
-        verify_folder(states / identities[-1], remedy="delete the folder and run again")
+        folder = store / "states" / identities[-1]
+        verify_folder(folder, remedy="delete the folder and run again")
     record_pin(
         store,
         identities[-1],

@@ -18,7 +18,9 @@ RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))
 
 
-def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: str) -> None:
+def write_result(
+    folder: Path, result: FinetuneResult, *, run_id: str, state: str, code: str
+) -> None:
     """Write a run's folder atomically: `result.json` and `scores.parquet`.
 
     A row of `scores.parquet` is an example: `split`, `id`, `score`, and columns of the task's kind.
@@ -43,6 +45,7 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
         num_truncated=result.num_truncated,
         seconds=result.seconds,
         device=str(compute_device()),
+        code=code,
     )
     tables = [_split_table(split, scores) for split, scores in splits.items()]
     with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:

@@ -133,7 +133,7 @@ def train_segment(
         start=start, tensorboard=options.tensorboard, compute=compute, ranks=ranks,
     )  # fmt: skip
     if run.change:
-        options.warn_of([f"{run.change}; from here on, numbers may be rounded differently"])
+        options.warn_of([f"{run.change}; from here on, numbers may differ"])
     watch = partial(
         run.watch,
         HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),

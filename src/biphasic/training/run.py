@@ -29,6 +29,7 @@ from biphasic.model.loading.build import (
 )
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
+from biphasic.numerics import running_code
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -59,6 +60,7 @@ class Run:
         position: What it has read so far.
         changes: Earlier changes of versions or hardware, as in a state's record.
         change: What has changed since the checkpoint or state that it continues from.
+        code: Hashes of the code that made it, from step 0 on.
     """
 
     lineage: Lineage
@@ -72,6 +74,7 @@ class Run:
     parent: str | None
     position: Position
     seconds: float
+    code: tuple[str, ...]
     changes: tuple[str, ...] = ()
     change: str = ""
 
@@ -191,6 +194,7 @@ class Run:
             environment=environment(),
             compute=self.compute.model_dump(mode="json"),
             changes=(*self.changes, *filter(None, [self.change])),
+            code=self.code,
         )
         return Snapshot(
             weights=taken(self.optimizer.weights.masters),
@@ -268,12 +272,12 @@ def resume_or_start(
     if compute.compile:
         compile_layers(model)
     record, position, change = None, Position(), ""
+    code = running_code("pretraining")
     if snapshot is not None:
         record = snapshot.record
         position = Position(step, record.rows_sha256, record.ledger)
-        settings = compute.model_dump(mode="json")
-        if changed := changed_settings(record.environment, record.compute, settings):
-            change = f"step {step}: {changed}"
+        changed = changed_settings(record, compute.model_dump(mode="json"))
+        change = f"step {step}: {changed}" if changed else ""
     run = Run(
         lineage=lineage,
         data=data,
@@ -286,6 +290,7 @@ def resume_or_start(
         parent=identities[start] if start else None,
         position=position,
         seconds=0.0 if record is None or latest is None else record.seconds,
+        code=(code,) if record is None else tuple(dict.fromkeys((*record.code, code))),
         changes=() if record is None else record.changes,
         change=change,
     )

@@ -369,7 +369,7 @@ def test_an_interrupted_deletion_leaves_nothing_that_looks_finished(root, store,
         rmtree(path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning.shutil, "rmtree", stop_halfway)
+        patch.setattr(shutil, "rmtree", stop_halfway)
         with pytest.raises(KeyboardInterrupt):
             clean(root, delete=True)
     assert removed[-1].is_dir()

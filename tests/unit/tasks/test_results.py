@@ -54,7 +54,7 @@ def finetune(model, tokenizer, tiny_tasks, tiny_protocol):
 def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp_path, kind):
     result = finetune(kind)
     folder = tmp_path / "finetunes" / "abc"
-    write_result(folder, result, run_id="abc", state="f00")
+    write_result(folder, result, run_id="abc", state="f00", code="c0de")
     assert is_complete(folder)
     raw = read_json(folder / "result.json")
     record = parse_record(ResultRecord, raw, where="result.json")
@@ -87,7 +87,7 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
 
 def test_a_diverged_run_has_no_scores(finetune, tmp_path):
     result = finetune("sc", learning_rate=1e30)
-    write_result(tmp_path / "run", result, run_id="run", state="s")
+    write_result(tmp_path / "run", result, run_id="run", state="s", code="c0de")
     record = read_json(tmp_path / "run" / "result.json")
     assert record["status"] == "diverged"
     assert (record["validation"], record["test"], record["by_type"]) == (None, None, {})
@@ -100,7 +100,7 @@ def test_a_split_that_was_not_scored_is_null_and_the_other_task_is_named(finetun
     task = dataclasses.replace(result.task, kind="zs")
     scores = {"test": result.scores["test"]}
     other = dataclasses.replace(result, task=task, scores=scores, trained_on="msmarco")
-    write_result(tmp_path / "run", other, run_id="run", state="s")
+    write_result(tmp_path / "run", other, run_id="run", state="s", code="c0de")
     record = read_json(tmp_path / "run" / "result.json")
     assert (record["validation"], record["trained_on"]) == (None, "msmarco")
     assert record["test"] == scores["test"].metrics

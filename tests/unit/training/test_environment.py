@@ -2,9 +2,13 @@
 
 import pytest
 
+from biphasic import numerics
 from biphasic.errors import StoppedError
+from biphasic.records import StateRecord
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.records import environment as environment_module
 from biphasic.training.records.environment import changed_settings, environment
+from biphasic.training.state import STATE_FORMAT
 from short_runs import CLM, details
 
 COMPUTE = ComputeConfig().model_dump(mode="json")
@@ -12,8 +16,21 @@ COMPUTE = ComputeConfig().model_dump(mode="json")
 
 def changed(compute: dict | None = None, **values) -> str:
     """Describe the changes since a record with some other values."""
-    before = {**environment(), **values}
-    return changed_settings(before, {**COMPUTE, **(compute or {})}, COMPUTE)
+    before = record({**environment(), **values}, {**COMPUTE, **(compute or {})})
+    return changed_settings(before, COMPUTE)
+
+
+def record(environment: dict, compute: dict, **values) -> StateRecord:
+    """Return the record of a state."""
+    return StateRecord(
+        format=STATE_FORMAT,
+        identity="ab" * 32,
+        step=1,
+        rows_sha256="cd" * 32,
+        environment=environment,
+        compute=compute,
+        **values,
+    )
 
 
 def test_what_can_change_numbers_is_named_with_both_values():
@@ -42,7 +59,17 @@ def test_what_changes_no_number_is_not_named():
     assert changed(libraries=libraries, python="3.9", cores=999, biphasic="0", processor="x") == ""
     assert changed({"activation_checkpointing": True, "read_back_every": 7}) == ""
     # Records of earlier versions have fewer settings.
-    assert changed_settings({}, {}, COMPUTE) == ""
+    assert changed_settings(record({}, {}), COMPUTE) == ""
+
+
+def test_other_code_is_named_and_listed_code_is_not(monkeypatch):
+    known = {"pretraining": {"2": ["a" * 64, "b" * 64]}}
+    monkeypatch.setattr(numerics, "_known", lambda: known)
+    for module in (numerics, environment_module):
+        monkeypatch.setattr(module, "running_code", lambda _: "b" * 64)
+    assert changed_settings(record({}, {}, code=["a" * 64]), COMPUTE) == ""
+    before = record({}, {}, code=["a" * 64, "c" * 64])
+    assert changed_settings(before, COMPUTE) == f"code {'c' * 12} -> {'b' * 12}"
 
 
 @pytest.mark.slow
@@ -65,9 +92,7 @@ def test_a_resumed_run_says_what_changed_and_records_it(train, make_recipe):
         "step 3: max tokens per pass 128 -> none",
     ]
     assert details(state)["changes"] == changes
-    assert warned == [
-        f"{text}; from here on, numbers may be rounded differently" for text in changes
-    ]
+    assert warned == [f"{text}; from here on, numbers may differ" for text in changes]
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ _KINDS = {
     "diverged": "Diverged",
     "damaged": "Damaged",
     "mixed": "Inconsistent",
+    "code": "Made by other code",
 }
 _MOST_STATES = 20
 _MOST_COMPARISONS = 24

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biphasic.cli.options import (
+    Fresh,
     PrintConfig,
     Quiet,
     Root,
@@ -136,6 +137,7 @@ def study_run(
         Path | None,
         typer.Option(help="Site file (YAML) of a cluster to run on; see 'biphasic site'."),
     ] = None,
+    fresh: Fresh = False,
     overrides: Overrides = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
@@ -162,6 +164,7 @@ def study_run(
         jobs_per_gpu=per_gpu,
         tries=tries,
         site=site,
+        fresh=fresh,
         wandb=wandb,
         console=console,
     )
@@ -251,10 +254,13 @@ def study_report(
     report = write_report(folder, folder.parent / "store")
     echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")
-    with problems.open(encoding="utf-8", newline="") as rows:
-        count = sum(1 for _ in csv.reader(rows)) - 1
-    if count:
-        echo(f"{count} problems, listed in the report and in {shown(problems)}", err=True)
+    with problems.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row["kind"] == "code":
+            echo(row["text"], err=True)
+    if rows:
+        echo(f"{len(rows)} problems, listed in the report and in {shown(problems)}", err=True)
 
 
 def study_tune(

@@ -7,16 +7,21 @@ deleted, so an interruption never leaves a damaged item that looks finished.
 from __future__ import annotations
 
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.errors import CheckpointError, DataError, LockedError, LockHeldError, StudyError
-from biphasic.files import PARTIAL, is_complete, read_json
-from biphasic.locks import LEASES, LOCK, Say, find_owner, lock, lock_cleaning, running_work
+from biphasic.errors import CheckpointError, DataError, StudyError
+from biphasic.files import PARTIAL, is_complete, read_json, remove
+from biphasic.locks import (
+    LOCK,
+    Say,
+    find_owner,
+    lock_cleaning,
+    refuse_locked,
+    refuse_running_work,
+)
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_pins, corpus_hash, reachable_from_studies
@@ -103,33 +108,13 @@ def clean(
     return cleaning
 
 
-def remove(path: Path) -> None:
-    """Delete a file or a folder; links are not followed."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
-    path.rename(leftover)  # no longer looks finished
-    shutil.rmtree(leftover)
-
-
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
     # All folders: a starting study has a lock before it has settings.
     for folder in sorted(root.iterdir()):
         if find_owner(folder / LOCK) is not None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
-            _settle(folder / LOCK, f"{folder}: this study is running", cancel, say)
-    for name in running_work(store):
-        _settle(store / LEASES / name, f"{store}: another process works here", "wait for it", say)
-
-
-def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
-    """Refuse if a lock is held; wait to see whether a remote owner's lease has expired."""
-    try:
-        with lock(path, say=say):
-            return
-    except LockHeldError as error:
-        raise LockedError(f"{what} ({error.owner}); {remedy}") from None
+            refuse_locked(folder / LOCK, f"{folder}: this study is running", cancel, say=say)
+    refuse_running_work(store, say=say)
 
 
 def _look(root: Path, *, also_pretrained: bool) -> Cleaning:

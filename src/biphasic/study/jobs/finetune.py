@@ -19,6 +19,7 @@ from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
+from biphasic.numerics import running_code
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -100,10 +101,11 @@ class FinetuneJob(Config):
             if points:
                 from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
 
+                code = running_code("finetuning")
                 keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
-                        self._write(task, task.runs[index], result)
+                        self._write(task, task.runs[index], result, code=code)
             elif missing:
                 raise DoneElsewhereError(self.label)
 
@@ -205,14 +207,14 @@ class FinetuneJob(Config):
 
         return encode
 
-    def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult) -> None:
+    def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult, *, code: str) -> None:
         """Write a result with the study's task names."""
         from biphasic.tasks.results import write_result  # noqa: PLC0415
 
         remove_partials(self.store / "finetunes", run.id)
         trained_on = None if result.trained_on is None else self.training.name
         named = replace(result, task=replace(result.task, name=task.name), trained_on=trained_on)
-        write_result(self._folder(run), named, run_id=run.id, state=self.state)
+        write_result(self._folder(run), named, run_id=run.id, state=self.state, code=code)
 
     def _folder(self, run: GridRun) -> Path:
         return self.store / "finetunes" / run.id

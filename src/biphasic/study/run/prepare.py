@@ -25,6 +25,7 @@ from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import finetuning_flops, segment_cost, state_bytes
 from biphasic.study.plan.finetuning import check_tasks, finetune_job
 from biphasic.study.plan.finished import Finished, missing_runs, outdated_arms
+from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.plan.plan import Plan, Segment, plan_study
 from biphasic.study.plan.preview import task_resolver
 from biphasic.study.spec.study import StudyConfig
@@ -61,13 +62,18 @@ class PreparedStudy:
         )
 
 
-def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> PreparedStudy:
+def prepare_study(
+    config: StudyConfig, *, root: Path, console: Console, fresh: bool = False
+) -> PreparedStudy:
     """Build or find a study's data, and check all inputs of its jobs.
+
+    With `fresh`, finished work that other code made is deleted.
 
     Raises:
         ConfigError: The study cannot be run as written.
         DataError: Data are missing or unusable.
         CheckpointError: A required state or result is damaged.
+        LockedError: Another process works in the store, from which `fresh` has to delete.
     """
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
@@ -83,13 +89,25 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
         paths = paths.extended(recipes)
         paths.origin()  # read by the report, hours later
         data = paths.open()
-        known = complete_names(store / "states")
-        plan = plan_study(config, data.fingerprint, tasks, known=known)
+        plan = _plan(config, data, tasks, store)
         check_tasks(plan.tasks, data.tokenizer)
         check_inputs(plan, store)
-    for sentence in (*config.unused_rates(), *outdated_arms(plan, store)):
+    notes = [*config.unused_rates(), *outdated_arms(plan, store)]
+    while other := OtherCode.of_plan(plan, store):
+        if not fresh:
+            notes.append(other.note())
+            break
+        other.delete(say=say)
+        plan = _plan(config, data, tasks, store)  # it may continue from another state now
+    for sentence in notes:
         say(sentence)
     return PreparedStudy(config, folder, store, paths, data, plan)
+
+
+def _plan(
+    config: StudyConfig, data: TrainingData, tasks: tuple[PlannedTask, ...], store: Path
+) -> Plan:
+    return plan_study(config, data.fingerprint, tasks, known=complete_names(store / "states"))
 
 
 def locate_tasks(config: StudyConfig, store: Path, *, say: Say) -> tuple[PlannedTask, ...]:

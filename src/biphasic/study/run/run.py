@@ -76,9 +76,11 @@ class StudyOutcome:
 
 
 def execute_study(
-    config: StudyConfig, *, root: Path, resources: Resources, console: Console
+    config: StudyConfig, *, root: Path, resources: Resources, console: Console, fresh: bool = False
 ) -> StudyOutcome:
     """Run the missing jobs of a study, and write its report.
+
+    With `fresh`, jobs that other code has done are missing.
 
     Raises:
         LockedError: Another process is running this study.
@@ -93,7 +95,7 @@ def execute_study(
         refuse_while_cleaning(root.resolve() / STORE)
         forget_requests(folder)
         save_resolved(config, folder)
-        study = prepare_study(config, root=root, console=console)
+        study = prepare_study(config, root=root, console=console, fresh=fresh)
         refresh_edited_report(study)
         items = study.missing_work()
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())

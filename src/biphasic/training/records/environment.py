@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.model.compute.device import compute_device
+from biphasic.numerics import is_other_code, running_code
+from biphasic.records import StateRecord
 from biphasic.training.lineage import NUMERICS_VERSION
 from biphasic.version import __version__
 
@@ -52,22 +54,22 @@ def environment() -> dict[str, Any]:
     }
 
 
-def changed_settings(
-    environment_before: Mapping[str, Any],
-    compute_before: Mapping[str, Any],
-    compute: Mapping[str, Any],
-) -> str:
+def changed_settings(before: StateRecord, compute: Mapping[str, Any]) -> str:
     """Describe what differs from an earlier record and can change numbers, as `threads 1 -> 4`.
 
     Settings that an old record lacks are left out.
     """
-    before = _settings(environment_before, compute_before)
+    earlier = _settings(before.environment, before.compute)
     now = _settings(environment(), compute)
-    return ", ".join(
-        f"{name} {before[name]} -> {now[name]}"
+    changes = [
+        f"{name} {earlier[name]} -> {now[name]}"
         for name in now
-        if name in before and before[name] != now[name]
-    )
+        if name in earlier and earlier[name] != now[name]
+    ]
+    if is_other_code("pretraining", before.code):
+        code = before.code[-1] if before.code else "unknown"
+        changes.append(f"code {code[:12]} -> {running_code('pretraining')[:12]}")
+    return ", ".join(changes)
 
 
 def _settings(environment: Mapping[str, Any], compute: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,114 @@
+"""Edited code: a line says that what other code made is reused, and `--fresh` makes it again."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import biphasic
+from biphasic import numerics
+from mini_study import arms, snapshot, write_small_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+
+PACKAGE = Path(biphasic.__file__).parent
+NOTE = "made by other code than the running one"
+RECIPE = """
+model: pico
+max_seqlen: 32
+rows_per_step: 2
+learning_rate: {peak: 1.0e-3}
+phases: [{objective: mlm, steps: 2}]
+"""
+
+
+class EveryCode(dict):
+    """Gives every code one hash."""
+
+    def get(self, *_: object) -> str:
+        return "e" * 64
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    """Let the running code be edited, in forked processes too."""
+    known = {"bytes": EveryCode(), "pretraining": {}, "finetuning": {}}
+    monkeypatch.setattr(numerics, "_known", lambda: known)
+    numerics.running_code.cache_clear()
+    yield
+    numerics.running_code.cache_clear()
+
+
+def records(root: Path, kind: str, name: str) -> list[dict]:
+    return [json.loads(path.read_text()) for path in (root / "store" / kind).glob(f"*/{name}")]
+
+
+@pytest.mark.usefixtures("edited")
+def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
+    file = write_small_study(tmp_path)
+    store = snapshot(root / "store/states")
+    code, _, told = cli("study", "run", file, "--root", root, "--workers", "1")
+    [line] = [line for line in told.splitlines() if NOTE in line]
+    assert "--fresh" in line
+    assert code == 0
+    assert snapshot(root / "store/states") == store
+
+    _, _, told = cli("study", "report", root / "mini")
+    assert [line.count("--fresh") for line in told.splitlines() if NOTE in line] == [1]
+    assert NOTE in (root / "mini/report/problems.csv").read_text()
+
+    code, _, told = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
+    assert code == 0
+    assert "deleting what other code made" in told
+    used = {segment for arm in arms(root).values() for segment in (arm["state"], *arm["segments"])}
+    states = {state["identity"]: state for state in records(root, "states", "state.json")}
+    assert {tuple(states[name]["code"]) for name in used} == {("e" * 64,)}
+    results = [r for r in records(root, "finetunes", "result.json") if r["state"] in used]
+    # Those of tasks that this part of the study lacks are gone too: they were of other weights.
+    assert {result["code"] for result in results} == {"e" * 64}
+
+    _, _, told = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
+    assert NOTE not in told
+    assert "deleting" not in told
+    assert NOTE not in (root / "mini/report/problems.csv").read_text()
+
+
+def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_file):
+    copy = tmp_path / "src/biphasic"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    corpus = tmp_path / "corpus.yaml"
+    corpus.write_text(json.dumps({"sources": [str(text_file)], "vocab_size": 320}))
+
+    def pretrain(*options: str) -> tuple[str, str]:
+        program = "from biphasic.cli.main import main; main()"
+        ended = subprocess.run(
+            [sys.executable, "-c", program, "pretrain", "recipe.yaml", "--corpus", str(corpus),
+             "--root", "runs", "--heldout-every", "0", *options],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+            env={"PYTHONPATH": str(copy.parent), "PATH": "", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        folder = tmp_path / ended.stdout.strip()
+        return (folder / "metrics.jsonl").read_text(), " ".join(ended.stderr.split())
+
+    first, told = pretrain()
+    assert NOTE not in told
+    masking = copy / "objectives/masking.py"
+    text = masking.read_text()
+    masking.write_text("# An edited comment is no other code.\n" + text)
+    again, told = pretrain()
+    assert (again, NOTE in told) == (first, False)
+    old = "ReplacementShares(mask=1.0)"
+    assert old in text
+    masking.write_text(text.replace(old, "ReplacementShares(mask=0.5, keep=0.5)"))
+    again, told = pretrain()
+    assert (again, told.count(NOTE), "--fresh" in told) == (first, 1, True)
+    fresh, told = pretrain("--fresh")
+    assert fresh != first
+    assert "deleting what other code made: 1 state" in told
+    again, told = pretrain("--fresh")
+    assert (again, "deleting" in told, NOTE in told) == (fresh, False, False)
