@@ -76,6 +76,20 @@ def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
     assert NOTE not in (root / "mini/report/problems.csv").read_text()
 
 
+@pytest.mark.usefixtures("edited")
+def test_an_evaluation_says_so(root, tmp_path, cli):
+    write_small_study(tmp_path)
+    model = root / "store/states" / arms(root)["mlm"]["state"]
+    again = ("--seed", "0", "--learning-rate", "5e-4", "--set", "max_steps=2", "--root", root)
+    numerics.running_code.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EveryCode, "get", lambda *_: "f" * 64)
+        assert cli("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", *again)[0] == 0
+    numerics.running_code.cache_clear()
+    code, _, told = cli("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", *again)
+    assert (code, told.count(f"{NOTE}: 1 result;"), "another --root" in told) == (0, 1, True)
+
+
 def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_file):
     copy = tmp_path / "src/biphasic"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -20,7 +20,6 @@ from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
-from biphasic.study.plan.finished import missing_runs
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)
@@ -79,8 +78,9 @@ def score_grid(
     [task] = plan.tasks
     group = plan.group((task,))
     record_pin(plan.store, group.id, made_by="finetune", results=group.run_ids())
-    runs, missing = group.runs[task.info.name], missing_runs(group, plan.store)
-    say_on(console)(announcement(task, num_runs=len(runs), num_missing=len(missing)))
+    say, runs = say_on(console), group.runs[task.info.name]
+    missing = plan.missing(group, say=say)
+    say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:
         job = plan.job(group).model_copy(update={"keep": scratch})
         run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)

@@ -24,13 +24,12 @@ from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import read_json, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.progress import progress_console
+from biphasic.progress import progress_console, say_on
 from biphasic.records import Convention, ResultRecord, parse_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.plan.finetuning import by_training
-from biphasic.study.plan.finished import missing_runs
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
@@ -180,7 +179,7 @@ def evaluate_all(
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
         record_pin(planned.store, group.id, made_by="evaluate", results=group.run_ids())
-        if missing_runs(group, planned.store):
+        if planned.missing(group, say=say_on(console)):
             with computing_on(chosen):
                 run_finetunings(
                     planned.job(group),

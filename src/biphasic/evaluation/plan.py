@@ -13,6 +13,7 @@ from biphasic.config import parse_config, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import expanded
+from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
@@ -28,6 +29,8 @@ from biphasic.study.plan.finetuning import (
     plan_group,
     refuse_lengths,
 )
+from biphasic.study.plan.finished import missing_runs
+from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
@@ -62,6 +65,12 @@ class PlannedEvaluation:
         """Return the job of a group."""
         folder = self.encoder.folder
         return finetune_job(group, store=self.store, tokenizer=folder, encoder=folder)
+
+    def missing(self, group: FinetuneGroup, *, say: Say) -> list[str]:
+        """Return the runs of a group without a result, and say which results other code made."""
+        if other := OtherCode.of(self.store, results=group.run_ids()):
+            say(other.note("another --root"))
+        return missing_runs(group, self.store)
 
 
 def plan_evaluation(

@@ -62,11 +62,11 @@ class OtherCode:
         }
         return ", ".join(count(number, name) for name, number in counts.items() if number)
 
-    def note(self) -> str:
-        """Say that they are reused, and how to make them again."""
+    def note(self, remedy: str = "--fresh") -> str:
+        """Say that they are reused, and which option makes them again."""
         return (
             f"made by other code than the running one: {self}; numbers may differ, "
-            "and --fresh makes them again"
+            f"and {remedy} makes them again"
         )
 
     def delete(self, *, say: Say) -> None:
