@@ -71,6 +71,7 @@ def fake_run(recipe, data, *, device: torch.device) -> Run:
         parent=None,
         position=Position(),
         seconds=0.0,
+        code=(),
     )
     run.enter(recipe.phase_at(0))
     return run
