@@ -29,8 +29,8 @@ _FORMS = {
     "token-classification": "loads with AutoModelForTokenClassification",
     "question-answering": "loads with AutoModelForQuestionAnswering",
     "sentence-transformers": "loads with SentenceTransformer or AutoModel",
-    "separate-head": "AutoModel loads the encoder; transformers has no class for this head, which "
-    "is saved separately (see README.md there)",
+    "separate-head": "written by an earlier version: transformers loads it without its head; "
+    "delete it and fine-tune again",
 }
 _FORMAT_HELP = (
     "jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for '-'."
@@ -207,7 +207,8 @@ def finetune_command(
     )
     if record.kind != "zs":
         echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
-    echo(f"{finetuned.folder}: {_FORMS[record.form]}")
+    code = " and trust_remote_code=True" if record.needs_code else ""
+    echo(f"{finetuned.folder}: {_FORMS[record.form]}{code}")
 
 
 def predict_command(

@@ -35,8 +35,8 @@ Form = Literal[
     "sentence-transformers",
     "separate-head",
 ]
-"""How other libraries load a folder: with a transformers class of the same function, as an encoder
-for sentences, or as an encoder with a separate head in `head.safetensors`."""
+"""How other libraries load a folder: with one of transformers' auto classes, or as an encoder for
+sentences. Earlier versions also wrote an encoder with a separate head in `head.safetensors`."""
 
 
 class HeadWeights(Record):
@@ -55,6 +55,8 @@ class HeadRecord(Record):
     format: Literal["biphasic.head/1"]
     kind: Kind
     form: Form
+    needs_code: bool = False
+    """Whether transformers loads the folder only with `trust_remote_code=True`."""
     task: str
     title: str
     metric: str

@@ -315,7 +315,7 @@ class TestFineTuned:
     @pytest.mark.parametrize(
         ("kind", "form"),
         [
-            ("sc", "separate-head"),
+            ("sc", "sequence-classification"),
             ("ir", "sentence-transformers"),
             ("qa", "question-answering"),
             ("tc", "token-classification"),

@@ -29,20 +29,23 @@ FORMS = {
     ("eurobert", "ml"): "sequence-classification",
     ("eurobert", "sr"): "sequence-classification",
     ("eurobert", "tc"): "token-classification",
-    ("eurobert", "qa"): "separate-head",
+    ("eurobert", "qa"): "question-answering",
     ("eurobert", "ir"): "sentence-transformers",
     ("eurobert", "zs"): "sentence-transformers",
     ("llama", "sc"): "sequence-classification",
     ("llama", "tc"): "token-classification",
-    ("qwen3", "sr"): "separate-head",
+    ("qwen3", "sr"): "sequence-classification",
     ("qwen3", "tc"): "token-classification",
-    ("bert", "sc"): "separate-head",
-    ("bert", "ml"): "separate-head",
+    ("bert", "sc"): "sequence-classification",
+    ("bert", "ml"): "sequence-classification",
     ("bert", "tc"): "token-classification",
     ("bert", "qa"): "question-answering",
-    ("modernbert", "tc"): "separate-head",
+    ("modernbert", "tc"): "token-classification",
     ("modernbert", "ir"): "sentence-transformers",
 }
+OWN_CLASS = {
+    ("eurobert", "qa"), ("qwen3", "sr"), ("bert", "sc"), ("bert", "ml"), ("modernbert", "tc")
+}  # fmt: skip
 # What somebody does who has never heard of this package.
 STRANGER = """
 import json, sys
@@ -110,12 +113,15 @@ def test_a_folder_has_the_best_form_and_agrees_with_transformers(one_thread, mak
     assert made.record.form == FORMS[family, kind]
     assert made.difference < 2e-6
     assert read_head(made.folder) == made.record
-    assert (made.folder / "README.md").read_text(encoding="utf-8").startswith("---\nlibrary_name: ")
-    assert str(made.folder.parent) not in (made.folder / "README.md").read_text(encoding="utf-8")
+    card = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: ")
+    assert str(made.folder.parent) not in card
     config = json.loads((made.folder / "config.json").read_text())
-    assert config["model_type"] == ("eurobert" if family == "llama" else family)
-    assert config.get("is_causal", False) is False
-    assert (made.folder / "head.safetensors").exists() == (made.record.form == "separate-head")
+    assert made.record.needs_code == ((family, kind) in OWN_CLASS)
+    assert ("trust_remote_code=True" in card) == ("custom_code" in card) == made.record.needs_code
+    body = config["encoder"] if made.record.needs_code else config
+    assert body["model_type"] == ("eurobert" if family == "llama" else family)
+    assert body.get("is_causal", False) is False
 
 
 @pytest.mark.parametrize(("family", "kind"), [key for key in FORMS if key[1] not in {"ir", "zs"}])
@@ -172,6 +178,14 @@ def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make, 
             _outputs(make("eurobert", kind), texts), found["logits"], strict=True
         ):
             np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
+
+
+def test_a_folder_with_a_class_of_its_own_is_fine_tuned_again(one_thread, make, tmp_path):
+    """Its code is not run: our own loader reads the encoder's part of the configuration."""
+    made = make("qwen3", "sr")
+    (made.folder / "encoder_with_head.py").write_text("raise SystemExit('code was run')")
+    again = fine_tune(made.folder, task_of(make("eurobert", "sc")), tmp_path / "x", root=tmp_path)
+    assert again.record.labels == ("cat", "dog")
 
 
 def test_a_multi_label_model_declares_its_problem_type(one_thread, make):

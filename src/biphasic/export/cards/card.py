@@ -66,7 +66,6 @@ _CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
     "question-answering": "AutoModelForQuestionAnswering",
-    "separate-head": "AutoModel",
 }
 
 
@@ -221,6 +220,7 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         metadata={
             "library_name": "sentence-transformers" if has_pooling else "transformers",
             "pipeline_tag": _pipeline(record.kind),
+            "tags": ["custom_code"] if record.needs_code else None,
         },
         record=record,
         does=_DOES[record.kind].format(number=len(record.labels)),

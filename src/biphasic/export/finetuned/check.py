@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModel,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoTokenizer
 
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -34,11 +28,6 @@ from biphasic.tasks.records import RetrievalTask, Task
 TOLERANCE = 1e-4
 """Largest difference of outputs, relative to the largest output."""
 _NUM_EXAMPLES = 8
-_CLASSES: dict[Form, Any] = {
-    "sequence-classification": AutoModelForSequenceClassification,
-    "token-classification": AutoModelForTokenClassification,
-    "question-answering": AutoModelForQuestionAnswering,
-}
 
 
 def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
@@ -123,17 +112,13 @@ def _check_tokenizer(
             )
 
 
-def check_fitted(folder: Path, sequences: Sequence[TokenIds]) -> float:
-    """Compare a folder's outputs in transformers alone with ours, in fp32.
+def check_fitted(folder: Path, kind: Any, sequences: Sequence[TokenIds]) -> float:
+    """Compare a folder's outputs by a class of transformers, or its own, with ours, in fp32.
 
     Returns:
         The largest difference, relative to the largest output.
-
-    Raises:
-        ModelError: transformers cannot load it.
     """
     finetuned = load_finetuned(folder, precision="fp32")
-    kind = _CLASSES.get(finetuned.record.form, AutoModel)
     with loading(folder), torch.inference_mode():
         model = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
         differences = [
@@ -148,18 +133,16 @@ def _ours(finetuned: FinetunedModel, sequence: TokenIds) -> Tensor:
     if finetuned.record.form == "sequence-classification":
         outputs = finetuned.head(mean_pool(states, spans))
         return outputs * finetuned.record.deviation + finetuned.record.mean
-    states = states[slice(*spans[0])]
-    is_head_theirs = finetuned.record.form in _CLASSES
-    return finetuned.head(states) if is_head_theirs else states
+    return finetuned.head(states[slice(*spans[0])])
 
 
 def _theirs(model: nn.Module, form: Form, sequence: TokenIds) -> Tensor:
     output = model(input_ids=torch.from_numpy(sequence)[None])
     if form == "question-answering":
         return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)
-    if form in _CLASSES:
-        return output.logits if form == "sequence-classification" else output.logits[0]
-    return output.last_hidden_state[0]
+    if form == "sentence-transformers":
+        return output.last_hidden_state[0]
+    return output.logits if form == "sequence-classification" else output.logits[0]
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:

@@ -4,10 +4,12 @@ Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`) or on each st
 Where transformers has a class with exactly this structure, the model is written as that class.
 EuroBERT's sequence classifier has an extra hidden layer with a GELU. Since gelu(z) - gelu(-z) = z
 for every z, a hidden layer that holds each output and its negative computes a linear head exactly.
+Everything else is written with a class of its own (`encoder_with_head.py`), in a file beside it.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.export.finetuned import encoder_with_head as own
 from biphasic.model.loading.directions import open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from biphasic.model.loading.reading import body_class, read_config
@@ -31,12 +34,23 @@ from biphasic.tasks.records import TEXT_KINDS
 from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
-HEAD_WEIGHTS = "head.safetensors"
-_CLASSES: Mapping[str, tuple[Form, Any]] = {
-    "tc": ("token-classification", MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
-    "qa": ("question-answering", MODEL_FOR_QUESTION_ANSWERING_MAPPING),
+_FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(TEXT_KINDS, "sequence-classification"),
+    "tc": "token-classification",
+    "qa": "question-answering",
 }
-
+_LINEAR: Mapping[Form, Any] = {
+    "token-classification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "question-answering": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+}
+_OWN: Mapping[Form, type[own.EncoderWithHead]] = {
+    "sequence-classification": own.EncoderForSequenceClassification,
+    "token-classification": own.EncoderForTokenClassification,
+    "question-answering": own.EncoderForQuestionAnswering,
+}
+_OWN_FILE = Path(own.__file__)
+_OUTPUTS = {"sr": ("LABEL_0",), "qa": ("start", "end")}
+"""Names of outputs that are no labels."""
 _PROBLEMS: Mapping[str, str] = {
     "sc": "single_label_classification",
     "ml": "multi_label_classification",
@@ -50,28 +64,31 @@ class WrittenForm:
 
     Attributes:
         form: How it can be loaded.
-        architecture: Name of the transformers class.
+        architecture: The class that loads it.
         tensors: Content of `model.safetensors`, by transformers' names.
         head: Names of the head's tensors; None without a head.
-        separate: Content of `head.safetensors`; empty if the head is in `tensors`.
     """
 
     form: Form
-    architecture: str
+    architecture: Any
     config: PretrainedConfig
     tensors: Mapping[str, Tensor]
     head: HeadWeights | None
-    separate: Mapping[str, Tensor]
+
+    @property
+    def needs_code(self) -> bool:
+        """Whether the class is a file of the folder."""
+        return issubclass(self.architecture, own.EncoderWithHead)
 
     def save(self, folder: Path) -> None:
         """Write configuration and weights into an existing folder."""
         config = deepcopy(self.config)
-        config.architectures = [self.architecture]
+        config.architectures = [self.architecture.__name__]
         config.save_pretrained(folder)
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(self.tensors, folder / WEIGHTS, {"format": "pt"})
-        if self.separate:
-            save_tensors(self.separate, folder / HEAD_WEIGHTS, {"format": "pt"})
+        if self.needs_code:
+            shutil.copyfile(_OWN_FILE, folder / _OWN_FILE.name)
 
 
 def forms_of(
@@ -83,26 +100,21 @@ def forms_of(
 ) -> Iterator[WrittenForm]:
     """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
-    The caller checks whether a form computes the same. The last form stores the head separately,
-    beside an encoder that other libraries can load. `head` has `weight` [num_outputs, hidden_size]
-    and `bias` [num_outputs]; it is empty for retrieval. `record` gives the meaning of its outputs.
+    The caller checks whether a form computes the same. `head` has `weight` [num_outputs,
+    hidden_size] and `bias` [num_outputs]; it is empty for retrieval. `record` gives the meaning of
+    its outputs.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
     head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}
-    if record.kind in TEXT_KINDS and (form := _sequence_form(config, body, head, record)):
+    if not head:
+        plain = body_class(encoder, config)
+        yield WrittenForm("sentence-transformers", plain, config, body, head=None)
+        return
+    exact = _sequence_form if record.kind in TEXT_KINDS else _linear_form
+    if form := exact(config, body, head, record):
         yield form
-    if record.kind in _CLASSES and (form := _linear_form(config, body, head, record)):
-        yield form
-    names = {"file": HEAD_WEIGHTS, "weight": "weight", "bias": "bias"}
-    yield WrittenForm(
-        form="separate-head" if head else "sentence-transformers",
-        architecture=body_class(encoder, config).__name__,
-        config=config,
-        tensors=body,
-        head=HeadWeights(**names, num_outputs=len(head["weight"])) if head else None,
-        separate=head,
-    )
+    yield _own_form(config, body, head, record)
 
 
 def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -135,7 +147,7 @@ def _sequence_form(
     num_outputs, hidden_size = head["weight"].shape
     if not isinstance(config, EuroBertConfig) or 2 * num_outputs > hidden_size:
         return None
-    config = _labelled(config, record, num_outputs)
+    config = _labelled(config, record)
     config.classifier_pooling = "mean"
     dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
     dense_bias = torch.zeros(hidden_size)
@@ -151,11 +163,10 @@ def _sequence_form(
     }
     return WrittenForm(
         form="sequence-classification",
-        architecture=EuroBertForSequenceClassification.__name__,
+        architecture=EuroBertForSequenceClassification,
         config=config,
         tensors={**_prefixed(body, "model"), **added},
         head=_head_in_weights("dense", num_outputs),
-        separate={},
     )
 
 
@@ -166,12 +177,12 @@ def _linear_form(
     record: HeadRecord,
 ) -> WrittenForm | None:
     """Return transformers' class for a kind of task if it is a body plus one linear layer."""
-    form, mapping = _CLASSES[record.kind]
-    kind = mapping.get(type(config), None)
+    form = _FORMS[record.kind]
+    kind = _LINEAR[form].get(type(config), None)
     num_outputs = len(head["weight"])
     if not isinstance(kind, type):
         return None
-    config = _labelled(config, record, num_outputs)
+    config = _labelled(config, record)
     with torch.device("meta"):
         model: Any = kind(config)
     layer = _only_layer(model, num_outputs)
@@ -184,11 +195,37 @@ def _linear_form(
         return None
     return WrittenForm(
         form=form,
-        architecture=kind.__name__,
+        architecture=kind,
         config=config,
         tensors=tensors,
         head=_head_in_weights(layer, num_outputs),
-        separate={},
+    )
+
+
+def _own_form(
+    config: PretrainedConfig,
+    body: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+    record: HeadRecord,
+) -> WrittenForm:
+    """Return a class of its own: the body plus one linear layer."""
+    form = _FORMS[record.kind]
+    kind = _OWN[form]
+    whole = own.EncoderWithHeadConfig(config, mean=record.mean, deviation=record.deviation)
+    whole = _labelled(whole, record)
+    names = {
+        "AutoConfig": own.EncoderWithHeadConfig.__name__,
+        kind.__name__.replace("Encoder", "AutoModel"): kind.__name__,
+    }
+    whole.auto_map = {auto: f"{_OWN_FILE.stem}.{name}" for auto, name in names.items()}
+    whole.dtype = "float32"
+    prefix = body_class(config.model_type, config).base_model_prefix
+    return WrittenForm(
+        form=form,
+        architecture=kind,
+        config=whole,
+        tensors={**_prefixed(body, prefix), **_prefixed(head, "classifier")},
+        head=_head_in_weights("classifier", len(head["weight"])),
     )
 
 
@@ -206,11 +243,11 @@ def _only_layer(model: Any, num_outputs: int) -> str | None:
     return name if is_head and layer.bias is not None else None
 
 
-def _labelled(config: Any, record: HeadRecord, num_outputs: int) -> Any:
+def _labelled(config: Any, record: HeadRecord) -> Any:
     """Return a configuration with output names for transformers' pipelines."""
     config = deepcopy(config)
-    names: Sequence[str] = record.labels or [f"LABEL_{n}" for n in range(num_outputs)]
-    config.num_labels = num_outputs
+    names: Sequence[str] = record.labels or _OUTPUTS[record.kind]
+    config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     if record.kind in _PROBLEMS:

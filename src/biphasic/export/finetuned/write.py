@@ -97,8 +97,9 @@ def finetune(
     """Fine-tune an encoder over a grid, and keep the model with the best validation score.
 
     The folder loads without biphasic: as a transformers class that computes the same function if
-    there is one, as a sentence-transformers folder for retrieval, and otherwise as an encoder with
-    a separate head. `head.json` and the card state which.
+    there is one, as a sentence-transformers folder for retrieval, and otherwise as a class of its
+    own, which transformers loads with `trust_remote_code=True`. `head.json` and the card state
+    which.
 
     Args:
         model: As in `evaluate`.
@@ -191,7 +192,7 @@ def finetune(
             new_folder(out) as partial,
         ):
             forms = forms_of(plan.encoder.folder, kept.body, kept.head, draft, tokenizer)
-            record, difference = _write(partial, forms, draft, tokenizer, sequences)
+            record, difference = write_model(partial, forms, draft, tokenizer, sequences)
             write_fitted_card(partial, record, name=out.name, difference=difference)
             sign(partial, inputs, difference=difference)
     return FinetunedFolder(out, evaluation, record, difference)
@@ -210,7 +211,7 @@ def _draft(
         {
             "format": HEAD_FORMAT,
             "kind": planned.info.kind,
-            "form": "separate-head",
+            "form": "sentence-transformers",
             "task": planned.info.name,
             "title": planned.info.title,
             "metric": planned.info.metric,
@@ -251,7 +252,7 @@ def _of_kind(planned: PlannedTask, task: Task, tokenizer: TextTokenizer) -> dict
     return {"labels": task.labels, **written}
 
 
-def _write(
+def write_model(
     folder: Path,
     forms: Iterable[WrittenForm],
     draft: HeadRecord,
@@ -264,9 +265,10 @@ def _write(
         # An earlier form may have written files.
         shutil.rmtree(folder)
         folder.mkdir()
-        record = draft.model_copy(update={"form": form.form, "head": form.head})
+        how = {"form": form.form, "needs_code": form.needs_code, "head": form.head}
+        record = draft.model_copy(update=how)
         _write_form(folder, form, record, tokenizer)
-        difference = check_fitted(folder, sequences)
+        difference = check_fitted(folder, form.architecture, sequences)
         if difference <= TOLERANCE:
             return record, difference
     raise ModelError(

@@ -35,6 +35,8 @@ _MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
 # Settings of how to run a model, not what it computes: code, kernels, other weight files.
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
+OWN_TYPE = "biphasic_encoder_with_head"
+"""`model_type` of fine-tuned models with a class of their own; the key `encoder` has the body's."""
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -46,7 +48,11 @@ def read_config(folder: Path | str) -> PretrainedConfig:
     Code that comes with it is never run, and kernels that it names are not fetched.
     """
     with loading(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        stated, _ = PretrainedConfig.get_config_dict(folder)
+        if stated.get("model_type") == OWN_TYPE:
+            config = AutoConfig.for_model(**stated["encoder"])
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     for name in _FOREIGN:
         if hasattr(config, name):
             delattr(config, name)
