@@ -109,12 +109,18 @@ def _plain(node: object) -> object:
     """Return a syntax tree as lists; `ast.dump` differs between Python versions."""
     if isinstance(node, list):
         return [_plain(item) for item in node if not _is_docstring(item)]
+    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends some with an empty text
+        node = ast.JoinedStr([part for part in node.values if not _is_empty(part)])
     if not isinstance(node, ast.AST):
         return ascii(node)  # what `repr` prints as it is depends on the version of Unicode
     fields = [(name, value) for name, value in ast.iter_fields(node) if name != "kind"]
     # Python 3.12 and later have more fields, which are empty in code for 3.11.
     kept = [(name, _plain(value)) for name, value in fields if value is not None and value != []]
     return [type(node).__name__, *kept]
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
 
 
 def _is_docstring(node: object) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from biphasic.data.text import hub as module
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, quiet, resolve_revision
 from biphasic.errors import DataError
+from mini_study import flip
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CARD = """---
@@ -120,7 +121,10 @@ def test_a_fingerprint_of_a_copy_follows_its_files_without_notes_of_a_download(c
     note.parent.mkdir(parents=True)
     note.write_text("when")
     assert hub_fingerprint("acme/tiny", copies=copies) == before
-    os.utime(copies / "acme/tiny/data/test-00000-of-00001.parquet", ns=(1, 1))
+    data = copies / "acme/tiny/data/test-00000-of-00001.parquet"
+    os.utime(data, ns=(1, 1))
+    assert hub_fingerprint("acme/tiny", copies=copies) == before
+    flip(data)
     assert hub_fingerprint("acme/tiny", copies=copies) != before
     (copies / "acme/tiny/more").symlink_to(copies / "acme/multi")
     assert "more: a linked folder" in refusal(hub_fingerprint, "acme/tiny", copies=copies)

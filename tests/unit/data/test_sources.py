@@ -177,6 +177,9 @@ def test_origin_of_files(tmp_path):
     os.utime(folder / "b.pdf", ns=(1, 1))  # not read, so of no consequence
     assert source_origin(given) == origin
     os.utime(folder / "a.txt", ns=(1, 1))
+    assert source_origin(given) == origin
+    (folder / "a.txt").write_text("xyz")
+    os.utime(folder / "a.txt", ns=(1, 1))
     assert source_origin(given) != origin
     with pytest.raises(DataError, match="no such file or folder"):
         source_origin(source(str(tmp_path / "none")))

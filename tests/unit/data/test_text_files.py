@@ -387,18 +387,41 @@ def test_memory_stays_flat_for_parquet(tmp_path, monkeypatch, rows_per_group):
     assert peak < 2_500_000
 
 
-def test_fingerprints_follow_names_sizes_and_times(tmp_path):
+def test_fingerprints_follow_names_sizes_and_contents(tmp_path):
     path = write(tmp_path / "in/a.txt", "abc")
     before = files_fingerprint(tmp_path, [path])
     assert (before["count"], before["bytes"]) == (1, 3)
     assert files_fingerprint(tmp_path, [path, tmp_path / "in"]) == before
     assert files_fingerprint(tmp_path / "in", [path]) != before  # another relative name
-    time = path.stat().st_mtime_ns
-    path.write_text("abcd")
-    os.utime(path, ns=(time, time))
-    assert files_fingerprint(tmp_path, [path]) != before
-    path.write_text("xyz")
-    os.utime(path, ns=(time, time))
+    os.utime(path, ns=(1, 1))
     assert files_fingerprint(tmp_path, [path]) == before
-    os.utime(path, ns=(time, time + 1000))
-    assert files_fingerprint(tmp_path, [path]) != before
+    for text in ("abcd", "xyz"):
+        path.write_text(text)
+        os.utime(path, ns=(1, 1))
+        assert files_fingerprint(tmp_path, [path]) != before
+    path.write_text("abc")
+    assert files_fingerprint(tmp_path, [path]) == before
+
+
+def test_large_sources_are_hashed_by_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_WHOLE_BYTES", 100)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    monkeypatch.setattr(module, "_NUM_BLOCKS", 11)
+    large, small = write(tmp_path / "large.txt", "0" * 1000), write(tmp_path / "small.txt", "1" * 9)
+
+    def is_seen(path, position):
+        files, before = [large, small], path.read_text()
+        fingerprint = files_fingerprint(tmp_path, files)
+        path.write_text(before[:position] + "x" + before[position + 1 :])
+        seen = files_fingerprint(tmp_path, files) != fingerprint
+        path.write_text(before)
+        assert files_fingerprint(tmp_path, files) == fingerprint
+        return seen
+
+    # 12 blocks: 2, and 11 * 1000 // 1009 = 10 of those that the sources share.
+    starts = [996 * number // 11 for number in range(12)]
+    expected = [position for start in starts for position in range(start, start + 4)]
+    assert [position for position in range(1000) if is_seen(large, position)] == expected
+    assert [position for position in range(9) if not is_seen(small, position)] == [4]
+    same = files_fingerprint(tmp_path, [small, large])
+    assert files_fingerprint(tmp_path, [large, small]) == same

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 
 import pytest
@@ -197,6 +198,21 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
 def test_a_folder_without_a_corpus_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no finished corpus here; build one with"):
         locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")
+
+
+def test_files_of_other_text_have_another_corpus_and_copies_the_same(tmp_path):
+    def write(folder, text):
+        file = tmp_path / folder / "a.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"text": text}))
+        os.utime(file, ns=(1, 1))
+        return locate_corpus(CorpusConfig(sources=(str(file.parent),)), tmp_path / "store")
+
+    first = write("v1/docs", "rows of tokens")
+    assert write("v2/docs", "rows of labels") != first
+    copy = shutil.copytree(tmp_path / "v1/docs", tmp_path / "copy")
+    os.utime(copy / "a.jsonl", ns=(2, 2))
+    assert locate_corpus(CorpusConfig(sources=(str(copy),)), tmp_path / "store") == first
 
 
 def test_a_corpus_records_its_origin(loads, tmp_path):

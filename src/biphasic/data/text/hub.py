@@ -127,7 +127,7 @@ def hub_fingerprint(
 ) -> dict[str, Any]:
     """Return what determines a split's rows, without reading them.
 
-    These are the commit on the hub, or names, sizes and times of a local copy's files.
+    These are the commit on the hub, or names, sizes and contents of a local copy's files.
 
     Raises:
         DataError: The hub cannot be reached, or the dataset or revision does not exist.

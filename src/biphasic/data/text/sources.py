@@ -171,8 +171,8 @@ def source_origin(
 ) -> dict[str, Any]:
     """Return what determines a source's documents, without reading them or any absolute paths.
 
-    For files these are names, sizes and times, for the hub the commit, and for the built-in
-    documentation the installed versions.
+    For files these are names, sizes and a hash of contents, for the hub the commit, and for the
+    built-in documentation the installed versions.
 
     Raises:
         DataError: The source does not exist.

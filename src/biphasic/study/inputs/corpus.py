@@ -143,13 +143,16 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
-    """Return the folder of a corpus, built or not. This is fast.
+    """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read.
 
     Raises:
         DataError: A source, the tokenizer or the finished corpus does not exist.
     """
     if config.folder is None:
-        return store / "data" / digest(corpus_origin(config))[:32]
+        origin = corpus_origin(config)
+        for source in origin["sources"]:
+            source.pop("name", None)  # a copy of a folder may be called otherwise
+        return store / "data" / digest(origin)[:32]
     if not is_built(config.folder):
         raise DataError(
             f"{config.folder}: no finished corpus here; build one with 'biphasic corpus build'"
