@@ -28,6 +28,8 @@ _KEPT_END = 400
 
 REPAIR = "correct it or restore it"
 """Remedy for a damaged user file, which must not be deleted."""
+PERMIT = "give this user permission ('chmod', 'chgrp'), or run as the owner"
+"""Remedy for a file or folder of another user."""
 
 
 class BiphasicError(Exception):
@@ -184,4 +186,6 @@ def os_error_text(error: OSError) -> str:
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"{where}{reason}; free space ('biphasic study clean' helps) and run again"
+    if isinstance(error, PermissionError):
+        return f"{where}{reason}; {PERMIT}"
     return f"{where}{reason}"

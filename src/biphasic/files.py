@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,8 +172,14 @@ def publish_folder(partial: Path, path: Path) -> None:
     """Rename a finished folder to `path`, which survives a power loss with all it contains.
 
     Everything is on the disk before the name is, so a folder with this name is never cut short.
+    Others may read its files as far as the umask says.
     """
+    usual = stat.S_IMODE(partial.stat().st_mode) & 0o666
     for inside in (*partial.rglob("*"), partial):
+        status = inside.stat()
+        # safetensors writes for the owner alone. A file with more names is in another folder, too.
+        if stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077 and status.st_nlink == 1:
+            inside.chmod(usual)
         _flush(inside)
     partial.replace(path)
     _flush(path.parent)

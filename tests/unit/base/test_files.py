@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -325,6 +326,17 @@ def test_homes_of_unknown_users_are_refused():
     assert expanded("~") == Path.home()
     with pytest.raises(ConfigError, match=r"^~nosuchuser/x: no home folder for '~nosuchuser'"):
         expanded("~nosuchuser/x")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_files_of_a_folder_may_be_read_as_the_umask_says(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with complete_folder(tmp_path / "state") as partial:
+            (partial / "tensors").touch(mode=0o600)  # as safetensors creates files
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state/tensors").stat().st_mode & 0o777 == mode
 
 
 class TestErrors:

@@ -209,7 +209,10 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
 
 
 def test_system_errors_have_a_path_and_a_remedy():
-    assert os_error_text(OSError(13, "Permission denied", "/a/b")) == "/a/b: Permission denied"
+    denied = os_error_text(OSError(13, "Permission denied", "/a/b"))
+    assert denied == (
+        "/a/b: Permission denied; give this user permission ('chmod', 'chgrp'), or run as the owner"
+    )
     full = os_error_text(OSError(28, "No space left on device", "/a/b"))
     assert full.startswith("/a/b: No space left on device; free space")
     assert os_error_text(OSError("odd")) == "odd"
