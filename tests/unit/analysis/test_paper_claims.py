@@ -22,6 +22,8 @@ VERDICTS = {
     "C18": "partly", "C19": "true", "C20": "partly", "C21": "partly", "C22": "partly",
     "C23": "partly", "C24": "partly", "C25": "partly", "B01": "partly",
 }  # fmt: skip
+BY_SEED = {"C26", "C27", "C28"}
+"""Claims that need scores by seed, which the paper's table lacks."""
 # Comparisons that hold, of how many, for each check; counted by hand as well. C07: 9 in those
 # notes, but QQP at 610M has 86.98 at both 0.2 and 0.4, so that all three datasets share 0.2.
 COUNTS = {
@@ -42,7 +44,9 @@ def published() -> Table:
 
 
 def verdicts(scores: Scores) -> dict[str, str]:
-    return {result.id: result.verdict for result in claims_report(scores)}
+    found = {result.id: result.verdict for result in claims_report(scores)}
+    assert {found.pop(name) for name in BY_SEED} == {"no data"}
+    return found
 
 
 def by_the_rules(table: Table) -> dict[str, str]:
@@ -123,8 +127,9 @@ def test_the_rules_written_out_give_the_verdicts_found_by_hand() -> None:
     assert by_the_rules(published()) == VERDICTS
 
 
-def test_the_paper_has_26_claims_and_each_gets_its_verdict() -> None:
+def test_26_claims_are_about_the_table_and_each_gets_its_verdict() -> None:
     results = {result.id: result for result in claims_report(paper_scores())}
+    assert {results.pop(name).verdict for name in BY_SEED} == {"no data"}
     assert {name: result.verdict for name, result in results.items()} == VERDICTS
     assert {
         name: [
@@ -221,8 +226,9 @@ def test_a_missing_score_leaves_a_verdict_or_none(seed: int) -> None:
         if not lost.setdefault((models[model], dataset), bool(random.random() < share))
     }
     for result in claims_report(dataclasses.replace(paper, cells=cells)):
-        assert result.verdict in {VERDICTS[result.id], "undecided", "no data"}
-        assert result.missing or result.verdict == VERDICTS[result.id]
+        expected = "no data" if result.id in BY_SEED else VERDICTS[result.id]
+        assert result.verdict in {expected, "undecided", "no data"}
+        assert result.missing or result.verdict == expected
 
 
 def test_without_any_score_nothing_is_decided() -> None:

@@ -38,7 +38,7 @@ def test_the_paper_s_table_as_json(run) -> None:
     assert code == 0
     found = json.loads(out)
     assert (found["format"], found["convention"]) == ("biphasic.claims-report/1", "paper")
-    assert found["counts"] == {"true": 9, "partly": 17, "false": 0, "undecided": 0, "no data": 0}
+    assert found["counts"] == {"true": 9, "partly": 17, "false": 0, "undecided": 0, "no data": 3}
     assert found["changes_with_convention"] == {
         "C06": {"paper": "partly", "standard": "false"},
         "C23": {"paper": "partly", "standard": "true"},
@@ -90,7 +90,7 @@ def test_markdown_has_a_row_per_claim_and_shows_texts_as_they_are(run, tmp_path)
     assert "<script>" not in out
     assert "[x](" not in out
     rows = [line for line in out.splitlines() if line.startswith("| ")]
-    assert len(rows) == 1 + 26
+    assert len(rows) == 1 + 29
     assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
 
 
@@ -105,7 +105,7 @@ def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
     }  # fmt: skip
     assert "8 of 8 hold (all needed); size nano; masking rate 0.4; steps 400" in out
     assert "missing: no continued steps above 0" in out
-    assert "First light: 26 claims, " in out
+    assert "First light: 29 claims, " in out
     assert "convention 'standard'" in out
     assert "convention 'paper'" in run(study, "--convention", "paper")[1]
     # What can be told comes first.

@@ -7,12 +7,13 @@ import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.analysis.claims.check import Check
+from biphasic.analysis.claims.derived import at_equal_flops, mask_rate_spreads, rate_spreads
 from biphasic.analysis.claims.differences import Differences
 from biphasic.analysis.claims.questions import (
     COURSES,
@@ -69,11 +70,26 @@ class Table:
     They raise ValueError for invalid questions.
     """
 
-    def __init__(self, scores: Scores) -> None:
-        self._scores = scores
+    def __init__(self, scores: Scores, *, what: str = "") -> None:
+        self._scores, self._what = scores, what
         self._sizes = size_order(scores.models)
         self._tests = None if scores.is_published else Differences(scores)
         self._rows_of: dict[tuple[str, ...], Rows] = {}
+
+    @cached_property
+    def rate_spreads(self) -> Table:
+        """The spread of scores over learning rates of fine-tuning, in place of scores."""
+        return Table(rate_spreads(self._scores), what="spread over learning rates")
+
+    @cached_property
+    def mask_rate_spreads(self) -> Table:
+        """The spread of scores over masking rates, in place of scores."""
+        return Table(mask_rate_spreads(self._scores), what="spread over masking rates")
+
+    @cached_property
+    def at_equal_flops(self) -> Table:
+        """Intermediate states of CLM, and of MLM interpolated at their FLOPs."""
+        return Table(at_equal_flops(self._scores), what="at equal FLOPs")
 
     def frame(self, *groups: str) -> DataFrame:
         """Return the scores of models under some headings, or of all; see `rows_of`."""
@@ -181,9 +197,8 @@ class Table:
         missing = [*dict.fromkeys(filter(None, missing))]
         if not comparisons and not missing:
             missing = ["no model matches the check"]
-        scope = describe(where)
         return Check(
-            f"{scope}: {text}" if scope else text,
+            ": ".join(filter(None, [self._what, describe(where), text])),
             comparisons,
             at_least,
             at_most,
@@ -304,7 +319,7 @@ def claim(
 
 @lru_cache(maxsize=1)
 def paper_claims() -> tuple[Claim, ...]:
-    """Return the 25 claims of arXiv:2507.00994 and one of a blog post about it."""
+    """Return the 28 claims of arXiv:2507.00994 and one of a blog post about it."""
     package = resources.files("biphasic.analysis")
     with resources.as_file(package.joinpath("reference", "claims.py")) as path:
         return load_claims(path)

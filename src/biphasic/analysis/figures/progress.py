@@ -6,7 +6,7 @@ Each function takes a table and the datasets with a panel. Figure numbers are th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
@@ -49,33 +49,40 @@ def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
     marker that is not connected.
     """
     name, title = "step", "Scores by pretraining step"
+    lines, note = _courses(scores, lambda model: float(model.total_steps))
+    if not lines:
+        return Skipped(name, title, "needs a model scored at two intermediate steps or more")
+    places = _places(lines)
+    is_log = min(places) > 0 and max(places) > _WIDE * min(places)
+    axis = Axis("pretraining step", "log" if is_log else "linear", ticks_at(places, steps_text))
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=f"{title}. {note}")
+
+
+def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[Lines, str]:
+    """Return a line for each model with several intermediate states, and a note on them."""
     intermediate = (m for m in scores.models if not m.is_final and m.objective != "none")
     paths = {
         path: _distinct(models)
         for path, models in grouped(intermediate, _path).items()
         if len({model.total_steps for model in models}) > 1
     }
-    if not paths:
-        return Skipped(name, title, "needs a model scored at two intermediate steps or more")
     labels, styles = _path_labels([*paths]), _path_styles([*paths])
     lines = [
-        (labels[path], styles[path], [(float(model.total_steps), model) for model in models])
+        (labels[path], styles[path], [(place(model), model) for model in models])
         for path, models in paths.items()
     ]
     ends = [
-        (f"{labels[path]}, finished", hollow(styles[path]), [(float(end.total_steps), end)])
+        (f"{labels[path]}, finished", hollow(styles[path]), [(place(end), end)])
         for path, models in paths.items()
         if (end := _end_of(path, models, scores)) is not None
     ]
-    places = [x for _, _, models in (*lines, *ends) for x, _ in models]
-    caption = (
-        f"{title}. Intermediate states are scored before the learning rate decays"
-        f"{'; outlined: finished models' if ends else ''}. "
-    )
-    is_log = min(places) > 0 and max(places) > _WIDE * min(places)
-    axis = Axis("pretraining step", "log" if is_log else "linear", ticks_at(places, steps_text))
-    lines += ends
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    outlined = "; outlined: finished models" if ends else ""
+    note = f"Intermediate states are scored before the learning rate decays{outlined}. "
+    return [*lines, *ends], note
+
+
+def _places(lines: Lines) -> list[float]:
+    return [x for _, _, models in lines for x, _ in models]
 
 
 def _path(model: ModelInfo) -> Path:
@@ -121,21 +128,21 @@ def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
 
 
 def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare finished models by training FLOPs (Figure 10)."""
+    """Draw scores by training FLOPs (Figure 10): during pretraining, else of finished models."""
     name, title = "flops", "Scores by training FLOPs"
-    trained = finished(scores)
-    rate = reference_rate(trained)
-    models = [model for model in at_rate(trained, rate) if model.flops]
-    if len({model.flops for model in models}) < 2:
-        reason = "needs the training FLOPs of two finished models or more"
-        return Skipped(name, title, reason)
-    lines = _cost_lines(models)
-    order = sizes(models)
-    which = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
-    caption = (
-        f"{title}. {which}{masking_note(rate)}FLOPs of pretraining, from the ledger of each run. "
-    )
-    places = [x for _, _, placed in lines for x, _ in placed]
+    known = replace(scores, models=tuple(model for model in scores.models if model.flops))
+    lines, note = _courses(known, lambda model: model.flops or 0.0)
+    if not lines:
+        rate = reference_rate(finished(scores))
+        models = at_rate(finished(known), rate)
+        if len({model.flops for model in models}) < 2:
+            reason = "needs the training FLOPs of two models or more"
+            return Skipped(name, title, reason)
+        lines, order = _cost_lines(models), sizes(models)
+        note = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
+        note += masking_note(rate)
+    caption = f"{title}. {note}FLOPs of pretraining, from the ledger of each run. "
+    places = _places(lines)
     is_log = max(places) > _WIDE * min(places)
     ticks = _power_ticks(places, is_log=is_log)
     axis = Axis("training FLOPs", "log" if is_log else "linear", ticks)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import stdev
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
@@ -20,6 +21,8 @@ from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT, Convention
 
 PERCENT = 100.0
+_DECADE = 10 * (1 + 1e-9)
+"""Rates are written in decimals, so ten times 1e-5 may be slightly below 1e-4."""
 UNTRAINED = "none"
 """The objective of an encoder with random weights."""
 
@@ -104,6 +107,8 @@ class Score:
             validation score, in percentage points; None if unknown.
         one_rate: That rate.
         num_rates: Number of learning rates tried; None if unknown.
+        rate_spread: Standard deviation of each seed's test scores over the learning rates, from the
+            lowest to ten times the lowest, in percentage points; None if unknown.
     """
 
     estimate: Estimate | None
@@ -112,6 +117,7 @@ class Score:
     at_one_rate: Mapping[int, float] | None = None
     one_rate: float | None = None
     num_rates: int | None = None
+    rate_spread: Mapping[int, float] | None = None
 
 
 _UNKNOWN = Score(None)
@@ -232,7 +238,20 @@ def score_of_grid(
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
         num_rates=len({run.rate for run in runs}) or None,
+        rate_spread=_rate_spread(runs),
     )
+
+
+def _rate_spread(runs: Sequence[GridScore[Any]]) -> dict[int, float] | None:
+    lowest = min((run.rate for run in runs), default=0.0)
+    by_seed: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.rate <= _DECADE * lowest:
+            by_seed[run.seed].append(PERCENT * run.test)
+    most = max(map(len, by_seed.values()), default=0)
+    # A seed that lacks a rate is left out: its spread would be over other rates.
+    spreads = {seed: stdev(values) for seed, values in by_seed.items() if len(values) == most > 1}
+    return spreads or None
 
 
 def with_averages(scores: Scores) -> Scores:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from statistics import fmean
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
@@ -118,6 +119,7 @@ def _pooled(
     numbers: Mapping[tuple[int, ...], int],
 ) -> Score:
     by_run: dict[int, float] = {}
+    spreads: dict[int, float] = {}
     is_complete = True
     for model in group:
         score = scores.get(model.name, dataset)
@@ -126,6 +128,8 @@ def _pooled(
             continue
         mean = math.fsum(score.by_seed.values()) / len(score.by_seed)
         by_run[numbers[model.pretraining_seeds]] = mean
+        if score.rate_spread:
+            spreads[numbers[model.pretraining_seeds]] = fmean(score.rate_spread.values())
         is_complete = is_complete and score.is_complete
     pooled = estimate([*by_run.values()], convention=scores.convention)
-    return Score(pooled, by_run, is_complete=is_complete)
+    return Score(pooled, by_run, is_complete=is_complete, rate_spread=spreads or None)

@@ -33,7 +33,7 @@ from biphasic.study.tune.trials import (
 from biphasic.training.state import read_state_record
 
 DEFAULT_SHARE = 0.1
-"""Share of the longest budget: the reference study tuned on a tenth of its data."""
+"""Share of the longest budget: the reference study chose its rate on a tenth of its data."""
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Default rates to try, as factors of the study's rate."""
 MOST_RUNGS = 3

@@ -150,8 +150,8 @@ def test_figure_7_compares_masking_alone_with_masking_after_clm():
     assert found == expected
 
 
-def test_figure_10_puts_models_where_their_flops_are():
-    scores = grid_scores()
+def by_flops(scores):
+    """Return the models of each series of Figure 10, after checking every point."""
     chart = scores_by_flops(scores)
     flops = {model.name: model.flops for model in scores.models}
     for panel in chart.panels:
@@ -159,9 +159,22 @@ def test_figure_10_puts_models_where_their_flops_are():
             for point in series.points:
                 assert point.x == flops[point.model]
                 assert point.mean == scores.get(point.model, panel.key).estimate.mean
-    names = {point.model for series in chart.panels[0].series for point in series.points}
-    # Neither states on the way, nor continued training, nor other masking rates.
-    assert names == {
+    return {series.label: [p.model for p in series.points] for series in chart.panels[0].series}
+
+
+def test_figure_10_follows_both_objectives_by_their_flops():
+    assert by_flops(grid_scores()) == {
+        **{f"{o.upper()}": [f"small-{o}-at-{step}" for step in (50, 100, 200)]
+           for o in ("mlm", "clm")},
+        "MLM, finished": ["small-mlm0.4"],
+        "CLM, finished": ["small-clm"],
+    }  # fmt: skip
+
+
+def test_figure_10_without_states_on_the_way_has_finished_models():
+    names = by_flops(grid_scores([each for each in grid_models() if each.is_final])).values()
+    # Neither continued training nor other masking rates.
+    assert {name for of_series in names for name in of_series} == {
         f"{size}-{rest}" for size in ("small", "large")
         for rest in ("mlm0.4", "clm", "0-200", "50-150", "100-100", "200-0", "100-300", "200-200")
     }  # fmt: skip
