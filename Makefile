@@ -88,8 +88,9 @@ wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environm
 	@ls dist/*.whl
 
 # Fine-tuning needs data and is run by hand: see benchmarks/README.md.
-bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.
+bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: an hour.
 	$(BIN)/python benchmarks/pretrain.py
+	$(BIN)/python benchmarks/lean_loop.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/planning.py

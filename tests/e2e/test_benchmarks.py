@@ -155,6 +155,37 @@ def test_trainer_attends_as_transformers_does(bench):
     assert all(record["tokens_per_second"] > 0 for record in records)
 
 
+def test_lean_loop(bench):
+    options = ["--models", "pico", "--precisions", "fp32", "bf16", "--steps", "1"]
+    records = bench("lean_loop", *options)
+    assert len(records) == 2 * 2
+    assert all(record["ours_over_lean"] > 0 for record in records)
+
+
+@pytest.mark.parametrize("objective", ["clm", "mlm40"])
+def test_the_lean_loop_has_our_loss(bench, objective):
+    from biphasic.model.loading.build import architecture_config, new_model
+    from biphasic.training.compute import ComputeConfig
+    from biphasic.training.step.input import StepInputs
+    from biphasic.training.step.passes import pass_loss
+
+    setup, lean_loop = bench.load("setup_pretraining"), bench.load("lean_loop")
+    setup.prepare(bench.folder, [VOCABULARY])
+    setting = setup.Setting(str(bench.folder), "pico", VOCABULARY, objective, "fp32", 0)
+    lean, data = lean_loop.LeanLoop(setting), setting.training_data()
+    config = architecture_config(
+        setting.recipe.architecture,
+        vocab_size=data.tokenizer.vocab_size,
+        max_seqlen=setting.max_seqlen,
+        special_ids=data.tokenizer.special_ids,
+    )
+    ours = new_model(config, init_seed=0)
+    ours.load_state_dict(lean.model.state_dict())
+    given = StepInputs(setting.recipe, data, ours, compute=ComputeConfig()).of(3)
+    expected = pass_loss(ours, given.passes[0]) / given.num_supervised
+    assert lean.loss(3).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_growth(bench):
     records = bench("growth", "--model", "pico", "--seconds", "0")
     sizes = [record for record in records if "size" in record]

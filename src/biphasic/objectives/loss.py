@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from biphasic.model.compute.linear import product
+from biphasic.model.compute.linear import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
 
 BLOCK_LOGITS = 1 << 18
@@ -66,9 +66,9 @@ class _GroupedCrossEntropy(torch.autograd.Function):
             logits = product(part, weight, bias)
             total += _loss_and_delta(logits, labels[start : start + group, None], softcap)
             if hidden_gradient is not None:
-                hidden_gradient[start : start + group] = product(logits, weight.T)
+                hidden_gradient[start : start + group] = input_gradient(logits, weight)
             if weight_sum is not None:
-                weight_sum.add(product(logits.T, part.T))
+                weight_sum.add(weight_gradient(logits, part))
             if bias_sum is not None:
                 bias_sum.add(logits.sum(0, dtype=torch.float32))
         ctx.save_for_backward(

@@ -1,4 +1,4 @@
-"""oneDNN's linear layers against torch's own, in outputs and gradients."""
+"""Linear layers by every library against torch's own, in outputs and gradients."""
 
 from copy import deepcopy
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from biphasic.model.compute import linear, products
 from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import load_encoder
 from families import save_family
 
@@ -15,7 +17,7 @@ TOLERANCE = 2e-5
 
 
 def layers(*, bias: bool) -> tuple[nn.Sequential, nn.Sequential]:
-    """Return two layers in fp64, and the same ones in fp32 by oneDNN."""
+    """Return two layers in fp64, and the same ones in fp32 by the libraries of the machine."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         exact = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 16, bias=bias)).double()
@@ -33,9 +35,30 @@ def gradients(model: nn.Module, states: Tensor) -> list[Tensor]:
     return [output, *torch.autograd.grad((output * weights).sum(), inputs)]
 
 
+def choose(monkeypatch, forward, input_gradient, weight_gradient, *, widens_bf16=False):
+    chosen = Products(forward, input_gradient, weight_gradient, widens_bf16)
+    monkeypatch.setattr(linear, "products", lambda: chosen)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The library of each product that is computed."""
+    made = []
+    multiply = products.multiply
+
+    def counted(library, *factors):
+        made.append(library)
+        return multiply(library, *factors)
+
+    monkeypatch.setattr(products, "multiply", counted)
+    return made
+
+
+@pytest.mark.parametrize("library", ["mkl", "onednn"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(48,), (1, 48), (7, 48), (3, 5, 48)])
-def test_equals_the_exact_product(shape, bias):
+def test_equals_the_exact_product(shape, bias, library, monkeypatch):
+    choose(monkeypatch, library, library, library)
     exact, fast = layers(bias=bias)
     states = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     for got, wanted in zip(gradients(fast, states), gradients(exact, states.double()), strict=True):
@@ -51,8 +74,8 @@ def test_frozen_weights_get_no_gradient():
 
 
 @pytest.mark.parametrize("shape", [(48,), (3, 5, 48)])
-def test_bf16_without_kernels_is_the_rounded_product_of_fp32(shape, monkeypatch):
-    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", False)
+def test_widened_bf16_is_the_rounded_product_of_fp32(shape, monkeypatch):
+    choose(monkeypatch, "onednn", "onednn", "mkl", widens_bf16=True)
     _, fast = layers(bias=True)
     layer = fast[0].bfloat16()
     plain = deepcopy(layer)
@@ -65,15 +88,18 @@ def test_bf16_without_kernels_is_the_rounded_product_of_fp32(shape, monkeypatch)
         torch.testing.assert_close(number, expected, atol=2**-8, rtol=2**-7)
 
 
-def test_bf16_with_kernels_uses_torch(monkeypatch):
-    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", True)
+def test_each_product_is_computed_by_its_library(monkeypatch, calls):
+    choose(monkeypatch, "mkl", "onednn", "mkl")
+    _, fast = layers(bias=False)
+    fast(torch.ones(2, 48, requires_grad=True)).sum().backward()
+    assert calls == ["mkl", "mkl", "onednn", "mkl", "onednn", "mkl"]
+
+
+def test_bf16_is_left_to_torch_where_that_is_faster(monkeypatch, calls):
+    choose(monkeypatch, "onednn", "onednn", "mkl", widens_bf16=False)
     _, fast = layers(bias=True)
-    monkeypatch.setattr(
-        "biphasic.model.compute.linear._by_onednn", lambda *_: pytest.fail("by oneDNN")
-    )
-    assert fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).dtype == torch.bfloat16
-    with pytest.raises(BaseException, match="by oneDNN"):
-        fast.float()(torch.ones(2, 48))
+    fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).sum().backward()
+    assert calls == []
 
 
 def test_names_and_weights_stay():
@@ -85,18 +111,10 @@ def test_names_and_weights_stay():
     )
 
 
-def test_without_onednn_nothing_is_done(monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    _, fast = layers(bias=True)
-    assert type(fast[0]) is nn.Linear
-
-
-def test_encoders_compute_this_way(tmp_path, monkeypatch):
+def test_encoders_compute_this_way(tmp_path, monkeypatch, calls):
+    choose(monkeypatch, "onednn", "onednn", "mkl")
     model = load_encoder(save_family("bert", tmp_path / "bert"), batching="padded")
     model.save_pretrained(tmp_path / "again")  # what transformers writes is what it read
     assert load_encoder(tmp_path / "again").state_dict().keys() == model.state_dict().keys()
-    monkeypatch.setattr(
-        "biphasic.model.compute.linear._by_onednn", lambda *_: pytest.fail("by oneDNN")
-    )
-    with pytest.raises(BaseException, match="by oneDNN"):
-        model(input_ids=torch.ones(1, 3, dtype=torch.int64))
+    model(input_ids=torch.ones(1, 3, dtype=torch.int64))
+    assert set(calls) == {"onednn"}

@@ -158,7 +158,7 @@ def test_activations_are_those_that_autograd_stores(monkeypatch, precision, reco
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN, products of bf16 factors store other tensors")
     # As on a processor without bf16 instructions.
-    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", False)
+    monkeypatch.setattr("biphasic.model.compute.linear._widens_bf16", lambda: True)
     deeper = TINY.model_copy(update={"num_layers": 3})
     real, counted = [], []
     for architecture in (TINY, deeper):

@@ -39,7 +39,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
 from biphasic.model.compute.dropout import dropout as drop
-from biphasic.model.compute.linear import lacks_bf16
+from biphasic.model.compute.linear import widens_bf16
 
 ATTENTION_NAME = "biphasic"
 
@@ -219,7 +219,7 @@ def _dense(
 ) -> Tensor:
     num_rows, num_heads, row_length, head_dim = query.shape
     dtype = query.dtype
-    if lacks_bf16(query.device, dtype):
+    if widens_bf16(query.device, dtype):
         query, key, value, mask = query.float(), key.float(), value.float(), mask.float()
     flat = (num_rows * num_heads, row_length)
     hidden = mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length)

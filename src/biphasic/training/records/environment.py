@@ -7,10 +7,10 @@ import platform
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from biphasic.model.compute.device import compute_device
+from biphasic.model.compute.products import processor, products
 from biphasic.numerics import is_other_code, running_code
 from biphasic.records import StateRecord
 from biphasic.training.lineage import NUMERICS_VERSION
@@ -22,6 +22,7 @@ _NUMERIC = (
     "transformers",
     "instruction_set",
     "threads",
+    "products",
     "device",
     "accelerator",
     "processes",
@@ -45,8 +46,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": _library_versions(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "products": str(products()),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": str(device),
@@ -88,13 +90,3 @@ def _settings(environment: Mapping[str, Any], compute: Mapping[str, Any]) -> dic
 @cache  # called at every checkpoint, and reading package metadata is slow
 def _library_versions() -> dict[str, str]:
     return {name: version(name) for name in _LIBRARIES}
-
-
-@cache
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"

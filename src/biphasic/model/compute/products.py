@@ -1,0 +1,158 @@
+"""Which library multiplies matrices fastest on this processor: measured once, and remembered.
+
+Another library rounds differently. All processes of a machine therefore share one choice, a resumed
+run continues to the same bits, and results record it (`training/records/environment.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from biphasic.files import digest, write_text
+
+Library = Literal["mkl", "onednn"]
+
+_LIMITS = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+)
+"""Environment variables that limit the instructions of torch and of both libraries."""
+_SHAPES = ((2048, 512, 192), (1024, 4096, 192))
+"""Tokens, outputs and inputs of what is measured: a layer, and a block of a head."""
+_ROUNDS = 10
+_CLEARLY = 1.05
+"""A smaller gain leaves the first choice: noise would decide, and equal machines would differ."""
+
+
+class Products(NamedTuple):
+    """The library for each product of a linear layer in fp32, and how bf16 is multiplied.
+
+    `widens_bf16` is whether bf16 factors are multiplied in fp32.
+    """
+
+    forward: Library
+    input_gradient: Library
+    weight_gradient: Library
+    widens_bf16: bool
+
+    def __str__(self) -> str:
+        *libraries, widens_bf16 = self
+        return f"{'/'.join(libraries)}, bf16 {'in fp32' if widens_bf16 else 'as it is'}"
+
+
+@cache
+def products() -> Products:
+    """Return this machine's choice; the first process that asks measures it.
+
+    Where no file can be written, nothing is measured: each process would choose for itself.
+    """
+    file = _cache_folder() / f"products-{_machine()}.json"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            if not file.exists():
+                write_text(file, json.dumps(_measured()._asdict()))
+            return Products(**json.loads(file.read_text("utf-8")))
+    except OSError:
+        return _first_choice()
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def multiply(library: Library, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `left @ right.T + bias` in fp32."""
+    if library == "onednn":
+        return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+    return left @ right.T if bias is None else torch.addmm(bias, left, right.T)
+
+
+def widened(library: Library, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `left @ right.T + bias`, computed in fp32 and rounded to the factors' precision."""
+    wide_bias = None if bias is None else bias.float()
+    return multiply(library, left.float(), right.float(), wide_bias).to(left.dtype)
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "biphasic"
+
+
+def _machine() -> str:
+    """Name what the choice depends on."""
+    limits: list[Any] = [os.environ.get(name) for name in _LIMITS]
+    capability = torch.backends.cpu.get_cpu_capability()
+    machine = [processor(), capability, torch.__version__, torch.get_num_threads(), *limits]
+    return digest(machine)[:16]
+
+
+def _first_choice() -> Products:
+    # oneDNN copies the transposed factors of a weight gradient.
+    library: Library = "onednn" if torch.backends.mkldnn.is_available() else "mkl"
+    return Products(library, library, "mkl", widens_bf16=not _has_bf16_kernels())
+
+
+def _has_bf16_kernels() -> bool:
+    available = torch.backends.mkldnn.is_available()
+    return not available or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _measured() -> Products:
+    """Time the first choice of each product against the other one."""
+    first = _first_choice()
+    if not torch.backends.mkldnn.is_available():
+        return first
+    layers = [_factors(*shape) for shape in _SHAPES]
+    libraries: list[Library] = []
+    for kind, library in enumerate(first[:3]):
+        other: Library = "mkl" if library == "onednn" else "onednn"
+        calls = [
+            [partial(multiply, name, *factors[kind]) for factors in layers]
+            for name in (library, other)
+        ]
+        libraries.append(other if _gain(*calls) > _CLEARLY else library)
+    if first.widens_bf16:  # plain loops, a hundred times slower
+        return Products(*libraries, widens_bf16=True)
+    rounded = [[factor.bfloat16() for factor in factors[0]] for factors in layers]
+    as_it_is = [partial(nn.functional.linear, *factors) for factors in rounded]
+    in_fp32 = [partial(widened, libraries[0], *factors) for factors in rounded]
+    return Products(*libraries, widens_bf16=_gain(as_it_is, in_fp32) > _CLEARLY)
+
+
+def _gain(calls: Sequence[Callable[[], object]], others: Sequence[Callable[[], object]]) -> float:
+    """Return how many times as fast the other calls are, at their best of some rounds."""
+    best = [math.inf, math.inf]
+    for _ in range(_ROUNDS):
+        for side, group in enumerate((calls, others)):
+            began = time.process_time()
+            for call in group:
+                call()
+            best[side] = min(best[side], time.process_time() - began)
+    return best[0] / best[1]
+
+
+def _factors(tokens: int, outputs: int, inputs: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Return the factors of a layer's forward product, input gradient and weight gradient."""
+    input, weight = torch.ones(tokens, inputs), torch.ones(outputs, inputs)
+    gradient = torch.ones(tokens, outputs)
+    return (input, weight), (gradient, weight.T), (gradient.T, input.T)

@@ -1,0 +1,74 @@
+"""The libraries of matrix products: measured once for a machine, remembered, and recorded."""
+
+import json
+
+import pytest
+import torch
+
+from biphasic.model.compute import products as module
+from biphasic.model.compute.products import Products, products
+from biphasic.training.records.environment import changed_settings, environment
+
+CHOSEN = Products("mkl", "onednn", "mkl", widens_bf16=False)
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A machine that has measured nothing; returns the measurements that were made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = []
+    monkeypatch.setattr(module, "_measured", lambda: measured.append(1) or CHOSEN)
+    products.cache_clear()
+    yield measured
+    products.cache_clear()
+
+
+def test_one_process_measures_for_all(fresh):
+    assert products() == CHOSEN
+    products.cache_clear()  # as in another process
+    assert products() == CHOSEN
+    assert len(fresh) == 1
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"])
+def test_limited_instructions_are_another_machine(fresh, monkeypatch, variable):
+    products()
+    monkeypatch.setenv(variable, "AVX2")
+    products.cache_clear()
+    products()
+    assert len(fresh) == 2
+
+
+def test_without_a_cache_every_process_makes_the_first_choice(fresh, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    (tmp_path / "file").write_text("")
+    assert products() == module._first_choice()
+    assert fresh == []
+
+
+def test_the_faster_library_is_chosen(monkeypatch):
+    """oneDNN's forward product and MKL's weight gradient are made slow: a loop of ten."""
+    multiply = module.multiply
+
+    def slowed(library, left, right, bias=None):
+        is_weight_gradient = left.shape[0] < left.shape[1]
+        slow = "mkl" if is_weight_gradient else "onednn"
+        for _ in range(10 if library == slow else 1):
+            result = multiply(library, left, right, bias)
+        return result
+
+    monkeypatch.setattr(module, "multiply", slowed)
+    monkeypatch.setattr(module, "_SHAPES", ((512, 128, 128),))
+    chosen = module._measured()
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN to choose")
+    assert (chosen.forward, chosen.weight_gradient) == ("mkl", "onednn")
+
+
+def test_results_record_the_choice_and_name_a_change(fresh):
+    recorded = environment()
+    assert recorded["products"] == "mkl/onednn/mkl, bf16 as it is"
+    other = json.loads(json.dumps(recorded | {"products": "onednn/onednn/onednn, bf16 in fp32"}))
+    assert changed_settings(other, {}, {}) == (
+        "products onednn/onednn/onednn, bf16 in fp32 -> mkl/onednn/mkl, bf16 as it is"
+    )
