@@ -47,7 +47,8 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in files.items()
     }
-    (folder / "manifest.json").write_text(json.dumps({"files": entries}), encoding="utf-8")
+    manifest = {"identity" if "state.json" in files else "id": folder.name, "files": entries}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def write_narrow_study(folder: Path, *, num_results: int, num_lines: int) -> None:

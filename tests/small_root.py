@@ -63,8 +63,23 @@ def fake_state(
 
 
 def fake_result(store, identity, *, state, seconds=2.0):
-    with complete_folder(store / "finetunes" / identity) as partial:
-        write_json(partial / "result.json", {"state": state, "seconds": seconds})
+    with complete_folder(store / "finetunes" / identity, id=identity) as partial:
+        result = {
+            "format": "biphasic.finetune/1",
+            "id": identity,
+            "state": state,
+            "task": "first",
+            "kind": "sc",
+            "metric": "accuracy",
+            "learning_rate": 1e-4,
+            "seed": 0,
+            "status": "diverged",
+            "steps": 4,
+            "validation": None,
+            "test": None,
+            "seconds": seconds,
+        }
+        write_json(partial / "result.json", result)
 
 
 def fake_checkpoint(store, identity, *, start=0):

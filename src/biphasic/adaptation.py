@@ -345,7 +345,7 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
 
 def _report(state: Path, say: Callable[[str], None]) -> None:
     """Report the tokens and held-out losses of a trained state."""
-    record = read_state_record(state)
+    record = read_state_record(state, identity=state.name)
     tokens = sum(phase.tokens for phase in record.ledger)
     losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())
     say(f"trained on {tokens:,} tokens; held-out loss in nats per token: {losses}")

@@ -26,6 +26,11 @@ from contextlib import contextmanager
 _LONGEST = 2000
 _KEPT_END = 400
 
+_ABOUT_THE_PATH = {
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL,
+}  # fmt: skip
+"""System errors that say what is at a path; all others leave its content unknown."""
+
 REPAIR = "correct it or restore it"
 """Remedy for a damaged user file, which must not be deleted."""
 PERMIT = "give this user permission ('chmod', 'chgrp'), or run as the owner"
@@ -136,8 +141,9 @@ def reading(
 ) -> Iterator[None]:
     """Convert any error raised while reading an input into one line that names the input.
 
-    Libraries raise undocumented errors. The block must only read and check this input; otherwise
-    a bug in the program would be reported as a fault of the input.
+    Libraries raise undocumented errors. An error of the system (`is_system_fault`) says nothing
+    about the input and passes unchanged; a lack of memory becomes one. The block must only read
+    and check this input; otherwise a bug in the program would be reported as a fault of the input.
 
     Args:
         what: The input: a file, a folder, an option.
@@ -147,17 +153,20 @@ def reading(
 
     Raises:
         BiphasicError: Of type `kind`; a BiphasicError of the block passes unchanged.
+        OSError: The system failed.
     """
     try:
         yield
     except BiphasicError:
         raise
+    except MemoryError as error:
+        raise OSError(errno.ENOMEM, "does not fit into memory", str(what)) from error
     except Exception as error:  # the only place that catches all errors
+        if isinstance(error, OSError) and is_system_fault(error):
+            raise
         match error:
             case RecursionError():
                 reason = "it is nested too deeply"
-            case MemoryError():
-                reason = "it does not fit into memory"
             case OSError(strerror=str(reason)):
                 pass
             case _:
@@ -178,6 +187,15 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
         else f"\\u{ord(character):04x}"
         for character in text
     )
+
+
+def is_system_fault(error: OSError) -> bool:
+    """Return whether the system failed to answer, e.g. EIO, EMFILE or EACCES.
+
+    Such an error may pass, so it must not be taken for damage. Errors without a number are of
+    libraries that did not understand a file.
+    """
+    return error.errno is not None and error.errno not in _ABOUT_THE_PATH
 
 
 def os_error_text(error: OSError) -> str:

@@ -8,14 +8,24 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import REPAIR, BiphasicError, CheckpointError, ConfigError, DataError, reading
+from biphasic.errors import (
+    REPAIR,
+    BiphasicError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    is_system_fault,
+    reading,
+)
 
 MANIFEST = "manifest.json"
+FileEntries = Mapping[str, tuple[int, str]]
+"""Size and SHA-256 of files, by name."""
 PARTIAL = ".partial-"
 """Prefix of unfinished files and folders."""
 
@@ -111,6 +121,16 @@ def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:
     return content
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file; an error of the system is raised, as it answers neither."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        if is_system_fault(error):
+            raise
+        return False
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder; False for invalid paths, e.g. too long ones."""
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises there
@@ -194,7 +214,7 @@ def seal_folder(folder: Path, **manifest: Any) -> None:
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder is complete, i.e. has a manifest."""
-    return (folder / MANIFEST).is_file()
+    return is_file(folder / MANIFEST)
 
 
 def complete_names(folder: Path) -> set[str]:
@@ -204,27 +224,40 @@ def complete_names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir() if is_complete(entry)}
 
 
-def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str, Any]:
+def verify_folder(
+    folder: Path, *, remedy: str, hashes: bool = True, identity: str | None = None
+) -> dict[str, Any]:
     """Verify the files of a complete folder against its manifest, and return the manifest.
 
-    Without `hashes`, only existence and sizes are checked. `remedy` ends the error message.
+    Without `hashes`, only existence and sizes are checked. With `identity`, the folder must hold
+    this state or fine-tuning. `remedy` ends the error message.
 
     Raises:
-        CheckpointError: A file is missing, truncated or changed.
+        CheckpointError: A file is missing, truncated or changed, or the content is another one's.
     """
-    if problem := find_damage(folder, hashes=hashes):
+    if problem := find_damage(folder, hashes=hashes, identity=identity):
         raise CheckpointError(f"{problem}; {remedy}")
     return read_json(folder / MANIFEST)
 
 
-def find_damage(folder: Path, *, hashes: bool = True) -> str | None:
-    """Return the first problem of a complete folder, as `verify_folder` finds it; None if intact.
-
-    Without `hashes`, only existence and sizes are checked.
-    """
+def find_damage(folder: Path, *, hashes: bool = True, identity: str | None = None) -> str | None:
+    """Return the first problem of a folder, as `verify_folder` finds it; None if it is intact."""
     if not is_complete(folder):
         return f"{folder}: incomplete (no {MANIFEST})"
-    return next(damaged_files(folder, folder / MANIFEST, hashes=hashes), None)
+    if problem := next(damaged_files(folder, folder / MANIFEST, hashes=hashes), None):
+        return problem
+    if identity and (problem := identity_problem(read_json(folder / MANIFEST), identity)):
+        return f"{folder}: {problem}"
+    return None
+
+
+def identity_problem(manifest: Mapping[str, Any], identity: str) -> str:
+    """Return how a manifest contradicts the place of its folder; empty if it does not."""
+    what = "state" if "identity" in manifest else "fine-tuning"
+    held = manifest.get("identity", manifest.get("id"))
+    if held is None:
+        return f"{MANIFEST} names no state or fine-tuning"
+    return "" if held == identity else f"holds {what} {str(held)[:12]}, not {identity[:12]}"
 
 
 def file_entry(file: Path) -> dict[str, Any]:
@@ -232,25 +265,38 @@ def file_entry(file: Path) -> dict[str, Any]:
     return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
+def listed_files(record: Any) -> FileEntries:
+    """Return the entries of the files that a record lists (`file_entry`).
+
+    Raises:
+        ValueError: The record is damaged.
+    """
+    try:
+        return {name: (each["bytes"], each["sha256"]) for name, each in record["files"].items()}
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("damaged") from None
+
+
 def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
     """Yield the problems of the files that a record lists.
 
-    The files of the record map names to entries of `file_entry`. Without `hashes`, only existence
-    and sizes are checked.
+    Without `hashes`, only existence and sizes are checked.
     """
     try:
-        files = {
-            name: (entry["bytes"], entry["sha256"])
-            for name, entry in read_json(record)["files"].items()
-        }
-    except (DataError, KeyError, TypeError, AttributeError):
+        files = listed_files(read_json(record))
+    except (DataError, ValueError):
         yield f"{record}: damaged"
         return
+    yield from wrong_files(folder, files, record=record, hashes=hashes)
+
+
+def wrong_files(folder: Path, files: FileEntries, *, record: Path, hashes: bool) -> Iterator[str]:
+    """Yield the problems of files with these entries, which `record` lists."""
     for name, (num_bytes, sha256) in files.items():
         file = folder / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
             yield f"{record}: names {name}, which is not in its folder"
-        elif not os.path.isfile(file):  # noqa: PTH113 - `Path.is_file` raises for too long names
+        elif not is_file(file):
             yield f"{file}: missing"
         elif (size := file.stat().st_size) != num_bytes:
             yield f"{file}: wrong size ({size} bytes, expected {num_bytes})"

@@ -108,6 +108,22 @@ def test_a_damaged_file_is_named_before_anything_runs(root, tmp_path, cli, case)
     assert snapshot(root / "store") == before
 
 
+@pytest.mark.parametrize("kind", ["finetunes", "states"])
+def test_a_copy_of_another_one_s_folder_is_named_by_every_command(root, tmp_path, cli, kind):
+    files = {"finetunes": "result.json", "states": "state.json"}
+    one, other, *_ = sorted(path.parent for path in root.glob(f"store/{kind}/*/{files[kind]}"))
+    shutil.rmtree(other)
+    shutil.copytree(one, other)
+    study = write_study(tmp_path)
+    what = {"finetunes": "fine-tuning", "states": "state"}[kind]
+    told = f"{other.resolve()}: holds {what} {one.name[:12]}, not {other.name[:12]}; delete"
+    for command in (("run", study), ("verify", "mini"), ("status", "mini")):
+        _, out, err = cli("study", *command, "--root", root)
+        assert told in f"{out}{err}", command
+        assert "all finished" not in f"{out}{err}"
+        assert "intact" not in f"{out}{err}"
+
+
 def test_following_the_remedies_gives_the_same_results(finished, root, tmp_path, cli):
     study = write_study(tmp_path)
     for path in (

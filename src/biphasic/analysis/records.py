@@ -10,11 +10,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from biphasic.analysis.checked import check_file, read_checked, read_study
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
+from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count, listing
 from biphasic.errors import DataError
-from biphasic.files import MANIFEST, damaged_files
+from biphasic.files import is_file
 from biphasic.numerics import is_other_code
 from biphasic.records import (
     ZERO_SHOT_SEED,
@@ -26,8 +26,8 @@ from biphasic.records import (
     StateRecord,
     StudyRecord,
     TaskRecord,
-    parse_record,
 )
+from biphasic.sealed import SealedFolder
 
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
@@ -210,7 +210,7 @@ class _Reader:
 
     def _outcome(self, run: RunRecord, arm: ArmRecord, metric: str) -> Outcome:
         path, where = self.store / "finetunes" / run.id / "result.json", describe_run(run)
-        if not path.is_file():
+        if not is_file(path):
             self.note("missing", f"{where}: not run yet")
             return Outcome(run, "missing")
         result = self._read(ResultRecord, path, where=f"{where}: ")
@@ -230,7 +230,7 @@ class _Reader:
 
     def _read_state(self, identity: str) -> StateRecord | None:
         path = self.store / "states" / identity / "state.json"
-        if not path.is_file():
+        if not is_file(path):
             self.note("missing", f"state {identity[:12]} has not been trained")
             return None
         state = self._read(StateRecord, path)
@@ -256,19 +256,22 @@ class _Reader:
 
     def _read_lines(self, identity: str) -> SegmentLines:
         path = self.store / "states" / identity / "metrics.jsonl"
-        if not path.is_file():
-            if self.state(identity) is not None:
-                self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
+        state = self.state(identity)
+        if state is None:
             return SegmentLines()
-        if damage := check_file(path):
-            self.note("damaged", damage)
+        if not is_file(path):
+            self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
+            return SegmentLines()
+        try:
+            self._sealed(path.parent).check(path.name)
+        except DataError as error:
+            self.note("damaged", str(error))
             return SegmentLines()
         damaged: list[str] = []
         lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
         for text in damaged:
             self.note("damaged", text)
-        state = self.state(identity)
-        if state is not None and not self._has_same_heldout(state):
+        if not self._has_same_heldout(state):
             return SegmentLines(training=lines.training)
         return lines
 
@@ -298,19 +301,21 @@ class _Reader:
 
     def _read(self, kind: type[RecordT], path: Path, *, where: str = "") -> RecordT | None:
         """Read a record; note other files of its folder that are missing or of another size."""
-        remedy = f"delete the folder {path.parent} and run the study again"
-        manifest = path.with_name(MANIFEST)
-        if manifest.is_file():
-            for damage in damaged_files(path.parent, manifest, hashes=False):
-                self.note("damaged", f"{damage}; {remedy}")
-        name = f"{path.parent.name[:12]}/{path.name}"
         try:
-            return parse_record(
-                kind, read_checked(path, name=name, remedy=remedy), where=name, remedy=remedy
-            )
+            sealed = self._sealed(path.parent)
+            for damage in sealed.problems():
+                self.note("damaged", f"{damage}; {_remedy(path.parent)}")
+            return sealed.record(kind, path.name)
         except DataError as error:
             self.note("damaged", f"{where}{error}")
             return None
+
+    def _sealed(self, folder: Path) -> SealedFolder:
+        return SealedFolder(folder, identity=folder.name, remedy=_remedy(folder))
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete the folder {folder} and run the study again"
 
 
 def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:

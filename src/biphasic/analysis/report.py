@@ -6,8 +6,8 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from biphasic.analysis.checked import read_study
-from biphasic.errors import DataError
+from biphasic.analysis.study_file import read_study
+from biphasic.errors import DataError, is_system_fault
 from biphasic.files import (
     damaged_files,
     digest,
@@ -125,18 +125,22 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
 def _stamps(folder: Path) -> dict[str, tuple[int, int] | None] | None:
     """Return size and date of each file; to read them all would take as long as a report.
 
-    What is missing or cannot be read is None; the report lists it.
+    What is missing is None; the report lists it.
     """
     try:
         with os.scandir(folder) as files:
             return {file.name: _stamp(file) for file in files}
-    except OSError:
+    except OSError as error:
+        if is_system_fault(error):
+            raise
         return None
 
 
 def _stamp(file: os.DirEntry[str]) -> tuple[int, int] | None:
     try:
         stat = file.stat()
-    except OSError:
+    except OSError as error:
+        if is_system_fault(error):
+            raise
         return None
     return stat.st_size, stat.st_mtime_ns

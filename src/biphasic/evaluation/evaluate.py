@@ -22,10 +22,11 @@ from biphasic.execution.graph import WorkItem
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
-from biphasic.files import read_json, verify_folder
+from biphasic.files import verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
-from biphasic.records import Convention, ResultRecord, parse_record
+from biphasic.records import Convention, ResultRecord
+from biphasic.sealed import read_result_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -281,6 +282,5 @@ def summarise(
 
 
 def _result(folder: Path) -> ResultRecord:
-    remedy, path = "delete this folder and run again", folder / "result.json"
-    verify_folder(folder, remedy=remedy)
-    return parse_record(ResultRecord, read_json(path), where=str(path), remedy=remedy)
+    verify_folder(folder, remedy="delete this folder and run again", identity=folder.name)
+    return read_result_record(folder)

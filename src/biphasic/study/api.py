@@ -311,8 +311,8 @@ def _pinned_job(
     """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
     if start == recipe.total_steps:
-        folder = store / "states" / identities[-1]
-        verify_folder(folder, remedy="delete the folder and run again")
+        remedy, name = "delete the folder and run again", identities[-1]
+        verify_folder(store / "states" / name, remedy=remedy, identity=name)
     record_pin(
         store,
         identities[-1],

@@ -27,12 +27,12 @@ from biphasic.files import (
     complete_folder,
     find_damage,
     is_complete,
-    read_json,
     remove_partials,
     verify_folder,
     write_json,
 )
-from biphasic.records import StateRecord, parse_record
+from biphasic.records import StateRecord
+from biphasic.sealed import SealedFolder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,7 +154,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
         snapshot = Snapshot(
             weights=weights,
             moments=moments,
-            record=read_state_record(folder),
+            record=read_state_record(folder, identity=identity),
             metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
         )
         _check(snapshot)
@@ -200,15 +200,15 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     )
 
 
-def read_state_record(folder: Path) -> StateRecord:
-    """Read a state's record.
+def read_state_record(folder: Path, *, identity: str) -> StateRecord:
+    """Read the record of a complete state, which cannot be recreated on its own.
 
     Raises:
-        CheckpointError: `state.json` is missing or damaged. It cannot be recreated on its own.
+        CheckpointError: It is missing or damaged, or the folder holds another state.
     """
-    path, remedy = folder / "state.json", f"delete the folder {folder} and run again"
-    raw = read_json(path, remedy=remedy, error=CheckpointError)
-    return parse_record(StateRecord, raw, where=str(path), remedy=remedy, error=CheckpointError)
+    remedy = f"delete the folder {folder} and run again"
+    sealed = SealedFolder(folder, identity=identity, remedy=remedy, error=CheckpointError)
+    return sealed.record(StateRecord, "state.json")
 
 
 def verify_state(
@@ -222,10 +222,7 @@ def verify_state(
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
-    manifest = verify_folder(folder, remedy=remedy, hashes=hashes)
-    held = str(manifest.get("identity"))
-    if held != identity:
-        raise CheckpointError(f"{folder}: holds state {held[:12]}, not {identity[:12]}; {remedy}")
+    verify_folder(folder, remedy=remedy, hashes=hashes, identity=identity)
 
 
 class Checkpoints:

@@ -1,11 +1,12 @@
 import json
+import shutil
 
 import pytest
-from fake_study import ARMS, FakeStudy
+from fake_study import ARMS, FakeStudy, seal_again
 
 from biphasic.analysis.records import load_study
 from biphasic.errors import StudyError
-from biphasic.files import seal_folder
+from biphasic.files import MANIFEST
 
 
 def kinds(records):
@@ -14,6 +15,11 @@ def kinds(records):
 
 def rewrite(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def rewrite_sealed(path, **changes):
+    rewrite(path, **changes)
+    seal_again(path.parent)
 
 
 def any_result(store):
@@ -39,6 +45,7 @@ def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
         lines = path.read_text().splitlines()
         again = [json.dumps({**json.loads(lines[0]), "loss": 77.0})]
         path.write_text("\n".join([*lines, *again]) + "\n")
+        seal_again(path.parent)
     curve = load_study(folder, store).arms[0].training["mlm"]
     assert curve.steps.tolist() == list(range(1, 41))
     assert curve.losses[[0, 10, 20]].tolist() == [77.0] * 3
@@ -58,6 +65,7 @@ def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
     for path in store.glob("states/*/metrics.jsonl"):
         lines = [line for line in path.read_text().splitlines() if "heldout" not in line]
         path.write_text("\n".join(lines) + "\n")
+        seal_again(path.parent)
     curve = load_study(folder, store).arms[0].heldout["mlm"]
     assert curve.steps.tolist() == [40]
     assert curve.tokens.tolist() == [40 * 8192]
@@ -93,6 +101,7 @@ def test_missing_and_diverged_runs_are_named(tmp_path):
 def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
     folder, store = FakeStudy(steps=40).write(tmp_path)
     spoil(any_result(store))
+    seal_again(any_result(store).parent)
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
     assert "result.json" in records.problems[0].text
@@ -104,12 +113,37 @@ def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
 def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
     path = any_result(store)
-    seal_folder(path.parent)
-    assert load_study(folder, store).problems == ()
     path.write_text(path.read_text().replace('"steps": 200', '"steps": 201'))
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
     assert "SHA-256" in records.problems[0].text
+
+
+@pytest.mark.parametrize("kind", ["finetunes", "states"])
+def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
+    """Whoever edits a record and deletes its manifest gets no other number."""
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    path = sorted(store.glob(f"{kind}/*/[rs]*.json"))[-1]
+    path.write_text(path.read_text().replace(": 0.", ": 0.9").replace(": 4.", ": 1."))
+    path.with_name(MANIFEST).unlink()
+    records = load_study(folder, store)
+    assert set(kinds(records)) == {"damaged"}
+    assert all("incomplete (no manifest.json)" in problem.text for problem in records.problems)
+    states = [arm.state for arm in records.arms]
+    states += [segment.state for arm in records.arms for segment in arm.segments]
+    results = [outcome.result.id for outcome in records.outcomes if outcome.result]
+    assert path.parent.name not in [*states, *results]
+    assert len(results) == len(records.outcomes) - (kind == "finetunes")
+
+
+def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    one, other, *_ = sorted(path.parent for path in store.glob("finetunes/*/result.json"))
+    shutil.rmtree(other)
+    shutil.copytree(one, other)
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert f"holds fine-tuning {one.name[:12]}, not {other.name[:12]}" in records.problems[0].text
 
 
 def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
@@ -118,6 +152,7 @@ def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
     num_lines = len(path.read_text().splitlines())
     with path.open("a") as stream:
         stream.write('{"step": 1, "pha')
+    seal_again(path.parent)
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
     assert f"metrics.jsonl:{num_lines + 1}" in records.problems[0].text
@@ -145,7 +180,7 @@ def test_a_run_listed_twice_counts_once(tmp_path):
 def test_a_state_under_another_s_name_is_damaged(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
     paths = sorted(store.glob("states/*/state.json"))
-    rewrite(paths[0], identity="0" * 64)
+    rewrite_sealed(paths[0], identity="0" * 64)
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
     assert records.problems[0].text.endswith("belongs to state 000000000000; skipped")
@@ -155,7 +190,7 @@ def test_different_machines_are_flagged(tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
     states = sorted(store.glob("states/*/state.json"))
     trained = next(path for path in states if json.loads(path.read_text())["step"])
-    rewrite(trained, environment={"torch": "2.14.0", "device": "cpu"})
+    rewrite_sealed(trained, environment={"torch": "2.14.0", "device": "cpu"})
     problems = load_study(folder, store).problems
     assert [problem.kind for problem in problems] == ["mixed"]
     assert '"2.13.0", "2.14.0"' in problems[0].text

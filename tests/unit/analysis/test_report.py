@@ -1,16 +1,20 @@
 import base64
 import csv
+import errno
 import hashlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
-from fake_study import ARMS, TASKS, FakeStudy
+from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from hostile import HOSTILE, NUM_NAMES, SIGNS, TRICKS, hostile_study
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +26,7 @@ from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
 from biphasic.analysis.text import plain
+from biphasic.files import MANIFEST
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +136,47 @@ def test_a_report_is_written_again_when_a_record_or_a_file_of_it_changed(tmp_pat
         assert len(written) == 1
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize(
+    "name", ["result.json", "state.json", "metrics.jsonl", "manifest.json", "study.json"]
+)
+def test_an_error_of_the_system_stops_a_report_and_is_never_stored(
+    tmp_path, monkeypatch, code, name
+):
+    study = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
+    usual, raised = io.open, []
+
+    def fail_once(path, *args, **options):
+        if str(path).endswith(f"/{name}") and not raised:
+            raised.append(path)
+            raise OSError(code, os.strerror(code), str(path))
+        return usual(path, *args, **options)
+
+    monkeypatch.setattr(io, "open", fail_once)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        write_report(*study)
+    assert not report.is_current(*study)
+    page = write_report(*study)
+    assert (page.parent / "problems.csv").read_text().splitlines() == ["kind,text"]
+    assert report.is_current(*study)
+
+
+@pytest.mark.parametrize("failing", ["scandir", "stat"])
+def test_an_error_of_the_system_is_no_input_of_a_report(tmp_path, monkeypatch, failing):
+    study = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    if failing == "scandir":
+        monkeypatch.setattr(os, "scandir", fail)
+    else:
+        entry = SimpleNamespace(name="result.json", stat=fail)
+        monkeypatch.setattr(os, "scandir", lambda _: nullcontext([entry]))
+    with pytest.raises(OSError, match="Input/output error"):
+        report.is_current(*study)
+
+
 def test_the_page_needs_nothing_from_elsewhere(page):
     for tag, attrs in page.tags:
         assert tag not in {"link", "img", "iframe", "object", "foreignobject", "form", "base"}
@@ -233,6 +279,7 @@ def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
     path.write_text(
         re.sub(r'"rows_sha256": "\w+"', f'"rows_sha256": "{"f" * 64}"', path.read_text())
     )
+    seal_again(path.parent)
     text = "".join(Page(render(load_study(folder, store))).text)
     assert "After 40 steps the arms had read different rows" in text
     assert "MLM (ffffffffffff)" in text
@@ -258,7 +305,9 @@ def test_results_csv_has_one_row_per_run_and_reads_back_exactly(good):
 def test_results_csv_knows_no_times_paths_or_order_of_records(good, tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path / "elsewhere")
     for path in store.glob("*/*/*.json"):
-        path.write_text(re.sub(r'"seconds": [\d.e-]+', '"seconds": 99.0', path.read_text()))
+        if path.name != MANIFEST:
+            path.write_text(re.sub(r'"seconds": [\d.e-]+', '"seconds": 99.0', path.read_text()))
+            seal_again(path.parent)
     assert results_csv(load_study(folder, store)) == results_csv(load_study(*good))
 
 
@@ -342,8 +391,10 @@ def test_what_is_half_written_not_a_number_or_doubled_is_named_and_left_out(tmp_
     record = json.loads((folder / "study.json").read_text())
     half, unreal, *_ = (store / "finetunes" / run["id"] / "result.json" for run in record["runs"])
     half.write_text(half.read_text()[:100])
+    seal_again(half.parent)
     score = re.compile(r'("test": {"accuracy": )[\d.]+')
     unreal.write_text(score.sub(r"\1NaN", unreal.read_text()))
+    seal_again(unreal.parent)
     record["runs"].append(record["runs"][2])
     (folder / "study.json").write_text(json.dumps(record))
     page = Page(render(load_study(folder, store)))

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_study import ARMS, TASKS, FakeStudy
+from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from made_scores import compare_arms
 
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.errors import DataError
-from biphasic.files import seal_folder
 
 NUM_TEST = 50
 
@@ -46,7 +45,7 @@ def write_examples(path, draw):
     result["test"] = {result["metric"]: score}
     path.write_text(json.dumps(result))
     pq.write_table(pa.table(columns), path.parent / "scores.parquet")
-    seal_folder(path.parent)
+    seal_again(path.parent)
 
 
 def selected(store, scores, arm="mlm", task="pydocs-sc"):
@@ -77,9 +76,9 @@ def spoil_bytes(folder):
     (folder / "scores.parquet").write_bytes(content[:-20] + b"x" * 20)
 
 
-def spoil_unsealed(folder):
-    (folder / "manifest.json").unlink()
+def spoil_sealed(folder):
     spoil_bytes(folder)
+    seal_again(folder)
 
 
 def rewritten(change):
@@ -88,7 +87,7 @@ def rewritten(change):
     def spoil(folder):
         path = folder / "scores.parquet"
         pq.write_table(change(pq.read_table(path)), path)
-        seal_folder(folder)
+        seal_again(folder)
 
     return spoil
 
@@ -105,9 +104,9 @@ def other_ids(table):
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda folder: (folder / "scores.parquet").unlink(), "no scores.parquet"),
+        (lambda folder: (folder / "scores.parquet").unlink(), "scores.parquet: missing"),
         (spoil_bytes, "SHA-256 differs"),
-        (spoil_unsealed, "scores.parquet is damaged"),
+        (spoil_sealed, "scores.parquet is damaged"),
         (rewritten(all_wrong), "its examples give 0.000000"),
         (rewritten(other_ids), "other test examples than its first seed"),
         (rewritten(lambda table: table.drop_columns(["correct"])), "no correct"),

@@ -1,5 +1,6 @@
 """Files are whole or absent, and damage is named."""
 
+import errno
 import hashlib
 import json
 import os
@@ -10,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, reading
+from biphasic.errors import (
+    BiphasicError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    os_error_text,
+    reading,
+)
 from biphasic.files import (
     MANIFEST,
     canonical_json,
@@ -275,6 +283,26 @@ def test_damage_is_named_with_its_remedy(tmp_path, sealed, harm, message):
     assert str(caught.value).endswith(message + REMEDY)
 
 
+def test_the_content_of_another_place_is_named(sealed):
+    assert verify_folder(sealed, remedy=REMEDY, identity="abc")["identity"] == "abc"
+    with pytest.raises(CheckpointError, match=f"holds state abc, not abd; {REMEDY}"):
+        verify_folder(sealed, remedy=REMEDY, identity="abd")
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "weights.bin"])
+def test_a_file_that_the_system_cannot_look_at_is_not_missing(sealed, monkeypatch, name):
+    usual = Path.stat
+
+    def stat(path, **options):
+        if path.name == name:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return usual(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(OSError, match="Input/output error"):
+        verify_folder(sealed, remedy=REMEDY)
+
+
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7), name=st.sampled_from(["weights.bin"]))
 def test_any_flipped_bit_is_found(sealed, place, bit, name):
     content = bytearray((sealed / name).read_bytes())
@@ -354,8 +382,8 @@ class TestErrors:
         ("error", "reason"),
         [
             (RecursionError("deep"), "it is nested too deeply"),
-            (MemoryError(), "it does not fit into memory"),
-            (PermissionError(13, "Permission denied", "x"), "Permission denied"),
+            (IsADirectoryError(21, "Is a directory", "x"), "Is a directory"),
+            (OSError("no Parquet"), "OSError: no Parquet"),
             (KeyError("a\nb"), "KeyError: 'a\\nb'"),
         ],
     )
@@ -364,6 +392,20 @@ class TestErrors:
             raise error
         assert str(caught.value) == f"a.json: cannot be read ({reason}); mend it"
         assert caught.value.__cause__ is error
+
+    @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+    def test_errors_of_the_system_are_no_fault_of_the_input(self, code):
+        error = OSError(code, os.strerror(code), "x")
+        told = pytest.raises(OSError, match=os.strerror(code))
+        with told as caught, reading("a.json", DataError, remedy="delete it"):
+            raise error
+        assert caught.value is error
+
+    def test_a_lack_of_memory_is_an_error_of_the_system(self):
+        told = pytest.raises(OSError, match="memory")
+        with told as caught, reading("a.json", DataError, remedy="delete it"):
+            raise MemoryError
+        assert os_error_text(caught.value) == "a.json: does not fit into memory"
 
     def test_expected_errors_are_unchanged(self):
         with pytest.raises(ConfigError, match=r"^told$"), reading("a.json", DataError):

@@ -65,7 +65,8 @@ def add_result(tmp_path: Path) -> Callable[..., None]:
             "seconds": 1.0,
             **more,
         }
-        with complete_folder(tmp_path / "store" / "finetunes" / result["id"]) as partial:
+        folder = tmp_path / "store" / "finetunes" / result["id"]
+        with complete_folder(folder, id=result["id"]) as partial:
             write_json(partial / "result.json", result)
 
     return add

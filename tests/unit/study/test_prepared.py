@@ -104,7 +104,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
 def test_a_state_whose_record_is_damaged_is_named(tmp_path):
     plan = small_plan()
     point = next(point for point in plan.points if point.step)
-    with complete_folder(tmp_path / "states" / point.state) as folder:
+    with complete_folder(tmp_path / "states" / point.state, identity=point.state) as folder:
         write_json(folder / "state.json", {})
     planned = {segment.id: segment for segment in plan.segments}
     with pytest.raises(

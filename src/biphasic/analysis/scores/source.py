@@ -13,7 +13,6 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from biphasic.analysis.checked import check_file
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import ArmData, Outcome, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
@@ -35,9 +34,10 @@ from biphasic.analysis.scores.table import (
     score_of_grid,
     with_averages,
 )
-from biphasic.errors import DataError
+from biphasic.errors import DataError, is_system_fault
 from biphasic.files import digest
 from biphasic.records import ArmRecord, Convention, PhaseRecord
+from biphasic.sealed import SealedFolder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
@@ -221,10 +221,11 @@ def _example_reader(
 
 def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...], RunExamples]:
     where = describe_run(outcome.run)
-    if not path.is_file():
-        raise DataError(f"{where}: no {_EXAMPLES}")
-    if damage := check_file(path):
-        raise DataError(f"{where}: {damage}")
+    try:
+        folder = SealedFolder(path.parent, identity=outcome.run.id, remedy="skipped")
+        folder.check(path.name)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     import pyarrow as pa  # noqa: PLC0415 - slow to load, and most commands read no examples
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -235,6 +236,8 @@ def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...
             needed = [name for name in needed_columns(metric) if name in names]
             table = file.read(columns=["split", "id", *needed])
     except (pa.ArrowException, OSError, KeyError) as error:
+        if isinstance(error, OSError) and is_system_fault(error):
+            raise
         raise DataError(f"{where}: {_EXAMPLES} is damaged ({error})") from None
     columns = table.to_pydict()
     rows = [index for index, split in enumerate(columns["split"]) if split == "test"]

@@ -23,7 +23,8 @@ from biphasic.analysis.text import (
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import read_json, verify_folder
-from biphasic.records import ZERO_SHOT, LedgerEntry, ResultRecord, StateRecord, parse_record
+from biphasic.records import ZERO_SHOT, LedgerEntry, ResultRecord, StateRecord
+from biphasic.sealed import read_result_record
 
 _CORPUS = "corpus.json"
 # Shown elsewhere in the table, or irrelevant to readers.
@@ -278,7 +279,7 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             if not isinstance(raw, dict) or raw.get("state") != identity:
                 continue
             verify_folder(path.parent, remedy="run the fine-tuning again")
-            yield parse_record(ResultRecord, raw, where=path.parent.name[:12])
+            yield read_result_record(path.parent)
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")
 

@@ -22,6 +22,7 @@ from biphasic.locks import (
     refuse_locked,
     refuse_running_work,
 )
+from biphasic.sealed import read_result_record
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_pins, corpus_hash, reachable_from_studies
@@ -228,10 +229,10 @@ def _item(kind: str, path: Path, about: str = "") -> Item:
 
 
 def _describe_state(path: Path) -> str:
-    if not is_complete(path) or not (path / "state.json").is_file():
+    if not is_complete(path):
         return "incomplete"
     try:
-        state = read_state_record(path)
+        state = read_state_record(path, identity=path.name)
     except CheckpointError:
         return "damaged"
     phases = (f"{entry.objective} {entry.steps:,}" for entry in state.ledger)
@@ -240,14 +241,11 @@ def _describe_state(path: Path) -> str:
 
 def _is_of_other_model(path: Path, store: Path) -> bool:
     """Return whether a result is of an external model, which no study uses."""
-    record = path / "result.json"
-    if not is_complete(path) or not record.is_file():
-        return False
     try:
-        state = read_json(record)["state"]
-    except (DataError, KeyError, TypeError):
+        state = read_result_record(path).state
+    except CheckpointError:
         return False
-    return not (store / "states" / str(state)).exists()
+    return not (store / "states" / state).exists()
 
 
 def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:

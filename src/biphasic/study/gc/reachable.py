@@ -74,7 +74,8 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
     for identity in pinned:
         folder = store / "states" / identity
         if is_complete(folder):
-            reachable.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
+            ground = read_state_record(folder, identity=identity).ground
+            reachable.corpora.add(str(ground.get("corpus_hash")))
 
 
 def _add_ancestors(reachable: Reachable, store: Path) -> None:
@@ -82,7 +83,7 @@ def _add_ancestors(reachable: Reachable, store: Path) -> None:
     while left:
         folder = store / "states" / left.pop()
         if is_complete(folder):
-            parent = read_state_record(folder).parent
+            parent = read_state_record(folder, identity=folder.name).parent
             if parent and parent not in reachable.states:
                 reachable.states.add(parent)
                 left.append(parent)

@@ -35,17 +35,18 @@ class Verification:
     missing: Counter[str] = field(default_factory=Counter[str])
     damage: list[str] = field(default_factory=list[str])
 
-    def check(self, kind: str, folders: Iterable[Path]) -> None:
-        """Verify complete folders; count missing ones."""
+    def check(self, kind: str, folders: Iterable[Path], *, is_named: bool = False) -> None:
+        """Verify complete folders, which `is_named` by their identities; count missing ones."""
         for folder in folders:
             if not folder.exists():
                 self.missing[kind] += 1
                 continue
             self.checked[kind] += 1
             remedy = f"delete the folder {folder} and run the study again"
-            self.note(verify_folder, folder, remedy=remedy)
+            identity = folder.name if is_named else None
+            self.note(verify_folder, folder, remedy=remedy, identity=identity)
 
-    def note(self, check: Callable[..., object], folder: Path, **options: str) -> None:
+    def note(self, check: Callable[..., object], folder: Path, **options: str | None) -> None:
         """Check a folder, and record its error."""
         try:
             check(folder, **options)
@@ -79,10 +80,11 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     say("reading tasks")
     verification.check("tasks", _tasks(preview, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
-    verification.check("states", (store / "states" / name for name in states))
+    verification.check("states", (store / "states" / name for name in states), is_named=True)
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
     verification.check("checkpoints", sorted(checkpoints))
-    verification.check("fine-tunings", (store / "finetunes" / name for name in results))
+    runs = (store / "finetunes" / name for name in results)
+    verification.check("fine-tunings", runs, is_named=True)
     verification.damage += [
         f"{problem}; run the study again to rewrite its report"
         for problem in report_damage(folder, hashes=True)

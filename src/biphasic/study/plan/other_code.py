@@ -11,6 +11,7 @@ from biphasic.errors import DataError
 from biphasic.files import is_complete, read_json, remove
 from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
+from biphasic.sealed import read_result_record
 from biphasic.study.plan.plan import Plan
 from biphasic.training.state import Checkpoints, read_state_record
 
@@ -91,15 +92,17 @@ class OtherCode:
 
 
 def _is_other_state(folder: Path) -> bool:
-    return is_complete(folder) and is_other_code("pretraining", read_state_record(folder).code)
+    if not is_complete(folder):
+        return False
+    return is_other_code("pretraining", read_state_record(folder, identity=folder.name).code)
 
 
 def _is_other_result(folder: Path, states: Iterable[str]) -> bool:
     if not is_complete(folder):
         return False
-    record = read_json(folder / "result.json", remedy=f"delete the folder {folder} and run again")
-    code = record.get("code")
-    return record["state"] in states or is_other_code("finetuning", [code] if code else [])
+    record = read_result_record(folder)
+    made_by = [record.code] if record.code else []
+    return record.state in states or is_other_code("finetuning", made_by)
 
 
 def _results_of(folder: Path, states: Iterable[str]) -> Iterator[str]:

@@ -154,7 +154,8 @@ def check_inputs(plan: Plan, store: Path) -> None:
         if latest is not None:
             progress.verify(latest)
     for name in finished.results_of(plan):
-        verify_folder(store / "finetunes" / name, remedy="delete this folder and run again")
+        remedy = "delete this folder and run again"
+        verify_folder(store / "finetunes" / name, remedy=remedy, identity=name)
 
 
 def check_disk(

@@ -120,7 +120,7 @@ def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Pat
         segments.insert(0, current)
         folder = store / "states" / current
         if is_complete(folder):
-            current = read_state_record(folder).parent
+            current = read_state_record(folder, identity=current).parent
         else:
             current = planned[current].parent if current in planned else None
     return segments

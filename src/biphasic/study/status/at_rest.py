@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.analysis.report import report_damage
-from biphasic.errors import CheckpointError, DataError, reading
+from biphasic.errors import CheckpointError
 from biphasic.execution.graph import with_dependents
-from biphasic.files import read_json_object, verify_folder
+from biphasic.files import verify_folder
+from biphasic.sealed import read_result_record
 from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import finetuning_flops, segment_cost
 from biphasic.study.plan.finished import Finished
@@ -74,7 +75,8 @@ def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[s
 
 def _look(place: Path) -> str:
     try:
-        verify_folder(place, remedy=f"delete the folder {place} and run again", hashes=False)
+        remedy = f"delete the folder {place} and run again"
+        verify_folder(place, remedy=remedy, hashes=False, identity=place.name)
     except CheckpointError as error:
         return str(error)
     return ""
@@ -136,7 +138,7 @@ def _training(plan: Plan, store: Path, finished: Finished) -> _Kind:
         # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
-            state = read_state_record(store / "states" / segment.id)
+            state = read_state_record(store / "states" / segment.id, identity=segment.id)
             kind.seconds += state.seconds * int(state.compute.get("processes", 1))
             kind.done += amount
         else:
@@ -153,15 +155,9 @@ def _finetuning(plan: Plan, store: Path, finished: Finished) -> _Kind:
         for names in (ids[index::size] for index in range(size)):  # of each scored task
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
-                kind.seconds += max(_result_seconds(store, name) for name in names)
+                folders = (store / "finetunes" / name for name in names)
+                kind.seconds += max(read_result_record(folder).seconds for folder in folders)
                 kind.done += per_training
             else:
                 kind.left += per_training
     return kind
-
-
-def _result_seconds(store: Path, name: str) -> float:
-    path = store / "finetunes" / name / "result.json"
-    remedy = f"delete the folder {path.parent} and run again"
-    with reading(path, DataError, failure="damaged record", remedy=remedy):
-        return float(read_json_object(path, remedy=remedy).get("seconds", 0.0))

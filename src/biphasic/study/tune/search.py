@@ -238,7 +238,7 @@ class _Trials:
                 raise StudyError(f"trial '{name}' is not trained; run the command again to resume")
             return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
         folder = self.store / "states" / state
-        heldout = read_state_record(folder).heldout
+        heldout = read_state_record(folder, identity=state).heldout
         if missing := sorted(beginning.weights.keys() - heldout.keys()):
             raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
         loss = sum(weight * heldout[name] for name, weight in beginning.weights.items())

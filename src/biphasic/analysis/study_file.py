@@ -1,0 +1,32 @@
+"""Reads `study.json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from biphasic.errors import StudyError
+from biphasic.files import read_json
+from biphasic.records import STUDY, StudyRecord, parse_record
+
+AGAIN = "'biphasic study run' with its study file writes it again"
+"""Remedy for a damaged `study.json`."""
+
+
+def read_study(folder: Path) -> StudyRecord:
+    """Read `study.json` from a study's folder.
+
+    Raises:
+        StudyError: It is not readable, or it contradicts itself.
+    """
+    path = folder / STUDY
+    raw = read_json(path, remedy=AGAIN, error=StudyError)
+    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)
+    for what, names in (
+        ("arm", [arm.name for arm in study.arms]),
+        ("task", [task.name for task in study.tasks]),
+    ):
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+        if repeated:
+            raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
+    return study

@@ -1,0 +1,86 @@
+"""Reads records in complete folders: only what the folder's manifest vouches for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.files import (
+    MANIFEST,
+    file_sha256,
+    identity_problem,
+    is_complete,
+    is_file,
+    json_value,
+    listed_files,
+    read_json_object,
+    wrong_files,
+)
+from biphasic.records import RecordT, ResultRecord, parse_record
+
+
+class SealedFolder:
+    """A complete folder, whose files count only with the hash in its manifest."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        identity: str | None,
+        remedy: str,
+        error: type[BiphasicError] = DataError,
+    ) -> None:
+        """Read the manifest; raise `error` if there is none, or it is of another `identity`."""
+        self.folder, self._remedy, self._error = folder, remedy, error
+        if not is_complete(folder):
+            raise self._damage(f"incomplete (no {MANIFEST})")
+        try:
+            manifest = read_json_object(folder / MANIFEST)
+            self._files = listed_files(manifest)
+        except (DataError, ValueError):
+            raise self._damage("damaged", MANIFEST) from None
+        if identity is not None and (problem := identity_problem(manifest, identity)):
+            raise self._damage(problem)
+
+    def problems(self) -> Iterator[str]:
+        """Yield files that are missing or of another size."""
+        record = self.folder / MANIFEST
+        return wrong_files(self.folder, self._files, record=record, hashes=False)
+
+    def check(self, name: str) -> None:
+        """Verify the hash of one file."""
+        if not is_file(self.folder / name):
+            raise self._damage("missing", name)
+        self._compare(name, file_sha256(self.folder / name))
+
+    def record(self, kind: type[RecordT], name: str) -> RecordT:
+        """Read a record once, for its hash and its content."""
+        if not is_file(self.folder / name):
+            raise self._damage("missing", name)
+        content = (self.folder / name).read_bytes()
+        self._compare(name, hashlib.sha256(content).hexdigest())
+        try:
+            raw = json_value(content.decode("utf-8"))
+        except (ValueError, RecursionError) as invalid:
+            raise self._damage(f"damaged JSON ({invalid})", name) from None
+        where = self._name(name)
+        return parse_record(kind, raw, where=where, remedy=self._remedy, error=self._error)
+
+    def _compare(self, name: str, sha256: str) -> None:
+        if self._files.get(name, (0, ""))[1] != sha256:
+            raise self._damage("changed since it was written (SHA-256 differs)", name)
+
+    def _damage(self, problem: str, name: str = "") -> BiphasicError:
+        return self._error(f"{problem}; {self._remedy}", about=self._name(name))
+
+    def _name(self, name: str) -> str:
+        return f"{self.folder.name[:12]}/{name}" if name else str(self.folder)
+
+
+def read_result_record(folder: Path) -> ResultRecord:
+    """Read the record of a fine-tuning in a store; a CheckpointError if it is no intact result."""
+    remedy = f"delete the folder {folder} and run again"
+    sealed = SealedFolder(folder, identity=folder.name, remedy=remedy, error=CheckpointError)
+    return sealed.record(ResultRecord, "result.json")
