@@ -28,6 +28,8 @@ FileEntries = Mapping[str, tuple[int, str]]
 """Size and SHA-256 of files, by name."""
 PARTIAL = ".partial-"
 """Prefix of unfinished files and folders."""
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+"""Files of an adapter in peft's format."""
 
 
 def canonical_json(value: Any) -> str:
@@ -157,6 +159,20 @@ def refuse_gguf(path: Path) -> None:
             f"from_pretrained('{path.parent}', gguf_file='{path.name}'), then save_pretrained "
             "(docs/adapt.md has the lines)"
         )
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raise a DataError for a model's folder with an adapter, such as LoRA's: how to merge it.
+
+    No identity covers it, and transformers loads it with the weights if peft is installed.
+    """
+    for name in ADAPTER_FILES:
+        if (folder / name).is_file():
+            raise DataError(
+                f"{folder}: has an adapter ({name}), which biphasic does not load; merge it with "
+                "peft (merge_and_unload, then save_pretrained into another folder), or move its "
+                "files away to use the model without it"
+            )
 
 
 @contextmanager

@@ -73,6 +73,24 @@ def test_an_identity_follows_weights_and_settings_alone(tmp_path, model_folder):
     assert fetch_model(folder).identity != identity
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_adapters_are_refused_by_name(tmp_path, model_folder, name, whole):
+    folder = shutil.copytree(model_folder, tmp_path / "copy")
+    (folder / name).write_text("{}")
+    if not whole:
+        (folder / "config.json").unlink()
+    with pytest.raises(DataError, match=rf"copy: has an adapter \({name}\).*merge_and_unload"):
+        fetch_model(folder)
+
+
+def test_an_adapter_that_came_after_the_plan_is_not_loaded(tmp_path, model_folder):
+    folder = shutil.copytree(model_folder, tmp_path / "copy")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(DataError, match="has an adapter"):
+        load_encoder(folder)
+
+
 NAME = "f" * 64
 
 

@@ -20,12 +20,14 @@ from biphasic.errors import (
     reading,
 )
 from biphasic.files import (
+    ADAPTER_FILES,
     MANIFEST,
     digest,
     expanded,
     file_sha256,
     is_folder,
     read_json,
+    refuse_adapter,
     refuse_gguf,
     verify_folder,
 )
@@ -88,6 +90,7 @@ def locate_model(
     if not is_folder(folder):
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name
+    refuse_adapter(folder)
     if revision is not None:
         raise ConfigError(f"revision '{revision}': only hub models have one, not {folder}")
     if not (folder / "config.json").is_file():
@@ -193,12 +196,15 @@ def _fetch(name: str, revision: str | None) -> Path:
     )
 
     try:
-        snapshot = Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        snapshot = Path(
+            snapshot_download(name, revision=revision, allow_patterns=[*_FILES, ADAPTER_FILES[0]])
+        )
     except (HTTPError, OSError, HFValidationError) as error:
         at = f" at revision '{revision}'" if revision else ""
         raise DataError(
             f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"
         ) from None
+    refuse_adapter(snapshot)
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: no config.json, so transformers cannot load it")
     if not any(_is_one_of(path, _WEIGHTS) for path in snapshot.iterdir()):

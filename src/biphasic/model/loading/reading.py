@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from biphasic.errors import DataError, ModelError, ModelFilesError, reading
-from biphasic.files import read_json
+from biphasic.files import read_json, refuse_adapter
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import REMEDY
 from biphasic.model.loading.footprint import stored_tensors, weight_files
@@ -78,7 +78,8 @@ def load_model(
 
 
 def _check_weight_files(folder: Path) -> None:
-    """Refuse weight files elsewhere, and weights that need custom code to be read."""
+    """Refuse weight files elsewhere, adapters, and weights that need custom code to be read."""
+    refuse_adapter(folder)
     for path in folder.glob("shard-*-model-*-of-*.safetensors"):
         raise ModelError(
             f"{path}: weights of a distributed checkpoint are not supported; save the model with "
