@@ -1,9 +1,10 @@
-"""kill -9 while a corpus is built: the bytes are those of an uninterrupted build."""
+"""kill -9 while a corpus is built or merged: the bytes are those of an uninterrupted build."""
 
 from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.merge import merge_builds
 from biphasic.data.tokens.tokenizer import write_tokenizer
 from mini_study import appears, kill_when
 
@@ -22,6 +24,7 @@ import json, sys
 from pathlib import Path
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.merge import merge_builds
 config = CorpusConfig.model_validate(json.loads(sys.argv[1]))
 build_corpus(config, Path(sys.argv[2]), num_workers=2, say=print, block_bytes=30_000)
 """
@@ -89,6 +92,39 @@ def test_a_killed_build_resumes_to_the_same_bytes(tmp_path, config):
 
 def command(config, folder):
     return [sys.executable, "-c", PROGRAM, json.dumps(config), str(folder)]
+
+
+MERGE = """
+import os, signal, sys
+from pathlib import Path
+from biphasic.data.building.merge import merge_builds
+from soak.disk import after_operations
+out, number, *sources = sys.argv[1:]
+after_operations(Path(out), int(number), lambda: os.kill(os.getpid(), signal.SIGKILL))
+merge_builds(list(map(Path, sources)), Path(out), say=print)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm")
+def test_a_merge_resumes_wherever_it_was_killed(tmp_path, config):
+    builds = [tmp_path / "one", tmp_path / "two"]
+    for build, source in zip(builds, config["sources"], strict=True):
+        settings = {**config, "sources": [source["source"]], "max_tokens": None}
+        quiet = CorpusConfig.model_validate(settings)
+        build_corpus(quiet, build, num_workers=1, say=lambda _: None, block_bytes=100_000)
+    whole = tmp_path / "whole"
+    merge_builds(builds, whole, say=lambda _: None)
+    for number in range(1000):
+        arguments = [sys.executable, "-c", MERGE, tmp_path / "killed", number, *builds]
+        ended = subprocess.run(
+            list(map(str, arguments)), capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert number > 20  # operations: locks, folders, names of finished parts
+    assert snapshot(tmp_path / "killed") == snapshot(whole)
 
 
 def snapshot(folder):

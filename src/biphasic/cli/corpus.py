@@ -177,7 +177,7 @@ def corpus_merge(
     if len(kinds) > 1:
         raise ConfigError("merge: give either built folders or single corpora, not both")
     if kinds == {True}:
-        merge_builds(folders, out)
+        merge_builds(folders, out, say=echo)
     else:
         merge_corpora(folders, out)
     for part in _parts(out):

@@ -118,7 +118,7 @@ def builds(tmp_path, documents, tokenizer):
 
 
 def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
-    folders = merge_builds(builds, tmp_path / "merged")
+    folders = merge_builds(builds, tmp_path / "merged", say=print)
     for split, folder in (("train", folders.train), ("heldout", folders.heldout)):
         parts = [Corpus(build / split) for build in builds]
         merged = verify_corpus(folder)
@@ -144,10 +144,10 @@ def test_a_merge_that_is_refused_leaves_nothing(tmp_path, builds):
     shutil.rmtree(builds[1] / "heldout")
     shutil.copytree(builds[0] / "heldout", builds[1] / "heldout")
     with pytest.raises(DataError, match="the same documents"):
-        merge_builds(builds, tmp_path / "merged")
+        merge_builds(builds, tmp_path / "merged", say=print)
     (builds[0] / "tokenizer/tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="tokenizer"):
-        merge_builds(builds[:1], tmp_path / "merged")
+        merge_builds(builds[:1], tmp_path / "merged", say=print)
     assert not (tmp_path / "merged").exists()
 
 
@@ -161,5 +161,5 @@ def test_a_damaged_record_is_named(builds, damaged):
 def test_an_unfinished_build_is_not_merged(tmp_path, builds):
     (builds[1] / "built.json").unlink()
     with pytest.raises(DataError, match=r"two: no finished corpus"):
-        merge_builds(builds, tmp_path / "merged")
+        merge_builds(builds, tmp_path / "merged", say=print)
     assert not (tmp_path / "merged").exists()

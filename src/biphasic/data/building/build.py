@@ -14,7 +14,8 @@ import importlib.metadata
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -96,9 +97,8 @@ def build_corpus(
     _refuse_own_input(config, folder)
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
-    with locked_folder(folder, remedy="choose another folder"):
-        if not is_built(folder, origin):
-            work = _begin(folder, origin, say=say)
+    with building(folder, origin, say=say) as work:
+        if work:
             if not is_complete(folders.tokenizer):
                 write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
             say("tokenising")
@@ -109,8 +109,20 @@ def build_corpus(
             counts = {source.name: _counts(source) for source in sources}
             record = {"origin": origin, "sources": counts, **special}
             write_json(folder / RECORD, record)
-        shutil.rmtree(folder / _WORK, ignore_errors=True)
     return folders
+
+
+@contextmanager
+def building(
+    folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]
+) -> Iterator[Path | None]:
+    """Lock a folder for a build, and yield its working folder; None if the build is finished.
+
+    The block writes what is missing, the record last.
+    """
+    with locked_folder(folder, remedy="choose another folder"):
+        yield None if is_built(folder, origin) else _begin(folder, origin, say=say)
+        shutil.rmtree(folder / _WORK, ignore_errors=True)
 
 
 def is_built(folder: Path, origin: dict[str, Any]) -> bool:

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.building.blend import unique_names
-from biphasic.data.building.build import RECORD, CorpusFolders, read_record
+from biphasic.data.building.build import RECORD, CorpusFolders, building, read_record
 from biphasic.data.building.verify import verify_tokenizer
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import is_complete, read_json, write_json
+from biphasic.files import is_complete, write_json
 
 
-def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
+def merge_builds(
+    sources: Sequence[Path], folder: Path, *, say: Callable[[str], None]
+) -> CorpusFolders:
     """Merge built corpora, or find the result complete; training and held-out stay separate.
+
+    An interrupted merge is resumed as a build is.
 
     Raises:
         ConfigError: The folder holds something else.
         DataError: Their tokenizers differ, one is given twice, or one is unfinished.
         CheckpointError: A file is missing, truncated or changed.
+        LockedError: Another process is building in the folder.
     """
     records = [read_record(source) for source in sources]
     parts = [CorpusFolders.below(source) for source in sources]
     folders = CorpusFolders.below(folder)
     merged = _merged_record(records)
-    if (folder / RECORD).is_file() and read_json(folder / RECORD) == merged:
-        return folders
-    _refuse_used(folder)
     # Check everything before writing.
     train = _open_matching([part.train for part in parts])
     heldout = _open_matching([part.heldout for part in parts])
     for corpus in (train[0], heldout[0]):
         verify_tokenizer(parts[0].tokenizer, corpus)
-    _write(train, folders.train)
-    _write(heldout, folders.heldout)
-    write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
-    write_json(folder / RECORD, merged)
+    with building(folder, merged["origin"], say=say) as work:
+        if work:
+            if not is_complete(folders.tokenizer):
+                write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
+            _write(train, folders.train)
+            _write(heldout, folders.heldout)
+            write_json(folder / RECORD, merged)
     return folders
 
 
