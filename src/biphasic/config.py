@@ -394,7 +394,8 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
         if fields:
             models = {model for field in fields for model in _models_in(field.annotation)}
     if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        path.append(issue["ctx"]["discriminator"].strip("'"))
+        # `'key'`, or `key()` of a function.
+        path.append(issue["ctx"]["discriminator"].strip("'()"))
     return path + unknown_key, models
 
 

@@ -17,8 +17,9 @@ from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.muon import Muon
 from biphasic.training.step.divided import DividedWeights, divide
-from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision
 from biphasic.training.step.passes import Pass, pass_loss
 from families import FAMILIES, tiny_config
 
@@ -43,9 +44,13 @@ def rows() -> Pass:
     return Pass.of(Supervision(packed, positions, labels, causal=False), first_position=2)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "settings"),
+    [("fp32", AdamW()), ("bf16", AdamW()), ("bf16", Muon(name="muon"))],
+    ids=["fp32", "bf16", "muon"],
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precision):
+def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precision, settings):
     whole, model = (new_model(tiny_config(family), init_seed=0) for _ in range(2))
     weights = set_precision(whole, precision)
     divided = divide(model, set_precision(model, precision), FULL)
@@ -56,7 +61,9 @@ def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precisi
     for own, loss in zip((weights, parts), losses, strict=True):
         loss.backward()
         own.gather_gradients()
-    optimizers = [Optimizer(own, AdamW()) for own in (weights, parts)]
+    matrices = layer_matrices(whole)
+    assert layer_matrices(model) == matrices
+    optimizers = [Optimizer(own, settings, layer_matrices=matrices) for own in (weights, parts)]
     norms = [optimizer.update(1e-3) for optimizer in optimizers]
     torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
     for name, master in weights.masters.items():

@@ -41,6 +41,7 @@ RUNS: dict[str, tuple[list[dict], dict, dict]] = {
     "mix": ([MIX], {**FP32, "rows_per_step": 7}, {"compute": {"max_tokens_per_pass": 64}}),
     "frozen": ([CLM, FROZEN], FP32, {}),
     "passes": ([CLM, BERT], BF16, {"compute": {"max_tokens_per_pass": 32}}),
+    "muon": ([CLM, FROZEN], {**FP32, "optimizer": {"name": "muon"}}, {}),
     "twice": ([CLM, BERT], FP32, {"compute": {"activation_checkpointing": True}}),
 }
 FULL = {"shard": "full"}
@@ -55,7 +56,7 @@ def sharded(name: str, shard: dict[str, Any]) -> tuple[list[dict], dict, dict]:
 
 SHARDED = {
     f"sharded {name}": sharded(name, FULL)
-    for name in ("fp32", "bf16", "sparse", "mix", "frozen", "twice", "passes")
+    for name in ("fp32", "bf16", "sparse", "mix", "frozen", "muon", "twice", "passes")
 }
 
 
@@ -124,6 +125,7 @@ def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
         described("sharded fp32", "sharded stopped", "sharded-stopped", stop_at=4),
         described("sharded fp32", "sharded resumed", "sharded-stopped"),
         described("sharded fp32", "sharded left", "sharded-left", stop_at=2),
+        described("sharded muon", "muon left", "muon-left", stop_at=2),
         described("fp32", "stopped", "stopped", stop_at=4),
         described("fp32", "resumed", "stopped"),
         described("fp32", "left", "left", stop_at=2),
@@ -160,11 +162,14 @@ def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
 
     def runs() -> list[dict]:
         shutil.copytree(base / "sharded-left", base / "grown")
+        shutil.copytree(base / "muon-left", base / "muon-grown")
         described = describing(base, make_recipe)
         return [
             described("fp32", "full", "four-full", compute=FULL),
             described("fp32", "hybrid", "four-hybrid", compute=HYBRID),
             described("fp32", "grown", "grown", compute=HYBRID),
+            described("muon", "muon full", "four-muon", compute=FULL),
+            described("muon", "muon grown", "muon-grown", compute=HYBRID),
         ]
 
     return outcomes_once(base, training_data, 4, runs)
@@ -217,7 +222,7 @@ def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None
         assert difference <= weights, (name, difference)
 
 
-@pytest.mark.parametrize("name", ["fp32", "sparse", "mix", "frozen", "twice"])
+@pytest.mark.parametrize("name", ["fp32", "sparse", "mix", "frozen", "muon", "twice"])
 def test_two_ranks_train_what_one_process_does(of_two, references, name):
     expected = references(name)
     found = state_of(of_two[name])
@@ -390,23 +395,26 @@ def test_a_stopped_run_with_divided_weights_resumes_as_if_it_had_not_stopped(of_
     assert_equal(state_of(of_two["sharded resumed"]), state_of(of_two["sharded fp32"]))
 
 
-@pytest.mark.parametrize("name", ["full", "hybrid", "grown"])
+@pytest.mark.parametrize("name", ["full", "hybrid", "grown", "muon full", "muon grown"])
 def test_four_ranks_divide_weights(of_four, references, name):
     found = state_of(of_four[name])
-    assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
-    assert read_json(found / "state.json")["compute"]["shard"] == ("full", "hybrid")[name != "full"]
+    reference = references("muon" if name.startswith("muon") else "fp32")
+    assert_close(reference, found, loss=1e-5, weights=1e-5)
+    shard = "full" if name.endswith("full") else "hybrid"
+    assert read_json(found / "state.json")["compute"]["shard"] == shard
 
 
-def test_one_process_resumes_where_divided_weights_stopped(
-    of_two, base, references, make_recipe, training_data, tmp_path
+@pytest.mark.parametrize(("run", "left"), [("fp32", "sharded left"), ("muon", "muon left")])
+def test_one_process_resumes_where_divided_weights_stopped(  # noqa: PLR0917
+    of_two, base, references, make_recipe, training_data, tmp_path, run, left
 ):
-    assert all("stopped after 2 steps" in each["error"] for each in of_two["sharded left"])
-    shutil.copytree(base / "sharded-left/progress", tmp_path / "progress")
-    (left,) = tmp_path.glob("progress/*/step-00000002")
-    assert len(list(left.glob("shard-*.safetensors"))) == 2
-    assert not list(left.glob("*.metadata"))  # torch's own metadata would be a pickle
+    assert all("stopped after 2 steps" in each["error"] for each in of_two[left])
+    shutil.copytree(base / left.replace(" ", "-") / "progress", tmp_path / "progress")
+    (folder,) = tmp_path.glob("progress/*/step-00000002")
+    assert len(list(folder.glob("shard-*.safetensors"))) == 2
+    assert not list(folder.glob("*.metadata"))  # torch's own metadata would be a pickle
     told: list[int] = []
-    recipe = recipe_of(make_recipe, "fp32")
+    recipe = recipe_of(make_recipe, run)
     found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
     assert told == [3, 4, 5, 6]
-    assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
+    assert_close(references(run), found, loss=1e-5, weights=1e-5)

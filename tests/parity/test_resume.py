@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -19,7 +20,11 @@ from biphasic.training.loop import RunOptions, train_segment
 from short_runs import CLM, MLM, Killed, killing, metrics
 
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
-PRECISIONS = ("fp32", "bf16")
+CHANGES: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "fp32"},
+    "bf16": {"precision": "bf16"},
+    "muon": {"precision": "bf16", "optimizer": {"name": "muon"}},
+}
 BERT = {**MLM, "replacement": "bert"}
 
 
@@ -45,11 +50,11 @@ class Runner:
         self,
         make_recipe: Callable,
         data: TrainingData,
-        precision: str,
         compute: ComputeConfig | None = None,
+        **changes: Any,
     ) -> None:
         self.compute = compute or ComputeConfig()
-        self.recipe = make_recipe(CLM, BERT, learning_rate=SCHEDULE, precision=precision)
+        self.recipe = make_recipe(CLM, BERT, learning_rate=SCHEDULE, **changes)
         self.lineage, self.data = Lineage(self.recipe, data.fingerprint), data
 
     def __call__(
@@ -65,9 +70,9 @@ class Runner:
             self(store, **settings)
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
+@pytest.fixture(scope="module", params=CHANGES)
 def runner(request, make_recipe, training_data) -> Runner:
-    return Runner(make_recipe, training_data, request.param)
+    return Runner(make_recipe, training_data, **CHANGES[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +83,7 @@ def references() -> dict[str, dict]:
 @pytest.fixture
 def expected(runner, references, tmp_path_factory) -> dict[str, object]:
     """The state of an uninterrupted run without checkpoints."""
-    key = runner.recipe.precision
+    key = runner.lineage.identities[-1]
     if key not in references:
         references[key] = content(runner(tmp_path_factory.mktemp("alone"), every=0))
     return references[key]
@@ -142,6 +147,7 @@ def test_a_segment_of_a_longer_arm_serves_a_shorter_one(runner, expected, tmp_pa
         {**CLM, "steps": 9},
         learning_rate={**SCHEDULE, "decay_steps": 4},
         precision=runner.recipe.precision,
+        optimizer=runner.recipe.optimizer,
         seeds={"mask_seed": 0},
     )
     lineage = Lineage(longer, runner.data.fingerprint)
@@ -171,7 +177,7 @@ def behind(make_recipe, training_data) -> Runner:
     compute = ComputeConfig(
         max_tokens_per_pass=64, activation_checkpointing=True, read_back_every=3
     )
-    return Runner(make_recipe, training_data, "bf16", compute)
+    return Runner(make_recipe, training_data, compute, precision="bf16")
 
 
 @pytest.mark.parametrize(("every", "step"), [(1, 4), (2, 3), (2, 5), (4, 3), (4, 5)])
@@ -230,10 +236,11 @@ def test_heldout_evaluation_does_not_change_training(runner, expected, tmp_path)
     assert losses == [line for line in expected["metrics"] if "loss" in line]
 
 
-def test_precisions_differ(make_recipe, training_data, tmp_path):
+def test_precisions_and_optimizers_differ(make_recipe, training_data, tmp_path):
     # Guards the tests above: they would hold for a setting that is ignored.
     folders = [
-        Runner(make_recipe, training_data, precision)(tmp_path, every=0) for precision in PRECISIONS
+        Runner(make_recipe, training_data, **changes)(tmp_path, every=0)
+        for changes in CHANGES.values()
     ]
-    one, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
-    assert one != other
+    weights = {(folder / "model.safetensors").read_bytes() for folder in folders}
+    assert len(weights) == len(CHANGES)

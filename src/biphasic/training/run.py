@@ -47,7 +47,13 @@ from biphasic.training.state import (
     save_state,
 )
 from biphasic.training.step.divided import DividedModel, DividedWeights, divide
-from biphasic.training.step.optimizer import Optimizer, freeze, frozen_names, set_precision
+from biphasic.training.step.optimizer import (
+    Optimizer,
+    freeze,
+    frozen_names,
+    layer_matrices,
+    set_precision,
+)
 from biphasic.training.step.pending import MeasuredStep, Position
 from biphasic.training.timeline import PlacedPhase
 
@@ -264,7 +270,7 @@ def resume_or_start(
     divided = None if ranks.is_alone else divide(model, weights, compute)
     if divided is not None:
         weights = DividedWeights(divided)
-    optimizer = Optimizer(weights, recipe.optimizer)
+    optimizer = Optimizer(weights, recipe.optimizer, layer_matrices=layer_matrices(model))
     if snapshot is not None:
         optimizer.load_state_tensors(snapshot.moments)
     if compute.activation_checkpointing:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 STATE_FORMAT = "biphasic.state/1"
 KEPT_CHECKPOINTS = 2
 """Checkpoints of a segment that is not finished; during a save, one more is on disk."""
-_MOMENTS = (".step", ".exp_avg", ".exp_avg_sq")
-"""Ends of the names of AdamW's tensors."""
 _REMEDY = "delete the folder and run again"
 _STEPS = "step-" + 8 * "[0-9]"
 """Pattern of checkpoints' folders; others beside them, such as copies, are left alone."""
@@ -193,7 +191,8 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     with warnings.catch_warnings():  # of a load by this process alone, which is what we want
         warnings.simplefilter("ignore", UserWarning)
         load(tensors, storage_reader=reader, no_dist=True)
-    moments = {name for name in tensors if name.endswith(_MOMENTS)}
+    # A moment's name is that of its weight, with an end.
+    moments = {name for name in tensors if name.rpartition(".")[0] in tensors}
     return (
         {name: tensor for name, tensor in tensors.items() if name not in moments},
         {name: tensor for name, tensor in tensors.items() if name in moments},

@@ -22,10 +22,11 @@ from biphasic.model.compute import attention
 from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
+from biphasic.training.optimizers.muon import Muon
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
-from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision
 from biphasic.training.step.pending import Position
 from short_runs import CLM, CPU, MLM
 
@@ -65,7 +66,7 @@ def fake_run(recipe, data, *, device: torch.device) -> Run:
         compute=ComputeConfig(max_tokens_per_pass=2 * recipe.max_seqlen),
         ranks=ALONE,
         model=model.train(),
-        optimizer=Optimizer(weights, recipe.optimizer),
+        optimizer=Optimizer(weights, recipe.optimizer, layer_matrices=layer_matrices(model)),
         divided=None,
         log=MetricsLog([], None, next_step=1),
         parent=None,
@@ -102,21 +103,29 @@ def check_steps(run: Run, mode: FakeTensorMode, *, steps: int) -> None:
     weights = run.optimizer.weights
     assert {name: weight.dtype for name, weight in weights.working.items()} == working
     moments = run.optimizer.state_tensors()
-    assert len(moments) == 3 * len(weights.masters)
+    num_moments = 3 * len(weights.masters)
+    first = {name: "exp_avg" for name in weights.masters}
+    if isinstance(run.lineage.recipe.optimizer, Muon):
+        matrices = layer_matrices(run.model)
+        num_moments -= 2 * len(matrices)
+        first |= dict.fromkeys(matrices, "momentum_buffer")
+    assert len(moments) == num_moments
     for tensor in (*weights.masters.values(), *moments.values()):
         assert (tensor.dtype, tensor.device) == (torch.float32, device)
     for name, master in weights.masters.items():
-        assert moments[f"{name}.exp_avg"].shape == master.shape == weights.working[name].shape
+        assert moments[f"{name}.{first[name]}"].shape == master.shape == weights.working[name].shape
         assert weights.working[name].device == device
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("phase", [CLM, MLM])
-def test_a_step_stays_on_the_device_and_reads_no_number(
-    fake_cuda, training_data, make_recipe, monkeypatch, phase, precision
+def test_a_step_stays_on_the_device_and_reads_no_number(  # noqa: PLR0917
+    fake_cuda, training_data, make_recipe, monkeypatch, phase, precision, optimizer
 ):
+    recipe = make_recipe(phase, precision=precision, optimizer={"name": optimizer})
     with fake_cuda:
-        run = fake_run(make_recipe(phase, precision=precision), training_data, device=CUDA)
+        run = fake_run(recipe, training_data, device=CUDA)
 
     def backward(loss: torch.Tensor) -> None:
         """Leave what autograd promises: gradients like their parameters."""

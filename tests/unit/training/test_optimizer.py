@@ -1,4 +1,4 @@
-"""AdamW, on fp32 masters and without; parameters that do not train."""
+"""Updates on fp32 masters and without; parameters that do not train."""
 
 import pytest
 import torch
@@ -8,16 +8,24 @@ from biphasic.errors import ConfigError, TrainingError
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.muon import Muon
+from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
     freeze,
     frozen_names,
+    layer_matrices,
     set_head_precision,
     set_precision,
 )
 
 SETTINGS = AdamW()
+MOMENTS = {"adamw": {"exp_avg", "exp_avg_sq", "step"}}
+MOMENTS["muon"] = {*MOMENTS["adamw"], "momentum_buffer"}
+every_optimizer = pytest.mark.parametrize(
+    "settings", [SETTINGS, Muon(name="muon")], ids=lambda settings: settings.name
+)
 IDS = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 
 
@@ -25,6 +33,10 @@ def model_of(precision):
     config = architecture_config(PRESETS["pico"], vocab_size=40, max_seqlen=32, special_ids=IDS)
     model = new_model(config, init_seed=0)
     return model, set_precision(model, precision)
+
+
+def optimizer_of(model, weights: MasterWeights, settings: OptimizerConfig) -> Optimizer:
+    return Optimizer(weights, settings, layer_matrices=layer_matrices(model))
 
 
 def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -131,10 +143,11 @@ def test_bf16_keeps_embeddings_and_rotary_frequencies_in_fp32():
     assert output.dtype == torch.bfloat16
 
 
-def test_working_copies_follow_their_masters():
-    _, weights = model_of("bf16")
+@every_optimizer
+def test_working_copies_follow_their_masters(settings):
+    model, weights = model_of("bf16")
     before = copies(weights.masters)
-    optimizer = Optimizer(weights, SETTINGS)
+    optimizer = optimizer_of(model, weights, settings)
     step(optimizer, weights, 1e-2)
     for name, working in weights.working.items():
         assert not torch.equal(weights.masters[name].detach(), before[name])
@@ -244,27 +257,30 @@ def test_clipping(scale):
         torch.testing.assert_close(first_moment, 0.1 * factor * gradient, rtol=1e-4, atol=1e-9)
 
 
+@every_optimizer
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
-def test_non_finite_gradient_changes_nothing(poison, precision):
-    _, weights = model_of(precision)
-    optimizer = Optimizer(weights, SETTINGS)
+def test_non_finite_gradient_changes_nothing(poison, precision, settings):
+    model, weights = model_of(precision)
+    optimizer = optimizer_of(model, weights, settings)
     step(optimizer, weights, 1e-3)
     kept = everything(weights, optimizer)
     for parameter in weights.working.values():
         parameter.grad = torch.zeros_like(parameter)
-    next(iter(weights.working.values())).grad[0, 0] = poison
+    for name in ("lm_head.weight", "model.layers.0.mlp.up_proj.weight"):
+        weights.working[name].grad[0, 0] = poison
     weights.gather_gradients()
     with pytest.raises(TrainingError, match="the gradient is not finite; lower the learning rate"):
         optimizer.step(1e-3)
     assert_equal(everything(weights, optimizer), kept)
 
 
+@every_optimizer
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
+def test_nothing_changes_after_a_loss_that_is_not_finite(loss, settings):
     """Nobody has read the loss yet when the next updates run; their own are finite."""
-    _, weights = model_of("bf16")
-    optimizer = Optimizer(weights, SETTINGS)
+    model, weights = model_of("bf16")
+    optimizer = optimizer_of(model, weights, settings)
     step(optimizer, weights, 1e-3)
     kept = everything(weights, optimizer)
     for value in (loss, 2.5, 2.5):
@@ -275,32 +291,34 @@ def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
     assert_equal(everything(weights, optimizer), kept)
 
 
+@every_optimizer
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_moments_survive_a_round_trip_bitwise(precision):
-    _, weights = model_of(precision)
-    optimizer = Optimizer(weights, SETTINGS)
+def test_moments_survive_a_round_trip_bitwise(precision, settings):
+    model, weights = model_of(precision)
+    optimizer = optimizer_of(model, weights, settings)
     for _ in range(2):
         step(optimizer, weights, 1e-3)
     moments, masters = copies(optimizer.state_tensors()), copies(weights.masters)
-    assert {key.rsplit(".", 1)[1] for key in moments} == {"step", "exp_avg", "exp_avg_sq"}
+    assert {key.rsplit(".", 1)[1] for key in moments} == MOMENTS[settings.name]
 
     other, other_weights = model_of("fp32")
     with torch.no_grad():
         for name, parameter in other.named_parameters():
             parameter.copy_(masters[name])
     other_weights = set_precision(other, precision)
-    resumed = Optimizer(other_weights, SETTINGS)
+    resumed = optimizer_of(other, other_weights, settings)
     resumed.load_state_tensors(copies(moments))
     step(optimizer, weights, 3e-3)
     step(resumed, other_weights, 3e-3)
     assert_equal(weights.masters, other_weights.masters)
 
 
+@every_optimizer
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
-def test_weights_that_nothing_depends_on_stay_as_they_are(precision):
+def test_weights_that_nothing_depends_on_stay_as_they_are(precision, settings):
     """Such as a pooler that no head reads: no decay, no moments."""
     model, weights = model_of(precision)
-    optimizer = Optimizer(weights, SETTINGS)
+    optimizer = optimizer_of(model, weights, settings)
     idle = "model.layers.0.mlp.up_proj.weight"
     before = copies(weights.masters)
     for name, parameter in model.named_parameters():

@@ -51,7 +51,8 @@ class OptimizerConfig(Config):
         Args:
             weights: Weights by name. With `shard`, they are the parts that this process holds, and
                 `weights.on_whole` applies a function to whole ones.
-            layer_matrices: Names of the two-dimensional weights in the model's layers.
+            layer_matrices: Names of the two-dimensional weights in the model's layers, without
+                embeddings.
 
         Raises:
             ConfigError: It cannot train this model.

@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
+
+from pydantic import Discriminator, Tag
+
 from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 
-OPTIMIZERS: tuple[type[OptimizerConfig], ...] = (AdamW,)
-AnyOptimizer = AdamW
+OPTIMIZERS: tuple[type[OptimizerConfig], ...] = (AdamW, Muon)
+
+
+def name(settings: Any) -> str:
+    """Return the name in settings of any optimizer; those without one are AdamW's.
+
+    Error messages show this function's name as the key.
+    """
+    if isinstance(settings, Mapping):
+        return str(settings.get("name", "adamw"))
+    return getattr(settings, "name", "adamw")
+
+
+if TYPE_CHECKING:
+    AnyOptimizer = OptimizerConfig
+else:
+    _TAGGED = tuple(
+        Annotated[kind, Tag(*get_args(kind.model_fields["name"].annotation))] for kind in OPTIMIZERS
+    )
+    AnyOptimizer = Annotated[Union[_TAGGED], Discriminator(name)]  # noqa: UP007

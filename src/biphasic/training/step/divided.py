@@ -2,13 +2,14 @@
 
 Each rank holds its part of every parameter in fp32, or with `shard: none` all of it. The parameters
 of a layer are gathered, in the compute precision, when the layer runs. Gradients are summed over
-ranks in fp32. AdamW then updates each part alone, as it treats every number alone.
+ranks in fp32. AdamW then updates each part alone, as it treats every number alone. An optimizer of
+whole matrices sends each one to a rank and takes its parts back (`DividedWeights.on_whole`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
@@ -24,6 +25,7 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import activation_dtype
 from biphasic.model.compute.layers import transformer_layers
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.step.exchange import change_whole
 from biphasic.training.step.optimizer import MasterWeights
 from biphasic.training.step.passes import Pass, pass_loss
 
@@ -70,6 +72,7 @@ class DividedWeights(MasterWeights):
             self.writers = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
             """All ranks, for a checkpoint that is written in a thread while training goes on."""
         self._group = self._mesh.get_group("shard")
+        self._copies = self._mesh.get_group("replicate") if self._mesh.ndim > 1 else None
         self._host_group = self._host_mesh.get_group("shard")
 
     def publish(self) -> None:
@@ -100,6 +103,16 @@ class DividedWeights(MasterWeights):
             return whole
         rank, parts = dist.get_rank(self._group), whole.chunk(dist.get_world_size(self._group))
         return (parts[rank] if rank < len(parts) else whole[:0]).clone()
+
+    @property
+    def num_processes(self) -> int:
+        """All ranks."""
+        return self._mesh.size()
+
+    def on_whole(self, function: Callable[[list[Tensor]], None], parts: dict[str, Tensor]) -> None:
+        """Change tensors; each is gathered on one rank, changed there, and divided again."""
+        shape = self.working[next(iter(parts))].shape
+        change_whole(function, [*parts.values()], shape, shards=self._group, copies=self._copies)
 
     def host_copies(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that all ranks' parts make up, as DTensors of copies on the host."""

@@ -13,7 +13,7 @@ is the precision `paper`, for fine-tuning only.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from biphasic.distributed import checksum
 from biphasic.errors import ConfigError, DivergedError
+from biphasic.model.compute.layers import transformer_layers
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import FinetunePrecision
 
@@ -77,6 +78,19 @@ class MasterWeights:
     def part(self, whole: Tensor) -> Tensor:
         """Return the part of a tensor shaped like a parameter that this process holds."""
         return whole
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that `on_whole` divides tensors over."""
+        return 1
+
+    def on_whole(self, function: Callable[[list[Tensor]], None], parts: dict[str, Tensor]) -> None:
+        """Change tensors of one shape, by the name of the parameter that each is shaped like.
+
+        `function` changes whole tensors in place. Each is passed to it on one process only. All
+        processes call this with parts of the same tensors.
+        """
+        function([*parts.values()])
 
     def checksum(self) -> int:
         """Return a number of 63 bits that follows from the bits of all weights, in any order."""
@@ -215,6 +229,18 @@ def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
         head.to(torch.bfloat16)
         head.register_forward_pre_hook(lambda _, inputs: inputs[0].to(torch.bfloat16))
         head.register_forward_hook(lambda _, __, output: output.float())
+
+
+def layer_matrices(model: PreTrainedModel) -> set[str]:
+    """Return the names of two-dimensional weights in a model's layers, except for embeddings."""
+    matrices = {
+        id(weight)
+        for _, layer in transformer_layers(model)
+        for module in layer.modules()
+        for weight in module.parameters(recurse=False)
+        if weight.ndim == 2 and not isinstance(module, nn.Embedding)
+    }
+    return {name for name, weight in model.named_parameters() if id(weight) in matrices}
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
