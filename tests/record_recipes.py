@@ -11,6 +11,7 @@ from biphasic.model.presets import PRESETS
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.phases import PhaseConfig
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.optimizers.registry import OPTIMIZERS
 from biphasic.training.recipe import Recipe
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
@@ -38,6 +39,7 @@ UNITS = {
     "peak": "",
     "learning_rate_scale": "",
     "max_gradient_norm": "",
+    "momentum": "",
     "beta1": "",
     "beta2": "",
     "epsilon": "",
@@ -57,7 +59,7 @@ RECORDS = {
     "Architecture": "dimensions",
     "PretrainedModel": "a pretrained model",
     "LearningRateConfig": "a schedule",
-    "AdamW": "settings",
+    **{kind.__name__: "settings" for kind in OPTIMIZERS},
     "Seeds": "settings",
     "SpanConfig": "lengths of spans",
     "ReplacementShares": "shares",
@@ -82,6 +84,17 @@ phases:
 seeds: {init_seed: 1}
 ```
 """
+_OPTIMIZERS = """
+A `name` other than `adamw` must be given, and other optimizers have further settings. `muon` moves
+two-dimensional weights in the layers (not embeddings) by their momentum with all its singular
+values set to about 1, after five Newton-Schulz iterations ([Jordan
+2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms and biases have AdamW.
+Its steps are scaled to the root mean square of AdamW's ([Liu et al.
+2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves both. Each matrix is one
+parameter, as the model has it: queries, keys and values that share a parameter move together. A
+matrix in a layer has one moment instead of two. The iterations take the same time whatever the
+number of rows; on a CPU they are computed in fp32, on CUDA in bf16, which is untested.
+"""
 _SIZING = """\
 `biphasic estimate FILE` estimates a run before it is trained, without a corpus. `--json` prints a
 record, format `biphasic.estimate/1`; `biphasic.estimate` returns the same in Python.
@@ -99,7 +112,8 @@ It prints
   over all devices (`sharded`), if all rows of a device are one
   pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
   and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
-  weights are used directly. Several passes hold 2 more for the gradients of a pass.
+  weights are used directly; matrices in layers take 14 with Muon, which keeps one moment of them.
+  Several passes hold 2 more for the gradients of a pass.
   Several devices gather the weights in the compute precision one layer at a time, and embeddings
   and head for the whole pass, and hold the gradients of those twice while they are summed. Divided
   over N devices, a device holds an Nth of the fp32 weights, the gradients and the moments.
@@ -141,7 +155,8 @@ def page() -> str:
             found["AlternatePhase"], without=("objective", *phase["properties"])
         ),
         "`phases`: `mix`": _table(found["MixPhase"], without=("objective", *phase["properties"])),
-        "`optimizer`": _table(found["AdamW"]),
+        "`optimizer`": _table(found["AdamW"]) + _OPTIMIZERS,
+        "`optimizer`: `muon`": _table(found["Muon"], without=found["AdamW"]["properties"]),
         "`seeds`": _table(found["Seeds"]),
         "Beside the recipe: `--compute KEY=VALUE`": _table(ComputeConfig.model_json_schema()),
         "Memory and time of a run": _SIZING,

@@ -42,6 +42,8 @@ from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.recipe import Precision, Recipe, SkippedSteps
 from biphasic.training.records.log import viewed_in_wandb
 from biphasic.training.state import read_state_record
@@ -80,6 +82,8 @@ class AdaptConfig(Config):
     """Linear warm-up steps. Default: 1/20 of the steps."""
     decay_steps: NonNegativeInt | None = None
     """Final linear decay steps. Default: 1/10 of the steps."""
+    optimizer: AnyOptimizer | None = None
+    """Optimizer. Default: the state's, else AdamW."""
     optimizer_state: Literal["keep", "reset"] = "keep"
     """Keep or reset the optimizer moments of a state; other models have none."""
     max_seqlen: PositiveInt | None = None
@@ -291,6 +295,7 @@ def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe
         },
         "phases": [settings.phase],
         "learning_rate": settings.schedule(own_peak=own_peak).model_dump(),
+        "optimizer": settings.optimizer or AdamW(),
         "precision": settings.precision or "bf16",
         "seeds": {"data_seed": seed, "mask_seed": seed},
         **_shape(model, settings),
@@ -302,9 +307,14 @@ def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
     """Return the recipe of a state, extended by one phase."""
     recipe = earlier.recipe
     seeds = recipe.seeds
-    own = ("precision", recipe.precision), ("seed", seeds.mask_seed), ("seed", seeds.data_seed)
+    own = (
+        ("optimizer", recipe.optimizer),
+        ("precision", recipe.precision),
+        ("seed", seeds.mask_seed),
+        ("seed", seeds.data_seed),
+    )
     for name, old in own:
-        if getattr(settings, name) not in {None, old}:
+        if getattr(settings, name) not in (None, old):
             raise ConfigError(
                 f"adapt: {name}: must be {old}, as in the state's run; omit this setting"
             )

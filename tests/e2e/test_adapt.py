@@ -156,10 +156,11 @@ def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch
 
     monkeypatch.setattr("biphasic.adaptation.fetch_model", fetch)
     monkeypatch.setattr("biphasic.study.inputs.models.fetch_model", fetch)
-    code, _, err = adapt("owner/decoder")
+    code, _, err = adapt("owner/decoder", "--optimizer", "muon")
     assert code == 0, err
     [state] = (tmp_path / "runs" / "store" / "states").iterdir()
     recipe = read_json(state / "state.json")["recipe"]
+    assert recipe["optimizer"]["name"] == "muon"
     assert recipe["model"] == {"pretrained": "owner/decoder", "revision": "c0ffee"}
 
 
@@ -201,6 +202,11 @@ def _other_vocabulary(decoder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), (), "no tokenizer.json"),
         (None, ("--mlm-probability", "0"), "mlm_probability: input should be greater than 0"),
         (None, ("--mlm-probability", "1.5"), "mlm_probability: input should be less than or equal"),
+        (
+            None,
+            ("--optimizer", "mun"),
+            "optimizer.name: unknown value 'mun' (did you mean 'muon'?)",
+        ),
         (None, ("--objective", "clmm"), "unknown value 'clmm' (known: mlm, mntp)"),
         (None, ("--learning-rate", "-1"), "learning_rate: input should be greater than 0"),
         (None, ("--warmup-steps", "9"), "exceed the 4 steps"),

@@ -41,9 +41,11 @@ _PROTOCOL = FinetuneProtocol(
 _FINETUNING_RATE = 3e-3
 
 
-def pretrain(folder: Path, *, phases: list[dict[str, Any]], precision: str) -> dict[str, Any]:
+def pretrain(
+    folder: Path, *, phases: list[dict[str, Any]], precision: str, optimizer: str = "adamw"
+) -> dict[str, Any]:
     """Train from random weights: every loss and gradient norm, and what came of it."""
-    state = _trained(folder, phases=phases, precision=precision)
+    state = _trained(folder, phases=phases, precision=precision, optimizer=optimizer)
     lines = map(json.loads, (state / "metrics.jsonl").read_text("utf-8").splitlines())
     steps = [line for line in lines if "loss" in line]
     details = read_json(state / "state.json")
@@ -98,7 +100,9 @@ def _bert(folder: Path) -> Path:
     return folder / "bert"
 
 
-def _trained(folder: Path, *, phases: list[dict[str, Any]], precision: str) -> Path:
+def _trained(
+    folder: Path, *, phases: list[dict[str, Any]], precision: str, optimizer: str = "adamw"
+) -> Path:
     """Return the folder of the last state."""
     rate = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 4} if phases else {"peak": 2e-3}
     raw = {
@@ -108,6 +112,7 @@ def _trained(folder: Path, *, phases: list[dict[str, Any]], precision: str) -> P
         "max_seqlen": 64,
         "rows_per_step": 8,
         "precision": precision,
+        "optimizer": {"name": optimizer},
     }
     recipe = parse_config(Recipe, raw, where="golden")
     data = _data(folder)
@@ -142,6 +147,7 @@ RUNS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "clm": partial(pretrain, phases=[_CLM], precision="fp32"),
     "mlm": partial(pretrain, phases=[_MLM], precision="fp32"),
     "clm-mlm": partial(pretrain, phases=_HALVES, precision="fp32"),
+    "clm-mlm-muon": partial(pretrain, phases=_HALVES, precision="fp32", optimizer="muon"),
     "clm-mlm-bf16": partial(pretrain, phases=_HALVES, precision="bf16"),
     **{f"finetune-{kind}": partial(finetune, kind=kind, model=_untrained) for kind in TASKS},
     "finetune-sc-dropout": partial(finetune, kind="sc", model=_bert),

@@ -41,9 +41,12 @@ RUNS: dict[str, tuple[list[dict], dict, dict]] = {
     "mix": ([MIX], {**FP32, "rows_per_step": 7}, {"compute": {"max_tokens_per_pass": 64}}),
     "frozen": ([CLM, FROZEN], FP32, {}),
     "passes": ([CLM, BERT], BF16, {"compute": {"max_tokens_per_pass": 32}}),
-    "muon": ([CLM, FROZEN], {**FP32, "optimizer": {"name": "muon"}}, {}),
+    "muon": ([CLM, FROZEN], {**FP32, "optimizer": {"name": "muon"}}, {"heldout_every": 2}),
     "twice": ([CLM, BERT], FP32, {"compute": {"activation_checkpointing": True}}),
 }
+# Of weights in fp32, relative. Muon's iterations enlarge the rounding of small singular values, at
+# most by 3.4445**5 = 485.
+ROUNDING = {"muon": 1e-4}
 FULL = {"shard": "full"}
 HYBRID = {"shard": "hybrid", "shard_size": 2}
 
@@ -226,7 +229,7 @@ def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None
 def test_two_ranks_train_what_one_process_does(of_two, references, name):
     expected = references(name)
     found = state_of(of_two[name])
-    assert_close(expected, found, loss=1e-5, weights=1e-5)
+    assert_close(expected, found, loss=1e-5, weights=ROUNDING.get(name, 1e-5))
     assert read_json(found / "state.json")["compute"]["processes"] == 2
 
 
@@ -386,7 +389,9 @@ def test_a_process_that_is_alone_does_not_stand_for_several(make_recipe, trainin
 @pytest.mark.parametrize("name", SHARDED)
 def test_divided_weights_are_trained_as_whole_ones(of_two, references, name):
     whole = name.removeprefix("sharded ")
-    loss, weights = (2e-3, 2e-2) if whole in {"bf16", "passes"} else (1e-5, 1e-5)
+    loss, weights = 1e-5, ROUNDING.get(whole, 1e-5)
+    if whole in {"bf16", "passes"}:
+        loss, weights = 2e-3, 2e-2
     assert_close(references(whole), state_of(of_two[name]), loss=loss, weights=weights)
 
 
@@ -398,14 +403,14 @@ def test_a_stopped_run_with_divided_weights_resumes_as_if_it_had_not_stopped(of_
 @pytest.mark.parametrize("name", ["full", "hybrid", "grown", "muon full", "muon grown"])
 def test_four_ranks_divide_weights(of_four, references, name):
     found = state_of(of_four[name])
-    reference = references("muon" if name.startswith("muon") else "fp32")
-    assert_close(reference, found, loss=1e-5, weights=1e-5)
+    run = "muon" if name.startswith("muon") else "fp32"
+    assert_close(references(run), found, loss=1e-5, weights=ROUNDING.get(run, 1e-5))
     shard = "full" if name.endswith("full") else "hybrid"
     assert read_json(found / "state.json")["compute"]["shard"] == shard
 
 
 @pytest.mark.parametrize(("run", "left"), [("fp32", "sharded left"), ("muon", "muon left")])
-def test_one_process_resumes_where_divided_weights_stopped(  # noqa: PLR0917
+def test_one_process_resumes_where_divided_weights_stopped(
     of_two, base, references, make_recipe, training_data, tmp_path, run, left
 ):
     assert all("stopped after 2 steps" in each["error"] for each in of_two[left])
@@ -417,4 +422,4 @@ def test_one_process_resumes_where_divided_weights_stopped(  # noqa: PLR0917
     recipe = recipe_of(make_recipe, run)
     found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
     assert told == [3, 4, 5, 6]
-    assert_close(references(run), found, loss=1e-5, weights=1e-5)
+    assert_close(references(run), found, loss=1e-5, weights=ROUNDING.get(run, 1e-5))

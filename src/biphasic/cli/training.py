@@ -207,6 +207,9 @@ def adapt_command(
     decay_steps: Annotated[
         int | None, typer.Option(help="Final linear decay steps. Default: 1/10 of the steps.")
     ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adamw or muon. Default: the state's, else adamw.")
+    ] = None,
     reset_optimizer: Annotated[
         bool, typer.Option("--reset-optimizer", help="Reset the optimizer moments of a state.")
     ] = False,
@@ -254,6 +257,7 @@ def adapt_command(
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
         "decay_steps": decay_steps,
+        "optimizer": None if optimizer is None else {"name": optimizer},
         "optimizer_state": "reset" if reset_optimizer else None,
         "max_seqlen": max_seqlen,
         "rows_per_step": rows_per_step,

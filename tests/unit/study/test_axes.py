@@ -58,11 +58,31 @@ AGAIN = {"peak": 1e-3, "decay_steps": 2}
             "610m-clm.reset.frozen-9-seed3",
         ),
         ([clm(9)], {"seeds": {"data_seed": 3}}, "610m-clm-9-data3"),
+        ([clm(9)], {"optimizer": {"name": "muon"}}, "610m-clm-9-muon"),
+        (
+            [clm(9)],
+            {"optimizer": {"name": "muon", "momentum": 0.9, "weight_decay": 0.2}},
+            "610m-clm-9-muon-weightdecay0.2-momentum0.9",
+        ),
+        ([clm(9)], {"optimizer": {"max_gradient_norm": None}}, "610m-clm-9-maxgradientnormnone"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_names_follow_a_rule(phases, settings, name):
     assert names({"phases": phases, "recipe": settings}) == [name]
+
+
+def test_an_optimizer_is_an_axis():
+    arm = {"phases": [clm(9)], "axes": {"recipe.optimizer.name": ["adamw", "muon"]}}
+    assert names(arm) == ["610m-clm-9", "610m-clm-9-muon"]
+    shared = {"optimizer": {"name": "muon", "beta2": 0.98}}
+    assert names(arm, **shared) == ["610m-clm-9-adamw", "610m-clm-9"]
+    found = study(arm, **shared)
+    recipes = [each.recipe_from(found.recipe) for each in found.arms]
+    assert [(each.optimizer.name, each.optimizer.beta2) for each in recipes] == [
+        ("adamw", 0.98),
+        ("muon", 0.98),
+    ]
 
 
 def test_axes_give_every_combination_in_order():

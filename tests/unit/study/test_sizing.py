@@ -15,11 +15,13 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
-from biphasic.study.plan.cost import Parameters, parameters_of
+from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate
 from biphasic.study.sizing.memory import Pass, Training
 from biphasic.study.sizing.text import estimate_lines
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import Pass as RealPass
@@ -80,6 +82,19 @@ def test_weights_gradients_and_moments_take_18_bytes():
     in_fp32 = training(precision="fp32").peak(Pass(1, 1, supervised=1))
     assert in_fp32.weights == 0
     assert in_fp32.total - in_fp32.temporary == 16 * total
+
+
+def test_muon_keeps_one_moment_of_matrices_in_layers():
+    total, matrices = BODY + 2 * 48 * VOCAB, BODY - 5 * 48  # two norms in each layer, and the last
+    muon = Muon(name="muon")
+    assert training(optimizer=muon).peak(Pass(1, 1, supervised=1)).moments == 4 * (
+        2 * total - matrices
+    )
+    for optimizer, moments in ((AdamW(), 2 * total), (muon, 2 * total - matrices)):
+        made = recipe(optimizer=optimizer)
+        assert state_bytes(Recipe(**made), vocab_size=VOCAB) == 4 * (total + moments)
+        estimated = estimate(made, vocab_size=VOCAB, devices=2).memory
+        assert estimated["sharded"].moments == 4 * moments // 2
 
 
 def test_several_passes_and_processes_hold_more_gradients():

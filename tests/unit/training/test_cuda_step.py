@@ -104,7 +104,7 @@ def check_steps(run: Run, mode: FakeTensorMode, *, steps: int) -> None:
     assert {name: weight.dtype for name, weight in weights.working.items()} == working
     moments = run.optimizer.state_tensors()
     num_moments = 3 * len(weights.masters)
-    first = {name: "exp_avg" for name in weights.masters}
+    first = dict.fromkeys(weights.masters, "exp_avg")
     if isinstance(run.lineage.recipe.optimizer, Muon):
         matrices = layer_matrices(run.model)
         num_moments -= 2 * len(matrices)
@@ -120,7 +120,7 @@ def check_steps(run: Run, mode: FakeTensorMode, *, steps: int) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("phase", [CLM, MLM])
-def test_a_step_stays_on_the_device_and_reads_no_number(  # noqa: PLR0917
+def test_a_step_stays_on_the_device_and_reads_no_number(
     fake_cuda, training_data, make_recipe, monkeypatch, phase, precision, optimizer
 ):
     recipe = make_recipe(phase, precision=precision, optimizer={"name": optimizer})

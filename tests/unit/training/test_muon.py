@@ -59,7 +59,7 @@ def torch_optimizers(model, settings: Muon) -> list[torch.optim.Optimizer]:
 
 
 def largest_differences(*, num_steps: int, settings: Muon) -> dict[str, float]:
-    """Return by how much weights differ from torch's after some steps, relative to their changes."""
+    """Return by how much weights differ from torch's, relative to their changes."""
     model, twin, start = pico(), pico(), pico()
     optimizer = Optimizer(
         set_precision(model, "fp32"), settings, layer_matrices=layer_matrices(model)

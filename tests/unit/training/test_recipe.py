@@ -181,6 +181,7 @@ def test_preset_equals_its_dimensions_written_out():
         ({"rows_per_step": 4}, 1),
         ({"precision": "fp32"}, 1),
         ({"optimizer": {"max_gradient_norm": 2.0}}, 1),
+        ({"optimizer": {"name": "muon"}}, 1),
         ({"optimizer": {"weight_decay": 0.0}}, 1),
         ({"optimizer": {"beta1": 0.8}}, 1),
         ({"optimizer": {"epsilon": 1e-8}}, 1),
@@ -239,6 +240,35 @@ def test_a_new_field_with_a_default_keeps_old_identities(monkeypatch):
 
     monkeypatch.setattr(module, "StepSpec", freezing)
     assert shared(identities(clm(2), mlm(2)), before) == 1
+
+
+def test_every_setting_of_muon_is_in_an_identity():
+    last = {
+        identities(clm(2), optimizer={"name": "muon", **changes})[-1]
+        for changes in ({}, {"momentum": 0.9}, {"beta2": 0.9}, {"weight_decay": 0.2})
+    }
+    assert len(last) == 4
+
+
+def test_settings_without_a_name_are_adamws():
+    recipe = lineage(clm(2), optimizer={"beta2": 0.98}).recipe
+    assert recipe.optimizer == AdamW(beta2=0.98)
+    assert recipe == lineage(clm(2), optimizer={"name": "adamw", "beta2": 0.98}).recipe
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ({"name": "mun"}, "optimizer.name: unknown value 'mun' (did you mean 'muon'?)"),
+        ({"momentum": 0.9}, "unknown key 'optimizer.momentum'"),
+        ({"name": "muon", "momentum": 1}, "optimizer.momentum: input should be less than 1"),
+        ("muon", "optimizer: expected a mapping of settings (got 'muon')"),
+    ],
+)
+def test_a_mistake_in_an_optimizer_is_named(optimizer, message):
+    with pytest.raises(ConfigError) as raised:
+        lineage(clm(2), optimizer=optimizer)
+    assert str(raised.value).startswith(f"test: {message}")
 
 
 def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):

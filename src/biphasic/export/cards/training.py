@@ -34,7 +34,7 @@ _SETTINGS = {
     "max_seqlen": "maximum tokens per row",
     "rows_per_step": "rows per step",
 }
-_GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
+_GROUPS = {"learning_rate": "learning rate", "optimizer": "optimizer", "seeds": "seeds"}
 
 
 def training_facts(

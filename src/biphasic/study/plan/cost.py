@@ -21,6 +21,7 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.tree import is_steady
 from biphasic.training.ledger import step_flops
+from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
 EXAMPLE_TOKENS = 256
 """Assumed length of a fine-tuning example, in tokens."""
-_BYTES_PER_WEIGHT = 4 * 3
-"""The weight and AdamW's two moments, in fp32."""
+_FP32 = 4
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,20 @@ def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
 
 
 def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
+    """Return the size of a state on disk (weights and the optimizer's moments); None if unknown."""
+    shape = shape_of(recipe, vocab_size=vocab_size)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
-    return None if parameters is None else _BYTES_PER_WEIGHT * parameters.total
+    if shape is None or parameters is None:
+        return None
+    moments = num_moments(recipe.optimizer, parameters, layer_matrices=shape.body)
+    return _FP32 * (parameters.total + moments)
+
+
+def num_moments(optimizer: OptimizerConfig, parameters: Parameters, *, layer_matrices: int) -> int:
+    """Count the numbers that an optimizer keeps; `layer_matrices` of the parameters are in them."""
+    of_matrix = optimizer.num_moments(is_layer_matrix=True)
+    of_other = optimizer.num_moments(is_layer_matrix=False)
+    return of_matrix * layer_matrices + of_other * (parameters.total - layer_matrices)
 
 
 @lru_cache(maxsize=16)

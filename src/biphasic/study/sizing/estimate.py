@@ -228,6 +228,7 @@ def estimate(
             kernels="cpu" if chosen.name == "cpu" else "cuda",
             recomputes="activation_checkpointing" in settings,
             shards=devices if "shard" in settings else 1,
+            optimizer=recipe.optimizer,
         )
         for way, settings in WAYS.items()
         if devices > 1 or "shard" not in settings

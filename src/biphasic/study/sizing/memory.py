@@ -18,13 +18,16 @@ from typing import Literal
 
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import GROUP_LOGITS
-from biphasic.study.plan.cost import Parameters
+from biphasic.study.plan.cost import Parameters, num_moments
+from biphasic.training.optimizers.adamw import AdamW
+from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import Precision
 
 Kernels = Literal["cuda", "cpu"]
 """`cuda`: variable-length attention in bf16. `cpu`: a processor without bf16 instructions, on which
 bf16 factors are multiplied in fp32 and scores are stored."""
 
+_ADAMW = AdamW()
 _FP32 = 4
 _BF16 = 2
 _IDS = 2 * 8  # input_ids and position_ids
@@ -61,7 +64,7 @@ class Memory:
     Attributes:
         weights: Weights that the model computes with, unless they are masters.
         masters: fp32 weights.
-        moments: AdamW's two moments.
+        moments: Of the optimizer.
         gradients: Of the model, their fp32 sums over passes, and what is summed over processes.
         activations: Stored by the forward pass.
         head: Logits, and gradients that the head computes beside them.
@@ -100,6 +103,7 @@ class Training:
     kernels: Kernels
     recomputes: bool
     shards: int = 1
+    optimizer: OptimizerConfig = _ADAMW
 
     def peak(self, rows: Pass) -> Memory:
         """Return the parts of the peak of an update, from the second update on."""
@@ -129,12 +133,18 @@ class Training:
         return Memory(
             weights=self._working(is_update=is_update),
             masters=_FP32 * part,
-            moments=2 * _FP32 * part,
+            moments=_FP32 * self._num_moments // self.shards,
             gradients=gradients,
             activations=activations,
             head=head,
             temporary=temporary + (_LIBRARIES if self.kernels == "cpu" else 0),
         )
+
+    @property
+    def _num_moments(self) -> int:
+        norms = self.architecture.hidden_size * (2 * self.architecture.num_layers + 1)
+        matrices = self.parameters.body - norms
+        return num_moments(self.optimizer, self.parameters, layer_matrices=matrices)
 
     @property
     def _outside(self) -> int:

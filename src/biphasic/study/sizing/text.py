@@ -9,7 +9,7 @@ from biphasic.study.sizing.estimate import Estimate
 _PARTS = {
     "weights": "weights of the passes",
     "masters": "fp32 weights",
-    "moments": "AdamW's moments",
+    "moments": "moments of the optimizer",
     "gradients": "gradients",
     "activations": "activations",
     "head": "head's logits and gradients",

@@ -16,6 +16,7 @@ from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.spec.arms import RecipeConfig
+from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
 from biphasic.training.timeline import PlacedPhase
 
@@ -110,8 +111,21 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
     yield from _seed_names(recipe.seeds, shared.seeds)
     if recipe.skip_steps != shared.skip_steps:
         yield ".".join(["skip", *map(str, recipe.skip_steps)])
-    for key, value in _changed(recipe.optimizer.model_dump(), shared.optimizer.model_dump()):
-        yield f"{key.replace('_', '')}{value:.6g}"
+    yield from _optimizer_names(recipe.optimizer, shared.optimizer)
+
+
+def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Iterator[str]:
+    """Name the optimizer if it is another one, and settings that differ where both have them.
+
+    Settings that only this one has are compared with their defaults.
+    """
+    if optimizer.name != shared.name:
+        yield optimizer.name
+    fields = type(optimizer).model_fields
+    usual = {key: field.default for key, field in fields.items()} | shared.model_dump()
+    settings = optimizer.model_dump(exclude={"name"})
+    for key, value in _changed(settings, usual):
+        yield f"{key.replace('_', '')}{'none' if value is None else f'{value:.6g}'}"
 
 
 def _seed_names(seeds: Seeds, shared: Seeds) -> Iterator[str]:
