@@ -1,7 +1,8 @@
 """Output folders that are created atomically and never replace another.
 
-A comment in the model card of a finished folder holds a hash of its inputs. A second export from
-the same inputs finds the folder complete.
+A comment in the model card of a finished folder holds a hash of its inputs, and the hashes of its
+other files. A second export from the same inputs finds the folder complete if the files are intact;
+only the card may be edited.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import ConfigError
-from biphasic.files import canonical_json, digest, publish_folder, write_text
+from biphasic.errors import ConfigError, DataError, reading
+from biphasic.files import (
+    canonical_json,
+    digest,
+    file_entry,
+    listed_files,
+    publish_folder,
+    write_text,
+    wrong_files,
+)
 from biphasic.version import __version__
 
 CARD = "README.md"
@@ -36,19 +45,23 @@ def refuse_existing(path: Path) -> None:
 
 
 def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
-    """Record in a folder's model card a hash of its inputs, and numbers for later calls."""
-    note = canonical_json({"inputs": _hash(inputs), **results})
+    """Record in a folder's model card a hash of its inputs, its files, and numbers for later."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    files = {path.relative_to(folder).as_posix(): file_entry(path) for path in paths}
+    files.pop(CARD)
+    note = canonical_json({"inputs": _hash(inputs), "files": files, **results})
     text = (folder / CARD).read_text(encoding="utf-8")
     write_text(folder / CARD, f"{text.rstrip()}\n\n<!-- biphasic {note} -->\n")
 
 
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the note of a folder made from the same inputs; None if the folder is absent.
+    """Return the note of an intact folder made from the same inputs; None if there is no folder.
 
     `inputs` are everything that determines its content; None if not known yet.
 
     Raises:
         ConfigError: The folder holds something else.
+        DataError: A file of it is missing, or was changed since.
     """
     if not (path.exists() or path.is_symlink()):
         return None
@@ -60,7 +73,17 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
             f"{path}: already exists, made from another model, text or settings; choose another "
             "folder, or delete it"
         )
+    elif inputs is not None:
+        _check_files(path, note)
     return note
+
+
+def _check_files(path: Path, note: Mapping[str, Any]) -> None:
+    remedy = "delete the folder and run again, or choose another folder"
+    with reading(path / CARD, DataError, remedy=remedy, failure="damaged note of its files"):
+        files = listed_files(note)
+    if problem := next(wrong_files(path, files, record=path / CARD, hashes=True), None):
+        raise DataError(f"{problem}; {remedy}")
 
 
 def _note(card: Path) -> dict[str, Any] | None:

@@ -295,6 +295,10 @@ def test_the_same_again_is_done(make, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
     with pytest.raises(ConfigError, match="made from another model, text or settings"):
         fine_tune(model, task_of(made), made.folder, root=root, seeds=[1])
+    weights = made.folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"model\.safetensors: wrong size .*; delete the folder"):
+        fine_tune(model, task_of(made), made.folder, root=root, console=console)
 
 
 def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made, new_folder, sign
 
 
@@ -60,6 +60,8 @@ def made(tmp_path: Path) -> Path:
     """A folder that was made from a model."""
     with new_folder(tmp_path / "out") as partial:
         (partial / "README.md").write_text("# A model\n\nMine.\n")
+        (partial / "below").mkdir()
+        (partial / "below" / "weights").write_bytes(b"weights")
         sign(partial, {"model": "a"}, difference=1e-7)
     return tmp_path / "out"
 
@@ -72,6 +74,32 @@ def test_what_was_made_from_the_same_is_found(made, tmp_path):
     card = made / "README.md"
     card.write_text(card.read_text().replace("Mine.", "Mine, and what it is for.") + "\nThe end.\n")
     assert find_made(made, {"model": "a"})
+
+
+def _rewrite(path: Path) -> None:
+    path.write_bytes(b"waights")
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(b"wei")
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"), [(_rewrite, "damaged"), (_cut, "wrong size"), (Path.unlink, "missing")]
+)
+def test_what_was_damaged_since_is_not_already_made(made, harm, told):
+    (made / "notes.txt").write_text("Mine too.")
+    assert find_made(made, {"model": "a"})
+    harm(made / "below" / "weights")
+    with pytest.raises(DataError, match=rf"out/below/weights: {told}.*; delete the folder and run"):
+        find_made(made, {"model": "a"})
+
+
+def test_files_without_hashes_cannot_be_vouched_for(made):
+    card = made / "README.md"
+    card.write_text(card.read_text().replace('"files"', '"leaves"'))
+    with pytest.raises(DataError, match=r"README\.md: damaged note of its files.*; delete"):
+        find_made(made, {"model": "a"})
 
 
 def test_what_was_made_from_something_else_is_refused(made):
