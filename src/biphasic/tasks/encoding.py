@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -111,13 +112,27 @@ def token_ids(sequences: Sequence[TokenIds]) -> TokenIds:
     return np.flatnonzero(np.bincount(np.concatenate(sequences)))
 
 
-def new_head(hidden_size: int, num_outputs: int, *, generator: torch.Generator) -> nn.Module:
-    """Return a linear head with weights from normal(0, 0.02) and zero bias; none for 0 outputs."""
+def head_layers(hidden_size: int, num_outputs: int, *, is_dense: bool) -> nn.Module:
+    """Return the layers of a head; `is_dense` puts a layer with a GELU before the linear one."""
+    classifier = nn.Linear(hidden_size, num_outputs)
+    if not is_dense:
+        return classifier
+    layers = {"dense": nn.Linear(hidden_size, hidden_size), "activation": nn.GELU()}
+    return nn.Sequential(OrderedDict({**layers, "classifier": classifier}))
+
+
+def new_head(
+    hidden_size: int, num_outputs: int, *, is_dense: bool = False, generator: torch.Generator
+) -> nn.Module:
+    """Return a head with weights from normal(0, 0.02) and zero biases; none for 0 outputs."""
     if not num_outputs:
         return nn.Identity()
-    head = nn.Linear(hidden_size, num_outputs)
-    nn.init.normal_(head.weight, 0.0, 0.02, generator=generator)
-    nn.init.zeros_(head.bias)
+    head = head_layers(hidden_size, num_outputs, is_dense=is_dense)
+    for parameter in head.parameters():
+        if parameter.ndim == 1:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, 0.0, 0.02, generator=generator)
     return head
 
 

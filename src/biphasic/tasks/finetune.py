@@ -163,8 +163,12 @@ class Finetuner:
         try:
             with _seeded(run.seed):
                 generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
-                hidden_size = self._model.config.hidden_size
-                head = new_head(hidden_size, run.task.num_outputs, generator=generator)
+                head = new_head(
+                    self._model.config.hidden_size,
+                    run.task.num_outputs,
+                    is_dense=run.protocol.has_dense_head(run.task.info.kind),
+                    generator=generator,
+                )
                 head.to(self._model.device)
                 set_head_precision(head, self.precision)
                 results = tuple(self._train_and_score(head, run, progress, started))

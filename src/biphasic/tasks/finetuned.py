@@ -18,7 +18,7 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.build import load_encoder
 from biphasic.records import Record, parse_record
-from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.encoding import Encoder, head_layers
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
 from biphasic.training.recipe import FinetunePrecision
@@ -40,13 +40,16 @@ sentences. Earlier versions also wrote an encoder with a separate head in `head.
 
 
 class HeadWeights(Record):
-    """Names of the linear head's weight [num_outputs, hidden_size] and bias [num_outputs]."""
+    """Names of the head's tensors: weight [num_outputs, hidden_size] and bias [num_outputs]."""
 
     file: str
     weight: str
     bias: str
     num_outputs: PositiveInt
     """Rows that belong to the head; the tensors may have more."""
+    dense: str | None = None
+    """The layer before the linear one, with a GELU behind it: its tensors are `DENSE.weight`
+    [hidden_size, hidden_size] and `DENSE.bias` [hidden_size]. None in a linear head."""
 
 
 class HeadRecord(Record):
@@ -162,12 +165,18 @@ def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) 
 def _load_head(folder: Path, weights: HeadWeights | None, *, hidden_size: int) -> nn.Module:
     if weights is None:
         return nn.Identity()
-    path, names = folder / weights.file, {"weight": weights.weight, "bias": weights.bias}
+    path, rows = folder / weights.file, weights.num_outputs
+    names = {"weight": weights.weight, "bias": weights.bias}
     try:
         with safe_open(path, framework="pt") as stored:
-            tensors = {key: stored.get_tensor(name) for key, name in names.items()}
+            linear = {key: stored.get_tensor(name)[:rows] for key, name in names.items()}
+            dense = {
+                key: stored.get_tensor(f"{weights.dense}.{key}") for key in names if weights.dense
+            }
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    head = nn.Linear(hidden_size, weights.num_outputs)
-    head.load_state_dict({key: tensor[: weights.num_outputs] for key, tensor in tensors.items()})
+    head = head_layers(hidden_size, rows, is_dense=bool(dense))
+    layers = {"classifier": linear, "dense": dense} if dense else {"": linear}
+    for name, tensors in layers.items():
+        head.get_submodule(name).load_state_dict(tensors)
     return head

@@ -17,9 +17,10 @@ from pydantic import (
 from biphasic.config import Config
 from biphasic.data.packing import Batching
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.tasks.records import TEXT_KINDS, Kind
 from biphasic.training.recipe import FinetunePrecision
 
-_ADDED = ("attention", "batching")
+_ADDED = ("attention", "batching", "head")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 
 FINETUNING_VERSION = 3
@@ -53,6 +54,12 @@ class FinetuneProtocol(Config):
         default="bidirectional",
         description="bidirectional: every token attends to the whole text, as in the study; "
         "causal: only to earlier tokens, for a decoder as it is. Causal needs packed batching.",
+    )
+    head: Literal["linear", "dense"] = Field(
+        default="linear",
+        description="Head of sc, ml and sr on the mean of a text's states: linear, or dense as in "
+        "the study: a layer as wide as the model, GELU, then the linear layer. Other kinds are "
+        "linear.",
     )
     warmup_fraction: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the steps used for learning-rate warmup."
@@ -115,7 +122,12 @@ class FinetuneProtocol(Config):
             "max_seqlen": round(0.99 * max_positions),
             "precision": "paper",
             "retrieval_corpus": "judged",
+            "head": "dense",
         }
+
+    def has_dense_head(self, kind: Kind) -> bool:
+        """Return whether the head of a kind of task has a layer before its linear one."""
+        return self.head == "dense" and kind in TEXT_KINDS
 
     def num_steps(self, num_train: int) -> int:
         """Return the number of optimizer steps of a run over `num_train` examples."""
@@ -129,16 +141,18 @@ class FinetuneProtocol(Config):
             peak=learning_rate, warmup_steps=warmup_steps, decay_steps=num_steps - warmup_steps
         )
 
-    def determinants(self) -> dict[str, Any]:
-        """Return the constants that determine a fine-tuning's identity.
+    def determinants(self, kind: Kind) -> dict[str, Any]:
+        """Return the constants that determine the identity of a fine-tuning on a kind of task.
 
         A field added later must have a default that keeps the old behaviour. It is omitted while it
-        has this default (`_ADDED`), which keeps the identities of old results.
+        has this default (`_ADDED`), which keeps the identities of old results. So is a head that
+        the kind does not have.
         """
         return {
             name: value
             for name, value in self.model_dump().items()
-            if name not in _ADDED or value != type(self).model_fields[name].default
+            if (name not in _ADDED or value != type(self).model_fields[name].default)
+            and (name != "head" or self.has_dense_head(kind))
         }
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
@@ -150,4 +164,4 @@ class FinetuneProtocol(Config):
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
             names |= {"precision", "batching", "attention"}
-        return {name: value for name, value in self.determinants().items() if name in names}
+        return {name: value for name, value in self.determinants("ir").items() if name in names}

@@ -240,6 +240,36 @@ def test_predict_computes_as_the_model_was_scored(one_thread, make, tmp_path, ki
     assert [row[column] for row in rows] == [score["predicted"] for score in scores_of(made)]
 
 
+@pytest.mark.parametrize(
+    ("family", "kind", "architecture"),
+    [
+        ("llama", "sc", "EuroBertForSequenceClassification"),
+        ("eurobert", "ml", "EuroBertForSequenceClassification"),
+        ("eurobert", "sr", "EncoderForSequenceClassification"),  # its outputs are scaled
+        ("bert", "sc", "EncoderForSequenceClassification"),
+    ],
+)
+def test_a_dense_head_is_written_and_read(one_thread, make, tmp_path, family, kind, architecture):
+    first = make(family, kind)
+    made = fine_tune(
+        first.folder.parent / family,
+        task_of(first),
+        tmp_path / "model",
+        learning_rates=[3e-3],
+        protocol={**PROTOCOL, "head": "dense"},
+        root=tmp_path / "root",
+    )
+    assert made.difference < 2e-6
+    config = json.loads((made.folder / "config.json").read_text())
+    assert config["architectures"] == [architecture]
+    predict_file(
+        made.folder, open_input(str(task_of(first) / "test.jsonl")), tmp_path / "x.parquet"
+    )
+    column = {"sc": "label", "ml": "labels", "sr": "score"}[kind]
+    rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert [row[column] for row in rows] == [score["predicted"] for score in scores_of(made)]
+
+
 def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
     from sentence_transformers import SentenceTransformer
 

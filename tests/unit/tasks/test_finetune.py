@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from transformers import EuroBertConfig, EuroBertForSequenceClassification
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
@@ -194,6 +195,39 @@ def test_heads_are_normal_with_the_studys_deviation():
     head = new_head(4096, 8, generator=torch.Generator().manual_seed(0))
     assert float(head.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
     assert not head.bias.detach().any()
+    dense = new_head(512, 8, is_dense=True, generator=torch.Generator().manual_seed(0))
+    for name, parameter in dense.named_parameters():
+        expected = 0.02 if name.endswith("weight") else 0
+        assert float(parameter.detach().std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_dense_head_is_that_of_the_studys_class():
+    """EuroBERT's class reads padded texts here, with mean pooling."""
+    config = EuroBertConfig(
+        vocab_size=9, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_labels=3, classifier_pooling="mean", pad_token_id=0,
+        mask_token_id=8, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    theirs = EuroBertForSequenceClassification(config).eval()
+    ours = new_head(16, 3, is_dense=True, generator=torch.Generator().manual_seed(0))
+    ours.load_state_dict({k: v for k, v in theirs.state_dict().items() if "model." not in k})
+    ids, mask = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]]), torch.ones(2, 4, dtype=torch.int64)
+    mask[1, 3] = 0
+    with torch.inference_mode():
+        states = theirs.model(ids, attention_mask=mask).last_hidden_state
+        logits = ours(mean_pool(states.flatten(0, 1), np.array([[0, 4], [4, 7]])))
+        expected = theirs(ids, attention_mask=mask).logits
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("kind", ["sc", "sr"])
+def test_a_dense_head_learns(model, run_of, tiny_tasks, kind):
+    task, kept = tiny_tasks[kind](), []
+    run = run_of(task, head="dense", learning_rate=1e-2)
+    [(result,)] = finetune_group(model, [run], keep=lambda trained: kept.append(trained.head))
+    assert result.scores["test"].metrics[task.info.metric] > 0.9
+    width = model.config.hidden_size
+    assert kept[0]["dense.weight"].shape == (width, width)
 
 
 def another_retrieval(task, name):

@@ -9,6 +9,7 @@ from transformers import get_linear_schedule_with_warmup
 from biphasic.objectives.lr import check_learning_rate, learning_rate
 from biphasic.tasks.finetune import batch_indices
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import KINDS
 
 
 def test_defaults_are_the_studys():
@@ -26,18 +27,27 @@ def test_the_studys_way(max_positions, longest):
     protocol = FinetuneProtocol(**FinetuneProtocol.paper(max_positions))
     assert protocol.max_seqlen == longest
     assert (protocol.precision, protocol.retrieval_corpus) == ("paper", "judged")
+    assert protocol.head == "dense"
     assert protocol.num_steps(320_000) == 1000
 
 
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
-    named = set(plain.determinants())
-    assert set(FinetuneProtocol.model_fields) - named == {"attention", "batching"}
-    assert plain.determinants() == FinetuneProtocol(batching="packed").determinants()
-    for name, other in {"batching": "padded", "attention": "causal"}.items():
-        assert FinetuneProtocol(**{name: other}).determinants()[name] == other
+    named = set(plain.determinants("sc"))
+    assert set(FinetuneProtocol.model_fields) - named == {"attention", "batching", "head"}
+    same = FinetuneProtocol(batching="packed", head="linear")
+    assert plain.determinants("sc") == same.determinants("sc")
+    for name, other in {"batching": "padded", "attention": "causal", "head": "dense"}.items():
+        assert FinetuneProtocol(**{name: other}).determinants("sc")[name] == other
     for name, other in {"max_steps": 7, "precision": "paper", "max_answer_tokens": 3}.items():
-        assert FinetuneProtocol(**{name: other}).determinants() != plain.determinants()
+        assert FinetuneProtocol(**{name: other}).determinants("sc") != plain.determinants("sc")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_that_a_kind_does_not_have_names_nothing(kind):
+    dense = FinetuneProtocol(head="dense")
+    is_named = dense.determinants(kind) != FinetuneProtocol().determinants(kind)
+    assert is_named == dense.has_dense_head(kind) == (kind in {"sc", "ml", "sr"})
 
 
 def test_scores_of_other_tasks_are_named_by_what_scoring_reads():

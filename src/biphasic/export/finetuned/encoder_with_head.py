@@ -26,8 +26,9 @@ require_version("transformers>=5.2")
 class EncoderWithHeadConfig(PretrainedConfig):
     """Configuration of an encoder and its head.
 
-    An output of the head becomes `mean + deviation * output`. Other settings, such as `id2label`,
-    are those of every configuration.
+    `has_dense` puts a layer with a GELU before the linear one. An output of the head becomes
+    `mean + deviation * output`. Other settings, such as `id2label`, are those of every
+    configuration.
     """
 
     model_type = "biphasic_encoder_with_head"
@@ -37,6 +38,7 @@ class EncoderWithHeadConfig(PretrainedConfig):
         self,
         encoder: PretrainedConfig | dict[str, Any] | None = None,
         *,
+        has_dense: bool = False,
         mean: float = 0.0,
         deviation: float = 1.0,
         **settings: Any,
@@ -45,13 +47,14 @@ class EncoderWithHeadConfig(PretrainedConfig):
         if isinstance(encoder, dict):
             encoder = AutoConfig.for_model(**encoder)
         self.encoder = encoder
+        self.has_dense = has_dense
         self.mean = mean
         self.deviation = deviation
         super().__init__(**settings)
 
 
 class EncoderWithHead(PreTrainedModel):
-    """An encoder, under the name that its family gives it in other classes, and a linear head."""
+    """An encoder, under the name that its family gives it in other classes, and its head."""
 
     config_class = EncoderWithHeadConfig
     # What the encoder cannot do, it refuses itself.
@@ -68,7 +71,9 @@ class EncoderWithHead(PreTrainedModel):
         options = {"add_pooling_layer": False} if has_pooler else {}
         self.base_model_prefix = body.base_model_prefix
         setattr(self, body.base_model_prefix, body._from_config(config.encoder, **options))
-        self.classifier = nn.Linear(config.encoder.hidden_size, config.num_labels)
+        width = config.encoder.hidden_size
+        self.dense = nn.Linear(width, width) if config.has_dense else None
+        self.classifier = nn.Linear(width, config.num_labels)
         self.post_init()
 
     def states(
@@ -80,6 +85,8 @@ class EncoderWithHead(PreTrainedModel):
 
     def outputs(self, states: Tensor) -> Tensor:
         """Return the head's outputs for states."""
+        if self.dense is not None:
+            states = nn.functional.gelu(self.dense(states))
         return self.classifier(states) * self.config.deviation + self.config.mean
 
 

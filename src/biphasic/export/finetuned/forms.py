@@ -1,9 +1,10 @@
 """The forms in which a fine-tuned model can be written for other libraries.
 
-Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`) or on each state (`tc`, `qa`).
-Where transformers has a class with exactly this structure, the model is written as that class.
-EuroBERT's sequence classifier has an extra hidden layer with a GELU. Since gelu(z) - gelu(-z) = z
-for every z, a hidden layer that holds each output and its negative computes a linear head exactly.
+Our heads read the mean of all states (`sc`, `ml`, `sr`) or each state (`tc`, `qa`). Where
+transformers has a class with exactly this structure, the model is written as that class. EuroBERT's
+sequence classifier is our dense head: a hidden layer with a GELU before the linear one. Since
+gelu(z) - gelu(-z) = z for every z, a hidden layer that holds each output and its negative computes
+a linear head exactly.
 Everything else is written with a class of its own (`encoder_with_head.py`), in a file beside it.
 """
 
@@ -101,8 +102,8 @@ def forms_of(
     """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
     The caller checks whether a form computes the same. `head` has `weight` [num_outputs,
-    hidden_size] and `bias` [num_outputs]; it is empty for retrieval. `record` gives the meaning of
-    its outputs.
+    hidden_size] and `bias` [num_outputs], or those of `dense` and `classifier`; it is empty for
+    retrieval. `record` gives the meaning of its outputs.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
@@ -144,30 +145,40 @@ def _sequence_form(
     record: HeadRecord,
 ) -> WrittenForm | None:
     """Return EuroBERT's sequence classifier on mean-pooled states."""
-    num_outputs, hidden_size = head["weight"].shape
-    if not isinstance(config, EuroBertConfig) or 2 * num_outputs > hidden_size:
+    if not isinstance(config, EuroBertConfig):
+        return None
+    is_scaled = (record.mean, record.deviation) != (0.0, 1.0)
+    added = dict(head) if _is_dense(head) else _as_dense(head, record)
+    if not added or (_is_dense(head) and is_scaled):
         return None
     config = _labelled(config, record)
     config.classifier_pooling = "mean"
+    return WrittenForm(
+        form="sequence-classification",
+        architecture=EuroBertForSequenceClassification,
+        config=config,
+        tensors={**_prefixed(body, "model"), **added},
+        head=_head_in_weights(head, "classifier" if _is_dense(head) else "dense"),
+    )
+
+
+def _as_dense(head: Mapping[str, Tensor], record: HeadRecord) -> dict[str, Tensor]:
+    """Return a linear head as a dense one, its outputs scaled; empty if the layer is too narrow."""
+    num_outputs, hidden_size = head["weight"].shape
+    if 2 * num_outputs > hidden_size:
+        return {}
     dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
     dense_bias = torch.zeros(hidden_size)
     dense[: 2 * num_outputs] = torch.cat([head["weight"], -head["weight"]])
     dense_bias[: 2 * num_outputs] = torch.cat([head["bias"], -head["bias"]])
     both[:, :num_outputs] = record.deviation * torch.eye(num_outputs)
     both[:, num_outputs : 2 * num_outputs] = -record.deviation * torch.eye(num_outputs)
-    added = {
+    return {
         "dense.weight": dense,
         "dense.bias": dense_bias,
         "classifier.weight": both,
         "classifier.bias": torch.full((num_outputs,), record.mean),
     }
-    return WrittenForm(
-        form="sequence-classification",
-        architecture=EuroBertForSequenceClassification,
-        config=config,
-        tensors={**_prefixed(body, "model"), **added},
-        head=_head_in_weights("dense", num_outputs),
-    )
 
 
 def _linear_form(
@@ -198,7 +209,7 @@ def _linear_form(
         architecture=kind,
         config=config,
         tensors=tensors,
-        head=_head_in_weights(layer, num_outputs),
+        head=_head_in_weights(head, layer),
     )
 
 
@@ -208,11 +219,12 @@ def _own_form(
     head: Mapping[str, Tensor],
     record: HeadRecord,
 ) -> WrittenForm:
-    """Return a class of its own: the body plus one linear layer."""
+    """Return a class of its own: the body plus the head."""
     form = _FORMS[record.kind]
     kind = _OWN[form]
-    whole = own.EncoderWithHeadConfig(config, mean=record.mean, deviation=record.deviation)
-    whole = _labelled(whole, record)
+    is_dense = _is_dense(head)
+    scale = {"mean": record.mean, "deviation": record.deviation}
+    whole = _labelled(own.EncoderWithHeadConfig(config, has_dense=is_dense, **scale), record)
     names = {
         "AutoConfig": own.EncoderWithHeadConfig.__name__,
         kind.__name__.replace("Encoder", "AutoModel"): kind.__name__,
@@ -224,8 +236,11 @@ def _own_form(
         form=form,
         architecture=kind,
         config=whole,
-        tensors={**_prefixed(body, prefix), **_prefixed(head, "classifier")},
-        head=_head_in_weights("classifier", len(head["weight"])),
+        tensors={
+            **_prefixed(body, prefix),
+            **(head if is_dense else _prefixed(head, "classifier")),
+        },
+        head=_head_in_weights(head, "classifier"),
     )
 
 
@@ -259,6 +274,17 @@ def _prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _head_in_weights(layer: str, num_outputs: int) -> HeadWeights:
-    weight, bias = f"{layer}.weight", f"{layer}.bias"
-    return HeadWeights(file=WEIGHTS, weight=weight, bias=bias, num_outputs=num_outputs)
+def _is_dense(head: Mapping[str, Tensor]) -> bool:
+    return "dense.weight" in head
+
+
+def _head_in_weights(head: Mapping[str, Tensor], layer: str) -> HeadWeights:
+    """Name a head's tensors, of which those of the linear layer are called after `layer`."""
+    is_dense = _is_dense(head)
+    return HeadWeights(
+        file=WEIGHTS,
+        weight=f"{layer}.weight",
+        bias=f"{layer}.bias",
+        num_outputs=len(head["classifier.weight" if is_dense else "weight"]),
+        dense="dense" if is_dense else None,
+    )
