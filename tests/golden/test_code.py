@@ -48,6 +48,7 @@ OTHER_FILES = {
         "data/tokens/tokenizer.py",
         "distributed.py",
         "errors.py",
+        "files.py",
         "model/head.py",
         "model/loading/reading.py",
         "model/presets.py",
