@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -328,6 +329,14 @@ def remove(path: Path) -> None:
     leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     path.rename(leftover)
     shutil.rmtree(leftover)
+
+
+def remove_partials_of(path: Path) -> None:
+    """Delete leftovers of interrupted writers of a file or folder, beside it."""
+    name = re.compile(rf"{re.escape(PARTIAL + path.name)}-\w{{8}}")
+    for leftover in path.parent.glob(f"{PARTIAL}*"):
+        if name.fullmatch(leftover.name):
+            remove(leftover)
 
 
 def remove_partials(folder: Path, name: str = "") -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
-from biphasic.files import PARTIAL
+from biphasic.files import PARTIAL, remove_partials_of
 
 HEARTBEAT_SECONDS = 20.0
 """Seconds between heartbeats of an owner."""
@@ -193,6 +193,22 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
         raise _unusable(folder, error) from error
     with lock(folder / LOCK, remedy=remedy) as held:
         yield held
+
+
+@contextmanager
+def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
+    """Let one process at a time write a file or folder; delete what killed ones left beside it.
+
+    `say` receives a message before waiting for another process's heartbeat.
+
+    Raises:
+        LockHeldError: Another process writes it.
+        StudyError: The folder around it is not writable.
+    """
+    holder = path.with_name(f"{PARTIAL}{path.name}.lock")
+    with lock(holder, remedy="choose another name", say=say):
+        remove_partials_of(path)
+        yield
 
 
 @contextmanager

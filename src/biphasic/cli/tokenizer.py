@@ -39,6 +39,7 @@ def train_command(
     from biphasic.data.text.sources import SourceConfig, read_documents, source_origin
     from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
     from biphasic.files import digest, is_complete, verify_folder
+    from biphasic.locks import sole_writer
 
     if out.exists() and not is_complete(out):
         raise ConfigError(f"--out {out}: already exists; choose another folder, or delete it")
@@ -69,10 +70,11 @@ def train_command(
                     num_bytes += len(document.text.encode())
                     yield document.text
 
-    tokenizer = train_tokenizer(texts(), vocab_size=vocab_size)
-    if not num_bytes:
-        raise DataError(f"{', '.join(sources)}: no text to train on")
-    write_tokenizer(tokenizer, out, made_from=made_from)
+    with sole_writer(out):
+        tokenizer = train_tokenizer(texts(), vocab_size=vocab_size)
+        if not num_bytes:
+            raise DataError(f"{', '.join(sources)}: no text to train on")
+        write_tokenizer(tokenizer, out, made_from=made_from)
     echo(f"read {num_documents:,} documents, {num_bytes / 1e6:,.1f} MB of text")
     fewer = f", not {vocab_size:,}: the text has no more pairs to merge"
     is_full = tokenizer.vocab_size == vocab_size

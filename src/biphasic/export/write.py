@@ -20,6 +20,7 @@ from biphasic.export.formats.sentence_transformers import write_sentence_transfo
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.files import expanded
+from biphasic.locks import Say, sole_writer
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -46,7 +47,7 @@ def export_model(
     dtype: Dtype = "float32",
     max_shard_size: str = MAX_SHARD_SIZE,
     revision: str | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> Path:
     """Write a model as a folder that works without biphasic, and verify it.
 
@@ -89,23 +90,27 @@ def export_model(
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
         return out
-    if format != "onnx":
-        with new_folder(out) as partial:
-            _write(source, partial, out.name, say, **settings)
-            sign(partial, inputs)
-        return out
+    with sole_writer(out, say=say):
+        if format == "onnx":
+            _write_with_graph(source, out, say, **settings)
+            sign(out, inputs)
+        else:
+            with new_folder(out) as partial:
+                _write(source, partial, out.name, say, **settings)
+                sign(partial, inputs)
+    return out
+
+
+def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
     from biphasic.export.formats.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=out.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:
         staged = Path(name) / out.name
         staged.mkdir()
         export = _write(source, staged, out.name, say, **settings)
         say("exporting to ONNX")
         difference = write_onnx(staged, out)
     write_export_card(out, replace(export, onnx=difference))
-    sign(out, inputs)
-    return out
 
 
 def export_inputs(

@@ -26,6 +26,7 @@ from biphasic.locks import (
     locked_folder,
     refuse_while_cleaning,
     running_work,
+    sole_writer,
     this_process,
     wait_for_work,
 )
@@ -174,6 +175,37 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(path):
     end(process)
     with lock(path) as held:
         held.check()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from biphasic import locks
+path = Path(sys.argv[1])
+with locks.sole_writer(path):
+    path.with_name(f".partial-{path.name}-01234567").mkdir()
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_file_has_one_writer_who_deletes_what_killed_ones_left(tmp_path):
+    path = tmp_path / "out"
+    others = {tmp_path / ".partial-out-2-01234567", tmp_path / ".partial-other-01234567"}
+    for other in others:
+        other.touch()
+    command = [sys.executable, "-c", WRITER, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    refused = pytest.raises(LockHeldError, match="wait for it, or choose another name")
+    with refused, sole_writer(path):
+        pytest.fail("two hold it")
+    end(process)
+    assert (tmp_path / ".partial-out-01234567").exists()
+    with sole_writer(path):
+        assert not (tmp_path / ".partial-out-01234567").exists()
+    assert set(tmp_path.iterdir()) == others
 
 
 def test_the_lock_of_a_zombie_is_taken_over_when_its_lease_expires(path, short_lease):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from biphasic.export.write import export_model
 from biphasic.files import MANIFEST, write_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
+from mini_study import run_command
 from warm import forking
 
 TEXTS = ["the rows of an array", "model", "each value was read in order " * 4]
@@ -297,3 +299,24 @@ class TestBadInput:
     def test_hub_id_out_of_reach(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         self.refuse("some-owner/some-model", tmp_path / "out", DataError, "some-owner/some-model")
+
+
+KILLED = """
+import os, signal
+from biphasic.export import write
+write.check_export = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.usefixtures("unchecked", "warm")
+@pytest.mark.parametrize("out", ["encoder", "encoder.onnx"])
+def test_what_killed_exports_left_is_deleted_by_the_next(state, tmp_path, out):
+    before = set(tmp_path.iterdir())
+    formats = {"encoder": "hf", "encoder.onnx": "onnx"}
+    for _ in range(2):
+        command = ("export", state, tmp_path / out, "--format", formats[out])
+        assert run_command(*command, setup=KILLED).returncode == -signal.SIGKILL
+        [weights] = tmp_path.glob(f".partial-{out}-*/**/model.safetensors")  # of the last one
+    export_model(state, tmp_path / out)
+    assert not weights.exists()
+    assert set(tmp_path.iterdir()) == {*before, tmp_path / out}

@@ -15,6 +15,7 @@ from biphasic.data.tokens.shards import ShardContent
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import is_complete, write_json
+from biphasic.locks import sole_writer
 
 
 def merge_builds(
@@ -64,7 +65,8 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
     if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:
         return
     _refuse_used(folder)
-    _write(corpora, folder)
+    with sole_writer(folder):
+        _write(corpora, folder)
 
 
 def _open_matching(sources: Sequence[Path]) -> list[Corpus]:

@@ -37,6 +37,7 @@ from biphasic.export.formats.hf import write_tokenizer
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.files import expanded, write_json
+from biphasic.locks import sole_writer
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.inputs.tasks import PlannedTask
@@ -166,8 +167,8 @@ def finetune(
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
-    out.parent.mkdir(parents=True, exist_ok=True)
     with (
+        sole_writer(out, say=say_on(console)),
         # Beside `out`, where there is space for weights.
         tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name,
         computing_on(chosen),

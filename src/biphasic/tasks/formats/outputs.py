@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.errors import DataError
+from biphasic.locks import sole_writer
 
 Rows = Sequence[Mapping[str, Any]]
 Write = Callable[[Rows], None]
@@ -43,13 +44,14 @@ def new_file(path: Path) -> Iterator[Path]:
         DataError: Another process has created `path` meanwhile.
     """
     partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        yield partial
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        _put(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with sole_writer(path):
+        try:
+            yield partial
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())
+            _put(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _put(partial: Path, path: Path) -> None:
