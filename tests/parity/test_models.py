@@ -324,7 +324,7 @@ def row_batch(token_documents: Documents, *, row_length: int = 24) -> RowBatch:
     framed = [np.array([1, *document[1:-1], 2]) for document in token_documents]
     batch = pack_sequences(framed, row_length=row_length, pad_id=0)
     pieces = tuple(Piece(0, index, 0, len(each) - 2) for index, each in enumerate(framed))
-    return RowBatch(batch, pieces)
+    return RowBatch(batch, pieces, batch.spans + np.array([1, -1]))
 
 
 VOCABULARY = Vocabulary(size=97, mask_id=3, special_ids=frozenset({0, 1, 2, 3}))
@@ -369,7 +369,7 @@ def row_part(whole: RowBatch, index: int) -> RowBatch:
     start, end = whole.packed.spans[index]
     tokens = whole.packed.input_ids.reshape(-1)[start:end]
     packed = pack_sequences([tokens], row_length=whole.packed.row_length, pad_id=0)
-    return RowBatch(packed, (whole.pieces[index],))
+    return RowBatch(packed, (whole.pieces[index],), packed.spans + np.array([1, -1]))
 
 
 def gradient_by_name(weights: MasterWeights) -> dict[str, Tensor]:

@@ -200,12 +200,12 @@ def select(
     is_selected = np.zeros(flat.size, dtype=bool)
     units = np.arange(flat.size)
     begins = None if selection == "token" else word_starts(flat, vocabulary.spellings)
-    for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
-        text = slice(start + 1, end - 1)
-        draws = uniforms(_stream("mask", mask_seed, piece), end - start - NUM_SPECIAL)
+    for (start, end), piece in zip(batch.texts.tolist(), batch.pieces, strict=True):
+        text = slice(start, end)
+        draws = uniforms(_stream("mask", mask_seed, piece), end - start)
         if begins is not None:
             token_units = _unit_of_tokens(begins[text], selection, mask_seed, piece)
-            units[text] = start + 1 + token_units
+            units[text] = start + token_units
             draws = draws[token_units]
         is_selected[text] = draws < mlm_probability
     return is_selected, units
@@ -242,9 +242,11 @@ def _replaced(
         flat[is_selected] = vocabulary.mask_id
         return shown
     candidates = np.setdiff1d(np.arange(vocabulary.size), sorted(vocabulary.special_ids))
-    for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
+    for (start, end), piece in zip(batch.texts.tolist(), batch.pieces, strict=True):
         bits = _stream("replacement", mask_seed, piece)
-        fates, draws = uniforms(bits, 2 * (end - start)).reshape(2, -1)
+        # The first and last number of each are for BOS and EOS, and unused.
+        numbers = uniforms(bits, 2 * (end - start + NUM_SPECIAL)).reshape(2, -1)
+        fates, draws = numbers[:, 1:-1]
         fates = fates[units[start:end] - start]
         tokens, chosen = flat[start:end], is_selected[start:end]
         randomised = chosen & (fates >= shares.mask) & (fates < 1 - shares.keep)

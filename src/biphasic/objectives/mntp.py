@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from biphasic.data.rows import RowBatch
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
@@ -31,5 +33,8 @@ class Mntp(MaskingConfig):
             DataError: No token of the batch was selected, so there is nothing to learn from.
         """
         masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
-        # BOS is never masked, so the position before belongs to the same sequence.
-        return (replace(masked, positions=masked.positions - 1),)
+        # A document's first token follows BOS. A sequence that begins within a document has no
+        # position before its first token.
+        has_before = ~np.isin(masked.positions, batch.packed.spans[:, 0])
+        positions, labels = masked.positions[has_before] - 1, masked.labels[has_before]
+        return (replace(masked, positions=positions, labels=labels),)

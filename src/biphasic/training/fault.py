@@ -163,7 +163,7 @@ def _by_layer(norms: Mapping[str, float]) -> dict[str, float]:
 def _pieces(batch: RowBatch) -> list[str]:
     """Describe each row: `EPOCH:DOCUMENT:START-END` for each of its pieces, in order."""
     rows: list[list[tuple[int, str]]] = [[] for _ in range(batch.packed.num_rows)]
-    for piece, (start, _) in zip(batch.pieces, batch.packed.spans.tolist(), strict=True):
+    for piece, (start, _) in zip(batch.pieces, batch.texts.tolist(), strict=True):
         row, place = divmod(start, batch.packed.row_length)
         text = f"{piece.epoch}:{piece.document}:{piece.start}-{piece.end}"
         rows[row].append((place, text))

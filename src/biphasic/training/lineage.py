@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
+from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS, RowKind
 from biphasic.files import canonical_json
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -63,6 +63,7 @@ class StepSpec:
     frozen: tuple[str, ...] = ()
     resets_optimizer: bool = False
     skipped: bool = False
+    rows: RowKind = "documents"
 
     def determinants(self) -> dict[str, Any]:
         """Return what is hashed."""
@@ -92,6 +93,7 @@ def step_spec(
         frozen=tuple(sorted(set(placed.phase.freeze))),
         resets_optimizer=placed.resets_optimizer(step),
         skipped=step in recipe.skip_steps,
+        rows=recipe.rows,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
+from biphasic.data.rows import RowKind
 from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
@@ -25,6 +26,8 @@ SkippedSteps = Annotated[
     Field(exclude_if=lambda steps: not steps),
 ]
 """Steps that are skipped; not written if there are none."""
+Rows = Annotated[RowKind, Field(exclude_if=lambda rows: rows == "documents")]
+"""Not written if it is the default, so earlier records stay as they were."""
 Precision = Literal["bf16", "fp32"]
 """Compute precision; weights are kept in fp32."""
 FinetunePrecision = Literal["bf16", "fp32", "paper"]
@@ -69,6 +72,9 @@ class Recipe(Config):
     """Maximum length of a row, and of a new model's sequences, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows per global batch."""
+    rows: Rows = "documents"
+    """`documents`: whole documents, or chunks of long ones, kept apart. `random_length`: documents
+    as one text, cut into two sequences of random lengths per row, as in the study."""
     optimizer: AnyOptimizer = AdamW()
     """Optimizer of all phases."""
     precision: Precision = "bf16"

@@ -16,7 +16,7 @@ def batch_of(lengths: list[list[int]], *, row_length: int = 12) -> RowBatch:
     rows = [range(end - len(row), end) for row, end in zip(lengths, ends, strict=True)]
     packed = lay_out(sequences, rows, row_length=row_length, pad_id=1)
     pieces = tuple(Piece(0, number, 0, length) for number, length in enumerate(flat))
-    return RowBatch(packed, pieces)
+    return RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
 
 
 ROWS = st.lists(st.lists(st.integers(2, 4), min_size=1, max_size=3), min_size=1, max_size=6)
@@ -45,7 +45,7 @@ def test_sequences_may_have_been_given_in_another_order():
     sequences = [np.full(3, 10), np.full(2, 11), np.full(4, 12)]
     packed = lay_out(sequences, [[1, 2], [0]], row_length=6, pad_id=1)
     pieces = tuple(Piece(0, number, 0, 1) for number in range(3))
-    batch = RowBatch(packed, pieces)
+    batch = RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
     first, second = batch.part(0, 1), batch.part(1, 2)
     assert first.pieces == (pieces[1], pieces[2])
     assert first.packed.spans.tolist() == [[0, 2], [2, 6]]

@@ -60,7 +60,7 @@ def batch_of(
         members.append(range(first, first + len(row)))
         first += len(row)
     packed = lay_out(sequences, members, row_length=row_length, pad_id=PAD)
-    return RowBatch(packed, pieces)
+    return RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
 
 
 def by_token(batch: RowBatch, supervision: Supervision) -> dict[tuple, tuple[int, int]]:

@@ -24,7 +24,7 @@ def batch_of(*lengths: int, row_length: int, starts: tuple[int, ...] = ()) -> Ro
             zip(lengths, starts or [0] * len(lengths), strict=True)
         )
     )
-    return RowBatch(packed, pieces)
+    return RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
 
 
 def flops(batch: RowBatch, *, causal: bool, supervised: int = 5, layers: int = 2) -> int:

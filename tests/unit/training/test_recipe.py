@@ -179,6 +179,8 @@ def test_preset_equals_its_dimensions_written_out():
         ({"seeds": {"data_seed": 1}}, 1),
         ({"max_seqlen": 128}, 0),  # it bounds the positions of the model too
         ({"rows_per_step": 4}, 1),
+        ({"rows": "random_length"}, 1),
+        ({"rows": "documents"}, 3),  # as before the setting existed
         ({"precision": "fp32"}, 1),
         ({"optimizer": {"max_gradient_norm": 2.0}}, 1),
         ({"optimizer": {"name": "muon"}}, 1),

@@ -33,6 +33,7 @@ _SETTINGS = {
     "precision": "compute precision",
     "max_seqlen": "maximum tokens per row",
     "rows_per_step": "rows per step",
+    "rows": "rows",
 }
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "optimizer", "seeds": "seeds"}
 

@@ -21,6 +21,7 @@ from biphasic.training.recipe import (
     Precision,
     PretrainedModel,
     Recipe,
+    Rows,
     Seeds,
     SkippedSteps,
     anchored_phases,
@@ -38,6 +39,8 @@ class RecipeConfig(Config):
     """Capacity of a row, and longest sequence of the model, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows of the global batch."""
+    rows: Rows = "documents"
+    """`documents` kept apart, or one text cut at random places: `random_length`."""
     learning_rate: LearningRateConfig
     """Schedule over all phases, up to the first phase that has its own schedule."""
     optimizer: AnyOptimizer = AdamW()

@@ -108,6 +108,8 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
     for key, name in (("max_seqlen", "len"), ("rows_per_step", "rows"), ("precision", "")):
         if getattr(recipe, key) != getattr(shared, key):
             yield f"{name}{getattr(recipe, key)}"
+    if recipe.rows != shared.rows:
+        yield recipe.rows.replace("_", "-")
     yield from _seed_names(recipe.seeds, shared.seeds)
     if recipe.skip_steps != shared.skip_steps:
         yield ".".join(["skip", *map(str, recipe.skip_steps)])

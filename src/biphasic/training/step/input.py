@@ -41,7 +41,9 @@ class StepRows:
                 continue
             corpus = data.corpora[placed.corpus] if placed.corpus else data.corpus
             shapes = self._shapes_of(content)
-            plan = RowPlan(corpus.lengths, shapes, data_seed=recipe.seeds.data_seed)
+            plan = RowPlan(
+                corpus.lengths, shapes, data_seed=recipe.seeds.data_seed, kind=recipe.rows
+            )
             self._readers[content] = RowReader(corpus, plan, data.tokenizer.special_ids)
 
     def batch(self, step: int) -> RowBatch:
