@@ -36,6 +36,7 @@ _DISPATCH = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
 )
+_KNOWN = ("instruction_set", "processor", "products", "system", "threads")
 _CACHES = ("l1d_cache_size", "l2_cache_size")
 # Hashes of floating-point numbers; others are of integers, and the same everywhere.
 _EXACT_ALONE = ("examples_sha256", "weights_sha256")
@@ -63,7 +64,7 @@ def environment() -> dict[str, Any]:
     known = here.environment()
     processor = torch.cpu.get_capabilities()
     return {
-        **{name: known[name] for name in ("instruction_set", "processor", "system", "threads")},
+        **{name: known[name] for name in _KNOWN},
         **known["libraries"],
         "capabilities": sorted(name for name, value in processor.items() if value is True),
         **{name: processor.get(name) for name in _CACHES},
