@@ -75,6 +75,7 @@ def run_study(
             this machine.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
+        StudyError: The root has another study of this name, from another file.
 
     Example:
         >>> from biphasic import run_study
@@ -103,6 +104,7 @@ def run_study(
                 policy=RetryPolicy(tries=tries),
             ),
             console=console or progress_console(),
+            file=None if isinstance(study, StudyConfig) else Path(study),
             fresh=fresh,
         )
 
@@ -188,6 +190,11 @@ def pretrain(
     deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
     recipe = read_recipe(recipe, overrides).skipping(skip_steps)
     recipe.check()
+    if not recipe.phases:
+        raise ConfigError(
+            "phases: none, so there is nothing to train; give at least one, such as "
+            "{objective: mlm, steps: 1000}"
+        )
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
     chosen = parse_device(device)

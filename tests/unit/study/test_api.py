@@ -270,6 +270,8 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
 
 
 def test_a_wrong_recipe_is_named(tmp_path, quiet):
+    with pytest.raises(ConfigError, match=r"^phases: none, so there is nothing to train; give"):
+        pretrain({**RECIPE, "phases": []})
     with pytest.raises(ConfigError, match=r"recipe: unknown key 'phase' \(did you mean 'phases'"):
         pretrain({**RECIPE, "phase": []}, root=tmp_path, console=quiet)
 

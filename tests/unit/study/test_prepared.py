@@ -38,6 +38,27 @@ def test_a_study_can_be_read_again_as_it_was_run(name, tmp_path):
     assert (tmp_path / "config.json").stat().st_mtime_ns == written
 
 
+def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
+    folder = tmp_path / "runs/smoke"
+    files = [shutil.copy(STUDIES / "smoke.yaml", tmp_path / f"{name}.yaml") for name in "ab"]
+
+    def save(file, *overrides):
+        save_resolved(load_study(file, overrides), folder, file=file)
+        return read_json(folder / "config.json")
+
+    for overrides in ((), ("title=Edited",)):
+        assert save(files[0], *overrides)["file"] == "../../a.yaml"
+    before = read_json(folder / "config.json")
+    with pytest.raises(StudyError, match=r"b\.yaml: .*another study of this name, from .*a\.yaml"):
+        save(files[1])
+    assert read_json(folder / "config.json") == before
+    assert save(files[1], "title=Edited") == before  # the same study
+    save_resolved(load_study(files[1], ["title=Called"]), folder)  # from Python: no file is known
+    assert save(files[0])["file"] == "../../a.yaml"
+    files[0].unlink()
+    assert save(files[1], "title=Moved")["file"] == "../../b.yaml"
+
+
 def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
     with pytest.raises(StudyError, match=r"no study was run here \(no config\.json\)"):
         load_resolved(tmp_path)

@@ -198,3 +198,12 @@ def test_intermediate_points_have_names_and_families():
 def test_points_that_no_arm_passes_are_refused(points, message):
     with pytest.raises(ConfigError, match=message):
         study([{"name": "a", "phases": [clm(6)]}], points)
+
+
+def test_an_arm_with_the_name_of_a_point_is_refused():
+    arms = [{"name": name, "phases": [clm(6)]} for name in ("a", "a-4", "a-6")]
+    message = r"step 4 of arm 'a' is called 'a-4', but another arm has this name; rename that arm"
+    with pytest.raises(ConfigError, match=message):
+        study(arms, [{"arms": ["a"], "steps": [4]}])
+    plan = plan_study(study(arms, [{"arms": ["a"], "steps": [6]}]), GROUND)  # its end: just 'a'
+    assert [point.name for point in plan.points] == ["a", "a-4", "a-6"]

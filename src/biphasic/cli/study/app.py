@@ -231,7 +231,7 @@ def _saved_jobs(
     config = load_study(file, overrides or ())
     study = prepare_study(config, root=root, console=progress_console(quiet=quiet))
     with study_lock(study.folder):
-        save_resolved(config, study.folder)
+        save_resolved(config, study.folder, file=file)
         write_study_report(study)  # 'study report' reads the expected results from it
     items, last = study.missing_work(), ReportJob.of(study)
     for job in (*(item.make() for item in items), *([last] if items else [])):

@@ -76,17 +76,24 @@ class StudyOutcome:
 
 
 def execute_study(
-    config: StudyConfig, *, root: Path, resources: Resources, console: Console, fresh: bool = False
+    config: StudyConfig,
+    *,
+    root: Path,
+    resources: Resources,
+    console: Console,
+    file: Path | None = None,
+    fresh: bool = False,
 ) -> StudyOutcome:
     """Run the missing jobs of a study, and write its report.
 
-    With `fresh`, jobs that other code has done are missing.
+    `file` is the study file, if there is one. With `fresh`, jobs that other code has done are
+    missing.
 
     Raises:
         LockedError: Another process is running this study.
         ConfigError: The study cannot be run as written.
         DataError: Data are missing or unusable.
-        StudyError: The disk has too little space.
+        StudyError: The disk has too little space, or the folder has the study of another file.
     """
     folder = root.resolve() / config.name
     if resources.site is not None:
@@ -94,7 +101,7 @@ def execute_study(
     with study_lock(folder):
         refuse_while_cleaning(root.resolve() / STORE)
         forget_requests(folder)
-        save_resolved(config, folder)
+        save_resolved(config, folder, file=file)
         study = prepare_study(config, root=root, console=console, fresh=fresh)
         refresh_edited_report(study)
         items = study.missing_work()

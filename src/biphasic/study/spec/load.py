@@ -6,6 +6,7 @@ merged, lists and values replaced. Paths in all of them are relative to the firs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from biphasic.config import apply_override, load_settings, parse_config, refuse_other_kind
 from biphasic.errors import ConfigError, DataError, StudyError, reading
-from biphasic.files import read_json, read_json_object, write_json
+from biphasic.files import read_json_object, write_json
 from biphasic.study.paths import RESOLVED
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import StudyConfig
@@ -41,16 +42,39 @@ def load_study(
     return parse_config(StudyConfig, raw, where=str(path)).anchored(path.resolve().parent)
 
 
-def save_resolved(config: StudyConfig, folder: Path) -> None:
-    """Save the settings of a study, with includes and overrides applied, in its folder."""
-    # Unset values stay unset: the needs of a task override defaults, but not settings.
-    study = config.model_dump(mode="json", exclude_unset=True)
-    record = {"format": _FORMAT, "study": study}
-    path = folder / RESOLVED
+def save_resolved(config: StudyConfig, folder: Path, *, file: Path | None = None) -> None:
+    """Save the settings of a study, with includes and overrides applied, in its folder.
+
+    Raises:
+        StudyError: The folder has another study, of a file that still exists and is not `file`.
+    """
+    path, before = folder / RESOLVED, {}
     with suppress(DataError):
-        if path.is_file() and read_json(path) == record:
-            return
-    write_json(path, record)
+        before = read_json_object(path) if path.is_file() else {}
+    # Unset values stay unset: the needs of a task override defaults, but not settings.
+    record = {"format": _FORMAT, "study": config.model_dump(mode="json", exclude_unset=True)}
+    known = before.get("file")
+    if isinstance(known, str):
+        if before == {**record, "file": known}:
+            return  # the same study, from whichever file
+        if file is not None:
+            _refuse_other_file(file, folder, known)
+        record["file"] = known
+    if file is not None:
+        # Relative, so that a project can be moved or copied as a whole.
+        record["file"] = os.path.relpath(file.resolve(), folder.resolve())
+    if record != before:
+        write_json(path, record)
+
+
+def _refuse_other_file(file: Path, folder: Path, known: str) -> None:
+    """Raise a StudyError if a folder's study is from another file, which was not moved away."""
+    earlier = os.path.normpath(folder / known)
+    if os.path.isfile(earlier) and not file.samefile(earlier):  # noqa: PTH113 - of any text
+        raise StudyError(
+            f"{file}: {folder} has another study of this name, from {earlier}; choose another "
+            "'name' or --root, or delete that folder (its states and results stay in the store)"
+        )
 
 
 def load_resolved(folder: Path) -> StudyConfig:

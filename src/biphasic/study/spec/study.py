@@ -15,6 +15,7 @@ from biphasic.files import expanded
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.spec.axes import expand_arms
+from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.tuned_rates import (
     TunedRate,
     refuse_repeated_rates,
@@ -175,6 +176,12 @@ class StudyConfig(Config):
                     f"evaluation_points: arm '{name}' ends with step {ends[name]:,}, so it cannot "
                     f"be evaluated at {steps[-1]:,}"
                 )
+            for step in steps:
+                if step < ends[name] and (point := point_name(name, step)) in ends:
+                    raise ConfigError(
+                        f"evaluation_points: step {step:,} of arm '{name}' is called '{point}', "
+                        "but another arm has this name; rename that arm"
+                    )
 
     def unused_rates(self) -> list[str]:
         """Return a note for each tuned rate that no arm uses, perhaps because of an override."""
