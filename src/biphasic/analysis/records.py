@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -32,7 +32,7 @@ from biphasic.sealed import SealedFolder
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
-ProblemKind = Literal["missing", "diverged", "damaged", "mixed", "code"]
+ProblemKind = Literal["missing", "diverged", "damaged", "mixed", "code", "left out"]
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,14 @@ class StudyRecords:
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
+
+    def without(self, tasks: Set[str]) -> StudyRecords:
+        """Return the records without these tasks."""
+        study = self.study.model_copy(
+            update={"tasks": tuple(task for task in self.tasks if task.name not in tasks)}
+        )
+        outcomes = tuple(each for each in self.outcomes if each.run.task not in tasks)
+        return replace(self, study=study, outcomes=outcomes)
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:

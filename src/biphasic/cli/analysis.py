@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from biphasic.analysis.claims import Claim, ClaimResult
     from biphasic.analysis.page.gallery import Gallery
-    from biphasic.analysis.records import Problem
-    from biphasic.analysis.scores.table import Scores
+    from biphasic.analysis.records import Problem, StudyRecords
+    from biphasic.analysis.scores.layout import Layout
     from biphasic.records import Convention
 
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
@@ -34,6 +34,19 @@ ByPretraining = Annotated[
         "--by-pretraining",
         help="For studies with several pretraining seeds: intervals over pretraining runs.",
     ),
+]
+OnlyDatasets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset",
+        metavar="NAME",
+        help="Use only this dataset; repeat for several. Default: all; in the reference study's "
+        "released results, those of its averages.",
+    ),
+]
+WithoutDatasets = Annotated[
+    list[str] | None,
+    typer.Option("--without", metavar="NAME", help="Leave out this dataset; repeat for several."),
 ]
 Formats = Annotated[
     list[str] | None,
@@ -74,18 +87,23 @@ def analyze_command(
         ),
     ] = False,
     by_pretraining: ByPretraining = False,
+    dataset: OnlyDatasets = None,
+    without: WithoutDatasets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Print means with 95 % intervals, and list excluded results."""
     import json
 
+    from biphasic.analysis.scores.folder import scores_of
     from biphasic.analysis.scores.table import at_one_rate
     from biphasic.analysis.statistics.replicates import over_pretraining
     from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
     from biphasic.analysis.text import flat, plain
 
-    scores, record_problems = _read_scores(folder, _chosen_convention(convention))
-    problems = [f"{problem.kind}: {problem.text}" for problem in record_problems]
+    rule = _chosen_convention(convention)
+    results = _read_results(folder, dataset, without)
+    scores = scores_of(results, rule)
+    problems = [f"{problem.kind}: {problem.text}" for problem in results.problems]
     if one_rate:
         scores = at_one_rate(scores)
     if by_pretraining:
@@ -122,6 +140,8 @@ def claims_command(
         ),
     ] = None,
     by_pretraining: ByPretraining = False,
+    dataset: OnlyDatasets = None,
+    without: WithoutDatasets = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="Check this claim only; repeat for several."),
@@ -148,47 +168,54 @@ def claims_command(
         claims_markdown,
         closing_lines,
     )
+    from biphasic.analysis.scores.folder import scores_of
+    from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import over_pretraining
     from biphasic.analysis.text import flat
 
     chosen = _chosen_claims(claims, only or ())
     rule = _chosen_convention(convention)
-    scores = _scores(folder, is_paper=paper, convention=rule)
+    if (folder is None) != paper:
+        raise ConfigError("give either a folder, or --paper for the published table")
+    if folder is None and (dataset or without):
+        raise ConfigError("--dataset and --without choose among the datasets of a folder")
+    if folder is None:
+        scores = paper_scores()
+    else:
+        results = _read_results(folder, dataset, without)
+        _tell_problems(results.problems)
+        scores = scores_of(results, rule)
     if by_pretraining:
         scores = over_pretraining(scores)
     scores = scores if rule is None else restated(scores, rule)
-    results = claims_report(scores, claims=chosen)
+    checked = claims_report(scores, claims=chosen)
     changes = changed_verdicts(scores, claims=chosen)
     if as_json:
-        echo(json.dumps(claims_json(results, scores, changes), indent=1))
+        echo(json.dumps(claims_json(checked, scores, changes), indent=1))
     elif as_markdown:
-        echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
+        echo(claims_markdown(checked, scores, changes, with_details=details), nl=False)
     elif (console := Console(highlight=False)).is_terminal:
         for heading, is_open in (("Numbers", False), ("What is missing", True)):
-            rows = [one for one in results if (one.verdict in {"undecided", "no data"}) is is_open]
+            rows = [one for one in checked if (one.verdict in {"undecided", "no data"}) is is_open]
             if rows:
                 console.print(_claims_table(rows, heading, with_details=details))
-        for line in closing_lines(results, scores, changes):
+        for line in closing_lines(checked, scores, changes):
             console.print(Text(flat(line)))
     else:
-        lines = claims_lines(results, scores, changes, with_details=details)
+        lines = claims_lines(checked, scores, changes, with_details=details)
         echo("\n".join(lines))
 
 
-def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
-    """Read the scores; report the number of problems on standard error."""
-    from biphasic.analysis.scores.source import paper_scores
-    from biphasic.analysis.text import count
+def _tell_problems(problems: Sequence[Problem]) -> None:
+    """Report on standard error the datasets left out, and the number of other problems."""
+    from biphasic.analysis.text import count, flat
 
-    if (folder is None) != is_paper:
-        raise ConfigError("give either a folder, or --paper for the published table")
-    if folder is None:
-        return paper_scores()
-    scores, problems = _read_scores(folder, convention)
-    if problems:
-        num_problems = count(len(problems), "problem")
-        echo(f"{num_problems} with these records; 'biphasic analyze' lists them", err=True)
-    return scores
+    left_out = [problem for problem in problems if problem.kind == "left out"]
+    for problem in left_out:
+        echo(flat(f"{problem.kind}: {problem.text}"), err=True)
+    if others := len(problems) - len(left_out):
+        told = f"{count(others, 'problem')} with these records; 'biphasic analyze' lists them"
+        echo(told, err=True)
 
 
 def _chosen_claims(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
@@ -246,9 +273,15 @@ def paper_command(
 
 
 def figures_command(
-    study: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A study's folder, e.g. runs/quickstart, or one with "
+            "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: gallery, in the study's folder.")
+        Path | None, typer.Option(help="Folder to write. Default: gallery, in this folder.")
     ] = None,
     formats: Formats = None,
     paper: Annotated[
@@ -263,41 +296,45 @@ def figures_command(
         str | None,
         typer.Option(
             help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-            "Default: the study's."
+            "Default: the study's, else standard."
         ),
     ] = None,
     by_pretraining: ByPretraining = False,
+    dataset: OnlyDatasets = None,
+    without: WithoutDatasets = None,
     every_dataset: EveryDataset = False,
 ) -> None:
-    """Write the tables and figures of a study.
+    """Write the tables and figures of a study, or of results of other tools.
 
-    Figures that its records do not support are skipped and listed.
+    Figures that their records do not support are skipped and listed.
     """
-    from biphasic.analysis.figures.catalog import record_figures, score_figures
+    from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.records import load_study
+    from biphasic.analysis.scores.folder import scores_of
+    from biphasic.analysis.scores.layout import Layout
     from biphasic.analysis.scores.reference import alike_datasets
-    from biphasic.analysis.scores.source import paper_scores, study_scores
+    from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import over_pretraining
 
     rule = _chosen_convention(convention)
     chosen = chosen_formats(formats)
-    folder = study.resolve()
-    records = load_study(folder, folder.parent / "store")
-    scores = study_scores(records, rule)
+    results = _read_results(folder, dataset, without)
+    _tell_problems(results.problems)
+    scores = scores_of(results, rule)
     if by_pretraining:
         scores = over_pretraining(scores)
     reference = paper_scores() if paper else None
     if reference is not None and not alike_datasets(scores, reference):
         echo(
-            "--paper: no dataset and metric of this study match the reference study",
+            "--paper: no dataset and metric of these results match the reference study",
             err=True,
         )
-    figures = [
-        *score_figures(scores, is_every=every_dataset, reference=reference),
-        *record_figures(records, scores),
-    ]
-    target = out if out is not None else folder / "gallery"
+    if isinstance(results, Layout):
+        further = run_figures(results.run_scores(), scores)
+    else:
+        further = record_figures(results, scores)
+    figures = [*score_figures(scores, is_every=every_dataset, reference=reference), *further]
+    target = out if out is not None else folder.resolve() / "gallery"
     gallery = write_gallery(target, scores, figures, formats=chosen, reference=reference)
     _print_gallery(gallery, target)
 
@@ -332,24 +369,10 @@ def _chosen_convention(text: str | None) -> Convention | None:
     return cast("Convention | None", text)
 
 
-def _read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tuple[Problem, ...]]:
-    """Read the scores of a study or of external results, and the problems of their records.
+def _read_results(
+    folder: Path, only: Sequence[str] | None, without: Sequence[str] | None
+) -> StudyRecords | Layout:
+    from biphasic.analysis.scores.datasets import DatasetChoice
+    from biphasic.analysis.scores.folder import read_results
 
-    Args:
-        folder: A study's folder, or one with results by model, task and dataset.
-        convention: Of intervals; default: the study's, else standard.
-
-    Raises:
-        DataError: The folder has no results.
-        StudyError: The study's record is damaged.
-    """
-    from biphasic.analysis.records import load_study
-    from biphasic.analysis.scores.layout import read_layout
-    from biphasic.analysis.scores.source import study_scores
-
-    folder = folder.resolve()
-    if (folder / "study.json").is_file():
-        records = load_study(folder, folder.parent / "store")
-        return study_scores(records, convention), records.problems
-    layout = read_layout(folder)
-    return layout.scores(convention or "standard"), layout.problems
+    return read_results(folder, DatasetChoice(tuple(only or ()), tuple(without or ())))

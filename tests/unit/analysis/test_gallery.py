@@ -103,7 +103,7 @@ def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     options = ("--format", "md", "--format", "csv", "--convention", "paper", "--paper")
     result = run("figures", study, "--out", elsewhere, *options)
-    assert "no dataset and metric of this study match the reference study" in result.output
+    assert "no dataset and metric of these results match the reference study" in result.output
     assert "1.96 standard errors" in (elsewhere / "tables.md").read_text("utf-8")
     rows = csv.DictReader((elsewhere / "tables.csv").read_text("utf-8").splitlines())
     assert {row["reference_mean"] for row in rows} == {""}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +17,10 @@ from biphasic.analysis.figures.palette import (
     objective_styles,
 )
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.table import PERCENT, Scores
+from biphasic.analysis.scores.runs import RunScores, study_runs
+from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import count, listing, metric_name, rate
-from biphasic.records import Convention, TaskRecord
+from biphasic.records import Convention
 
 RATE_FIGURE = "learning-rate"
 RATE_TITLE = "Scores by learning rate of fine-tuning"
@@ -38,41 +39,44 @@ class _Line:
     arms: tuple[str, ...]
 
 
-def scores_by_learning_rate(records: StudyRecords, scores: Scores) -> Chart | Skipped:
+def scores_by_learning_rate(runs: RunScores, scores: Scores) -> Chart | Skipped:
     """Draw mean test scores at each learning rate, without selection (the paper's Figure 5).
 
     Up to seven lines have distinct styles and intervals. With more lines, styles show only the
     objective, and intervals are omitted.
 
     Args:
-        records: The study's records.
+        runs: All runs of the grid.
         scores: Their scores, with the convention of intervals. Scores over pretraining runs give a
             line per recipe, with intervals over its runs.
     """
     groups = {model.name: (model.name,) for model in scores.models}
     if scores.runs is not None:
         groups = {group[0].name: tuple(m.name for m in group) for group in scores.runs.replicates}
-    arms = [
-        arm
-        for arm in records.arms
-        if arm.name in groups and not arm.is_untrained and arm.record.is_final
+    models = [
+        model
+        for model in (scores.runs or scores).models
+        if model.name in groups and model.objective != UNTRAINED and model.is_final
     ]
-    if len(arms) > _MOST_LINES:
-        what = f"mean over {scores.unit}s; each line is one of {len(arms)} models"
-        families = objective_styles(arm.record.family for arm in arms)
+    if len(models) > _MOST_LINES:
+        what = f"mean over {scores.unit}s; each line is one of {len(models)} models"
+        styles = objective_styles(model.objective for model in models)
         lines = [
-            _Line(arm.record.family, families[arm.record.family], groups[arm.name]) for arm in arms
+            _Line(
+                model.objective or "unknown objective", styles[model.objective], groups[model.name]
+            )
+            for model in models
         ]
-        chart = _chart(records, lines, lambda _: (None, None))
+        chart = _chart(runs, lines, lambda _: (None, None))
     else:
         convention = scores.convention
         what = f"mean over {scores.unit}s with its 95 % interval (convention '{convention}')"
-        styles = distinct_styles([arm.name for arm in arms])
-        lines = [_Line(scores.labels[arm.name], styles[arm.name], groups[arm.name]) for arm in arms]
-        chart = _chart(records, lines, partial(_interval, convention=convention))
+        styles = distinct_styles([model.name for model in models])
+        lines = [_Line(scores.labels[m.name], styles[m.name], groups[m.name]) for m in models]
+        chart = _chart(runs, lines, partial(_interval, convention=convention))
     if isinstance(chart, Skipped):
         return chart
-    caption = f"{RATE_TITLE}: {what}. {_diverged(records)}"
+    caption = f"{RATE_TITLE}: {what}. {_diverged(runs)}"
     return replace(chart, caption=caption.strip())
 
 
@@ -89,7 +93,7 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     """Draw every arm's test scores at each learning rate, with the range over seeds."""
     styles = arm_styles(records.arms)
     lines = [_Line(arm.label, styles[arm.name], (arm.name,)) for arm in records.arms]
-    chart = _chart(records, lines, lambda scores: (min(scores), max(scores)))
+    chart = _chart(study_runs(records), lines, lambda scores: (min(scores), max(scores)))
     if isinstance(chart, Skipped):
         return chart
     titles = {task.name: task.title for task in records.tasks}
@@ -97,20 +101,16 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     return replace(chart, panels=panels)
 
 
-def _chart(records: StudyRecords, lines: Sequence[_Line], ends: Ends) -> Chart | Skipped:
+def _chart(runs: RunScores, lines: Sequence[_Line], ends: Ends) -> Chart | Skipped:
     name, title = RATE_FIGURE, RATE_TITLE
-    if len(set(records.study.learning_rates)) < 2:
+    if len(runs.learning_rates) < 2:
         return Skipped(name, title, "needs fine-tuning at two learning rates or more")
     panels = []
-    for task in records.tasks:
-        if task.is_zero_shot:
-            continue
-        drawn = [(line, _points(records, line, task, ends)) for line in lines]
+    for dataset, metric in runs.metrics.items():
+        drawn = [(line, _points(runs, line, dataset, ends)) for line in lines]
         series = tuple(Series(line.label, line.style, points) for line, points in drawn if points)
         if series:
-            panels.append(
-                Panel(task.name, task.name, f"test {metric_name(task.metric)}, %", series)
-            )
+            panels.append(Panel(dataset, dataset, f"test {metric_name(metric)}, %", series))
     if not panels:
         return Skipped(name, title, "no fine-tuning of a trained model has finished")
     places = [point.x for panel in panels for line in panel.series for point in line.points]
@@ -119,10 +119,10 @@ def _chart(records: StudyRecords, lines: Sequence[_Line], ends: Ends) -> Chart |
     )
 
 
-def _points(records: StudyRecords, line: _Line, task: TaskRecord, ends: Ends) -> tuple[Point, ...]:
+def _points(runs: RunScores, line: _Line, dataset: str, ends: Ends) -> tuple[Point, ...]:
     by_rate: dict[float, list[float]] = defaultdict(list)
     for arm in line.arms:
-        for learning_rate, scores in _by_rate(records, arm, task).items():
+        for learning_rate, scores in runs.by_cell.get((arm, dataset), {}).items():
             by_rate[learning_rate] += scores if len(line.arms) == 1 else [fmean(scores)]
     return tuple(
         Point(learning_rate, fmean(scores), *ends(scores), line.arms[0])
@@ -130,20 +130,10 @@ def _points(records: StudyRecords, line: _Line, task: TaskRecord, ends: Ends) ->
     )
 
 
-def _by_rate(records: StudyRecords, arm: str, task: TaskRecord) -> dict[float, list[float]]:
-    """Return an arm's test scores at each learning rate, in percentage points."""
-    found: dict[float, list[float]] = defaultdict(list)
-    for outcome in records.by_cell.get((arm, task.name), ()):
-        score = outcome.score("test", task.metric)
-        if score is not None:
-            found[outcome.run.learning_rate].append(PERCENT * score)
-    return found
-
-
-def _diverged(records: StudyRecords) -> str:
+def _diverged(runs: RunScores) -> str:
     """Return a sentence about diverged runs, which means exclude."""
-    lost = Counter(o.run.learning_rate for o in records.outcomes if o.status == "diverged")
-    if not lost:
+    if not runs.diverged:
         return ""
-    parts = [f"{count(number, 'run')} at {rate(value)}" for value, number in sorted(lost.items())]
+    counts = sorted(runs.diverged.items())
+    parts = [f"{count(number, 'run')} at {rate(value)}" for value, number in counts]
     return f"Diverged runs, excluded from means: {listing(parts)}."

@@ -5,22 +5,26 @@ with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs trained on the same set ar
 
 This is the layout of the reference study's public evaluation code: for each split a score and the
 per-example scores, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares between 0 and
-1. Unreadable results are reported and omitted, never averaged.
+1. Unreadable results are reported and omitted, never averaged. Of a category with all datasets of
+the reference study, only these are used unless others are chosen: its released folders have more
+datasets than its averages.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.analysis.records import Problem
+from biphasic.analysis.scores.datasets import EVERY, DatasetChoice, paper_datasets
 from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
@@ -29,9 +33,18 @@ from biphasic.analysis.scores.examples import (
     mean_examples,
 )
 from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.runs import RunScores
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
-from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
-from biphasic.errors import DataError, reading
+from biphasic.analysis.scores.table import (
+    PERCENT,
+    DatasetInfo,
+    Scores,
+    score_of_grid,
+    with_averages,
+)
+from biphasic.analysis.text import listing
+from biphasic.errors import DataError, is_system_fault, reading
+from biphasic.files import is_file
 from biphasic.records import Convention
 
 RESULTS = "results.json"
@@ -80,13 +93,27 @@ class Layout:
         )
         return with_averages(scores)
 
+    def run_scores(self) -> RunScores:
+        """Return the test scores of all runs."""
+        cells: dict[Cell, dict[float, list[float]]] = {}
+        for cell, runs in self.runs.items():
+            by_rate = cells[cell] = defaultdict(list)
+            for run in runs:
+                by_rate[run.rate].append(PERCENT * run.test)
+        return RunScores(
+            metrics={name: dataset.metric for name, dataset in self.datasets.items()},
+            learning_rates=frozenset(rate for by_rate in cells.values() for rate in by_rate),
+            by_cell=cells,
+        )
 
-def read_layout(folder: Path) -> Layout:
-    """Read every run below a folder.
+
+def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
+    """Read every run of the chosen datasets below a folder.
 
     The folder holds models, or `results/` with them.
 
     Raises:
+        ConfigError: The choice names an unknown dataset.
         DataError: There is no readable run.
     """
     root = folder / "results" if (folder / "results").is_dir() else folder
@@ -95,8 +122,8 @@ def read_layout(folder: Path) -> Layout:
     problems: list[Problem] = []
     all_runs: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
     places = [*_places(root, problems)]
-    columns = _columns(places)
-    for place in places:
+    columns = _choose(_columns(places), choice, problems)
+    for place in (place for place in places if place.column in columns):
         run = _read_run(place, root, problems)
         if run is not None:
             cell = place.model, columns[place.column].name
@@ -125,10 +152,14 @@ class _Place:
 
 def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
     """Yield folders with results, and folders with the name of a run, in order of their names."""
-    with_results = {path.parent for path in root.rglob(RESULTS)}
+
+    def stop(error: OSError) -> None:
+        raise error  # `rglob` would skip the folder
+
+    walked = [(Path(place), names) for place, _, names in os.walk(root, onerror=stop)]
+    with_results = {place for place, names in walked if RESULTS in names}
     above = {parent for path in with_results for parent in path.parents}
-    named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
-    without = {path for path in named - above if path.is_dir()}
+    without = {place for place, _ in walked if _RUN.fullmatch(place.name)} - above - {root}
     for folder in sorted(with_results | without):
         parts = folder.relative_to(root).parts
         where = folder.relative_to(root).as_posix()
@@ -174,10 +205,31 @@ def _columns(places: Iterable[_Place]) -> dict[Column, DatasetInfo]:
     return dict(sorted(columns.items(), key=lambda item: item[1].task))
 
 
+def _choose(
+    columns: Mapping[Column, DatasetInfo], choice: DatasetChoice, problems: list[Problem]
+) -> dict[Column, DatasetInfo]:
+    """Return the chosen columns, with the paper's metrics where they are the paper's."""
+    infos = [*columns.values()]
+    theirs = paper_datasets(infos)
+    tasks = {dataset.task for dataset in theirs.values()}
+    others = [info.name for info in infos if info.task in tasks and info.name not in theirs]
+    left_out = choice.left_out([info.name for info in infos], default=others)
+    if named := [name for name in others if name in left_out and not choice.only]:
+        text = (
+            f"{listing(named)}: not in the reference study's averages; --dataset chooses datasets"
+        )
+        problems.append(Problem("left out", text))
+    return {
+        column: replace(info, metric=theirs[info.name].metric) if info.name in theirs else info
+        for column, info in columns.items()
+        if info.name not in left_out
+    }
+
+
 def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[Path] | None:
     path = place.folder / RESULTS
     where = path.relative_to(root).as_posix()
-    if not path.is_file():
+    if not is_file(path):
         problems.append(Problem("missing", f"{where}: missing; the run has not finished"))
         return None
     try:
@@ -288,7 +340,9 @@ def _read_examples(run: GridScore[Path]) -> RunExamples:
     with reading(where, DataError):
         try:
             scores = json.loads(run.run.read_text("utf-8"))["test"]["scores_i"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, OSError) and is_system_fault(error):
+                raise
             raise DataError(f"{where}: no scores of single examples") from None
     if not isinstance(scores, list) or not scores or not all(map(_is_number, scores)):
         raise DataError(f"{where}: 'test.scores_i' is not a list of numbers")

@@ -56,10 +56,15 @@ def reference_values(scores: Scores, reference: Scores) -> ReferenceValues:
     }
 
 
-def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
+def plain_name(dataset: DatasetInfo) -> str:
+    """Return a dataset's name in lower case without punctuation; copies have one name."""
     name = "".join(c for c in dataset.name.casefold() if c.isalnum())
+    return _SAME_DATASET.get(name, name)
+
+
+def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
     metric = _SAME_METRIC.get((dataset.task, dataset.metric), dataset.metric)
-    return dataset.task, _SAME_DATASET.get(name, name), metric, dataset.is_average
+    return dataset.task, plain_name(dataset), metric, dataset.is_average
 
 
 def _recipe(model: ModelInfo) -> tuple[Any, ...]:
