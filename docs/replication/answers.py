@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from biphasic.analysis.claims.differences import contrast
-from biphasic.analysis.estimate import estimate
+from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import StudyRecords, load_study
 from biphasic.analysis.scores.selection import best_rate, grid
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
-from biphasic.analysis.statistics.compare import holm
-from biphasic.analysis.statistics.paired import LEVEL, detectable_difference
+from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.planned import pool
 from biphasic.analysis.statistics.replicates import over_pretraining
 
 TASKS = ("sst2", "trec", "uner_en", "scifact")
@@ -35,29 +35,31 @@ class Comparison:
     """A weighted sum of scores on one task, against zero.
 
     Attributes:
-        by_run: The sum of each pretraining run, in percentage points.
+        mean: Over pretraining runs, in percentage points.
         p_value: Over runs and test examples, corrected by Holm for the comparisons of its question.
+        interval: 95 %, over runs and test examples, not corrected.
+        detectable: Difference that is clear four times in five; None if unknown.
     """
 
     label: str
     task: str
-    by_run: list[float]
+    mean: float
     p_value: float
+    interval: tuple[float, float] = (0.0, 0.0)
+    detectable: float | None = None
 
     @property
     def clear(self) -> int:
         """1 if clearly above zero, -1 if clearly below, else 0."""
-        return 0 if self.p_value > LEVEL else int(math.copysign(1, sum(self.by_run)))
+        return 0 if self.p_value > LEVEL else int(math.copysign(1, self.mean))
 
     @property
     def row(self) -> str:
         """A row of a table: mean, interval, p value and the difference that could be found."""
-        shown = estimate(self.by_run, convention="standard")
-        detectable = detectable_difference(self.by_run)
-        cells = [self.label, self.task, "–", f"{self.p_value:.3f}", "clear" if self.clear else ""]
-        if shown is not None and shown.half_width is not None:
-            cells[2] = f"{shown.mean:+.2f} ({shown.low:+.2f} to {shown.high:+.2f})"
-        cells.append("–" if detectable is None else f"{detectable:.1f}")
+        low, high = self.interval
+        cells = [self.label, self.task, f"{self.mean:+.2f} ({low:+.2f} to {high:+.2f})"]
+        cells += [f"{self.p_value:.3f}", "clear" if self.clear else ""]
+        cells.append("–" if self.detectable is None else f"{self.detectable:.1f}")
         return f"| {' | '.join(cells)} |"
 
 
@@ -124,29 +126,30 @@ def minus(first: Weights | None, second: Weights | None) -> Weights | None:
 def compare(scores: Scores, question: Question) -> list[Comparison]:
     """Return the comparisons of a question; none if a model or score is missing."""
     parts = [(*each, task) for each in question.sums(Models(scores)) for task in TASKS]
-    values = [by_run(scores, weights or {}, task) for _, weights, task in parts]
-    if not all(values):
+    if any(weights is None for _, weights, _ in parts):
         return []
-    p_values = [
-        contrast(scores, {(name, task): weight for name, weight in (weights or {}).items()})[1]
+    tested = [
+        contrast(
+            scores,
+            {(name, task): weight for name, weight in (weights or {}).items()},
+            pool=pool(scores, task),
+        )
         for _, weights, task in parts
     ]
-    corrected = holm([1.0 if p_value is None else p_value for p_value in p_values])
-    return [
-        Comparison(label, task, runs, float(p_value))
-        for (label, _, task), runs, p_value in zip(parts, values, corrected, strict=True)
-    ]
-
-
-def by_run(scores: Scores, weights: Weights, task: str) -> list[float]:
-    """Return the sum of each pretraining run that all models have; none if a score is missing."""
-    cells = [scores.get(name, task) for name in weights]
-    runs = [cell.by_seed for cell in cells if cell.by_seed]
-    if not runs or len(runs) < len(cells):
+    known = [one for one in tested if one is not None]
+    if len(known) < len(tested):
         return []
+    corrected = holm([1.0 if one.p_value is None else one.p_value for one in known])
     return [
-        math.fsum(weight * of[run] for weight, of in zip(weights.values(), runs, strict=True))
-        for run in sorted(set.intersection(*map(set, runs)))
+        Comparison(
+            label,
+            task,
+            one.mean,
+            float(one.p_corrected(p_value)),
+            one.interval,
+            one.detectable(len(known)),
+        )
+        for (label, _, task), one, p_value in zip(parts, known, corrected, strict=True)
     ]
 
 

@@ -17,7 +17,10 @@ import scipy
 from biphasic.records import Convention
 
 NORMAL_QUANTILE = 1.96
-CONFIDENCE = 0.95
+LEVEL = 0.05
+"""Probability of a false finding, and of an interval that misses the truth."""
+UPPER = 1 - LEVEL / 2
+"""The quantile at the upper end of a two-sided interval."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
     """Return the half-width in standard errors; needs at least two seeds."""
     if convention == "paper":
         return NORMAL_QUANTILE
-    return float(scipy.special.stdtrit(num_seeds - 1, 0.5 + CONFIDENCE / 2))
+    return float(scipy.special.stdtrit(num_seeds - 1, UPPER))
 
 
 @lru_cache(maxsize=256)

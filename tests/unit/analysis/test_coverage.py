@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from docs_page import table_rows
+from made_scores import made_scores
 
 from biphasic.analysis.estimate import estimate, expected_coverage
-from biphasic.analysis.statistics.crossed import CrossedErrors, example_interval, squared_errors
+from biphasic.analysis.scores.examples import CellInfluences
+from biphasic.analysis.statistics.contrast import contrast
 
 NUM_STUDIES = 4_000
 TRUTH = 70.0
@@ -92,11 +94,12 @@ def joint_coverage(seed_spread, example_spread, rest, *, num_studies=1_000, num_
     )
     covered = []
     for table in parts[0] + parts[1] + parts[2]:
-        centred = (table - table.mean(axis=1, keepdims=True))[None]
-        found = squared_errors(centred, np.zeros_like(centred))
-        errors = CrossedErrors(found.examples[0], found.shared[0], num_examples)
-        found = example_interval(table.mean(axis=1), errors)
-        covered.append(found.low <= 0 <= found.high)
+        scores = made_scores({"a": table.mean(axis=1), "b": [0.0] * len(table)})
+        centred = table - table.mean(axis=1, keepdims=True)
+        for name, rows in (("a", centred), ("b", np.zeros_like(centred))):
+            scores.influences[name, "d"] = CellInfluences("", dict(enumerate(rows)))
+        low, high = contrast(scores, {("a", "d"): 1.0, ("b", "d"): -1.0}).interval
+        covered.append(low <= 0 <= high)
     return float(np.mean(covered))
 
 

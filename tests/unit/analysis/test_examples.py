@@ -12,7 +12,8 @@ from biphasic.analysis.scores.examples import (
     mean_of_runs,
     metric_examples,
 )
-from biphasic.analysis.statistics.crossed import CrossedErrors, example_interval, squared_errors
+from biphasic.analysis.statistics.contrast import contrast_of
+from biphasic.analysis.statistics.crossed import CrossedErrors, squared_errors
 from biphasic.errors import DataError
 
 
@@ -109,27 +110,37 @@ def errors(examples, shared=0.0, num_examples=100):
     return CrossedErrors(np.array([examples]), np.array([shared]), num_examples)
 
 
+def contrast_from(differences, errors):
+    by_seed = dict(enumerate(differences))
+    return contrast_of(by_seed, errors, without_seeds=len(by_seed) == 1)
+
+
+def width(found):
+    low, high = found.interval
+    return (high - low) / 2
+
+
 def test_the_interval_over_seeds_alone_is_student_s():
     # All examples alike, so that only seeds vary: 1..5 as in the tests of intervals.
-    found = example_interval([1.0, 2.0, 3.0, 4.0, 5.0], errors(0.0))
+    found = contrast_from([1.0, 2.0, 3.0, 4.0, 5.0], errors(0.0))
     assert found.example_error == 0.0
     assert found.seed_error == pytest.approx(math.sqrt(0.5))
-    assert (found.high - found.low) / 2 == pytest.approx(2.7764451 * math.sqrt(0.5))
+    assert width(found) == pytest.approx(2.7764451 * math.sqrt(0.5))
     assert found.p_value == pytest.approx(0.0132, abs=1e-4)
 
 
 def test_the_interval_over_examples_alone_is_normal():
-    found = example_interval([2.0], errors(0.25, num_examples=10_000))
+    found = contrast_from([2.0], errors(0.25, num_examples=10_000))
     assert found.seed_error == 0.0
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 0.5, rel=0.001)
-    assert found.low > 0
+    assert width(found) == pytest.approx(1.96 * 0.5, rel=0.001)
+    assert found.interval[0] > 0
     assert found.p_value == pytest.approx(6.3e-5, rel=0.02)
 
 
 def test_examples_never_make_an_interval_narrower_than_seeds_alone_do():
     # Two seeds, 0 and 10: error 5, half-width 12.706 * 5; the joint freedom would be above one.
-    found = example_interval([0.0, 10.0], errors(9.0, num_examples=50))
-    assert (found.high - found.low) / 2 == pytest.approx(12.7062 * 5)
+    found = contrast_from([0.0, 10.0], errors(9.0, num_examples=50))
+    assert width(found) == pytest.approx(12.7062 * 5)
     assert found.p_value == pytest.approx(0.5)
 
 
@@ -151,20 +162,20 @@ def test_errors_of_a_table_by_hand():
 
 def test_what_seeds_and_examples_do_together_counts_once():
     seeds = np.array([1.0, 3.0, 2.0, 2.0, 2.0])  # squared error 0.1
-    found = example_interval(seeds, errors(0.4, 0.05))
+    found = contrast_from(seeds, errors(0.4, 0.05))
     freedom = 0.45**2 / (0.1**2 / 4 + 0.4**2 / 99 + 0.05**2 / 396)
     assert found.p_value == pytest.approx(2 * stdtr(freedom, -2 / math.sqrt(0.45)))
 
 
 def test_an_interval_without_any_error_is_a_point():
-    found = example_interval([1.0], errors(0.0))
-    assert (found.low, found.high, found.p_value) == (1.0, 1.0, 0.0)
-    assert example_interval([0.0], errors(0.0)).p_value == 1.0
+    found = contrast_from([1.0], errors(0.0))
+    assert (*found.interval, found.p_value) == (1.0, 1.0, 0.0)
+    assert contrast_from([0.0], errors(0.0)).p_value == 1.0
 
 
 def test_the_error_is_never_below_that_of_examples_alone():
     # 0 over seeds, 4 over examples, 1 of both: 3 is below 4. The degrees of freedom are
     # 4 ** 2 / (4 ** 2 / 100 + 1 ** 2 / 100), by Satterthwaite.
     errors = CrossedErrors(np.array([4.0]), np.array([1.0]), num_examples=101)
-    found = example_interval([5.0, 5.0], errors)
-    assert found.high - 5.0 == pytest.approx(2.0 * stdtrit(16 / 0.17, 0.975))
+    found = contrast_from([5.0, 5.0], errors)
+    assert width(found) == pytest.approx(2.0 * stdtrit(16 / 0.17, 0.975))

@@ -142,8 +142,8 @@ def test_single_examples_are_read_from_the_selected_runs(tmp_path):
             write_run(tmp_path, f"{model}/sc/MNLI", "1e-4", seed, 0.9, answers)
             write_run(tmp_path, f"{model}/sc/MNLI", "1e-5", seed, 0.1, [0.0])
     found = compare_arms(read_layout(tmp_path).scores(), "a", "b", "MNLI")
-    assert found.examples.num_examples == 10
-    assert found.examples.num_seeds == 3
+    assert found.num_examples == 10
+    assert found.num_pairs == 3
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_examples_that_do_not_fit_are_not_used(tmp_path, scores_i, reason):
     raw["test"]["scores_i"] = scores_i
     path.write_text(json.dumps(raw))
     found = compare_arms(read_layout(tmp_path).scores(), "a", "b", "x")
-    assert found.examples is None
-    assert reason in found.examples_missing
-    assert "b/sc/x/lr1e-4_sd1" in found.examples_missing
+    assert found.num_examples == 0
+    assert reason in found.contrast.missing
+    assert "b/sc/x/lr1e-4_sd1" in found.contrast.missing
 
 
 def test_every_kind_of_task_of_the_public_layout_has_means_and_intervals(tmp_path):
@@ -197,7 +197,7 @@ def test_every_kind_of_task_of_the_public_layout_has_means_and_intervals(tmp_pat
         assert score.estimate.half_width > 0
     assert "Fine-tuned on msmarco_pairs: MLDR, NQ and msmarco." in notes(scores)
     found = compare_arms(scores, "610m-mlm40-42k", "610m-clm-42k", "IR Average")
-    assert (found.examples.num_examples, found.verdict) == (180, "higher")
+    assert (found.num_examples, found.verdict) == (180, "higher")
 
 
 def test_runs_trained_on_different_sets_are_not_compared(tmp_path):

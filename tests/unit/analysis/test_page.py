@@ -70,7 +70,7 @@ def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     page = render(load_study(folder, store), store="../store")
     # The intermediate model has the highest mean, and CLM is clearly above MLM.
     assert "CLM scores highest on “Which library”, clearly ahead of every other arm." in page
-    assert "corrected for all pairs of finished arms on the task" in page
+    assert "corrected: for all pairs of finished arms on the task" in page
     [card] = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
     assert "CLM 25" in card
     # The highest finished mean is bold, and named above.
@@ -103,7 +103,7 @@ def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     said = verdict(scores, found)
     assert f"is {gap:.2f} points above" in said.sentence
     assert "corrected for 10 comparisons" in said.sentence
-    assert any("could" not in s and "would be detected" in s for s in said.sentences)
+    assert any("would be clear four times in five, corrected for 10" in s for s in said.sentences)
     assert any("No exact test over 5 pairs can give p below 0.0625" in s for s in said.sentences)
 
 
@@ -227,7 +227,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     others = by_dataset["pydocs-sc"].with_best
     assert table.rows == others[:2]
     clear = sum(other.is_clear for other in others[2:])
-    assert table.rest == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
+    assert table.notes[0] == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
 
 
 def test_few_arms_stay_as_they_are(records):

@@ -237,14 +237,14 @@ def test_recipes_have_the_test_examples_of_their_runs():
             matrices[name] = np.where(flipped, ~answers, answers).astype(float)
     scores = scores_with_examples(matrices, **infos(**members))
     found = compare_arms(over_pretraining(scores), "a0", "b0", "d")
-    assert (found.num_pairs, found.examples.num_examples) == (3, 60)
+    assert (found.num_pairs, found.num_examples) == (3, 60)
     # An example's part is its mean over all fine-tunings of the recipe.
     means = [np.mean([matrices[name].mean(axis=0) for name, _ in members[r]], axis=0) for r in "ab"]
     error = 100 * np.std(means[0] - means[1], ddof=1) / np.sqrt(60)
-    assert found.examples.example_error == pytest.approx(error)
-    assert found.p_adjusted == pytest.approx(found.examples.p_value)
+    assert found.contrast.example_error == pytest.approx(error)
+    assert found.p_adjusted == pytest.approx(found.p_value)
     assert found.p_adjusted > found.p_over_seeds
     alone = dict(matrices, b2=matrices["b2"][:, :50])
     shorter = dataclasses.replace(scores, examples=example_reader(alone))
     found = compare_arms(over_pretraining(shorter), "a0", "b0", "d")
-    assert found.examples_missing == "d: the runs of b0 have different test examples"
+    assert found.contrast.missing == "d: the runs of b0 have different test examples"

@@ -95,7 +95,7 @@ def test_the_report_folder_holds_the_page_results_and_figures(tmp_path):
     assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*")) == [
         "figures/learning-rates.png", "figures/learning-rates.svg", "figures/loss.png",
         "figures/loss.svg", "figures/scores.png", "figures/scores.svg",
-            "made-from.json", "problems.csv",
+            "comparisons.csv", "made-from.json", "problems.csv",
         "report.html", "results.csv", "table.csv",
     ]  # fmt: skip
     first = {file: file.read_bytes() for file in folder.rglob("*.*")}

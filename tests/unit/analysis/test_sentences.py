@@ -82,8 +82,7 @@ def test_a_floor_counts_the_family():
 def test_the_detectable_difference_is_in_points():
     # Deviation of 1..5 is sqrt(2.5) = 1.5811; times 1.6820 is 2.66.
     assert detectable_sentence(compare(FIVE)) == (
-        "With 5 seeds, a difference of 2.66 points would be detected four times in five, "
-        "without correction."
+        "With 5 seeds, a difference of 2.66 points would be clear four times in five."
     )
     assert detectable_sentence(compare({"a": [1.0], "b": [0.5]})) == ""
 
@@ -93,7 +92,11 @@ def test_examples_are_described_or_the_reason_for_their_absence():
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
     scores = scores_with_examples(matrices)
     found = compare_arms(scores, "a", "b", "d")
-    assert "Over 3 seeds and 50 test examples together, 95 % interval:" in examples_sentence(found)
+    assert examples_sentence(found) == (
+        "Standard errors in points: 5.33 over 3 seeds, 3.63 over 50 test examples."
+    )
+    assert "3 paired seeds and 50 test examples" in comparison_sentence(found)
+    assert detectable_sentence(found).startswith("With 3 seeds and 50 test examples, a difference")
     bare = dataclasses.replace(scores, examples=None)
     assert examples_sentence(compare_arms(bare, "a", "b", "d")) == (
         "Unknown over test examples: there are no scores of single examples."
@@ -178,7 +181,7 @@ def test_zero_shot_is_described_over_examples():
     zero_shot = (DatasetInfo("d", "ZS", "ndcg_at_10"),)
     found = compare_arms(scores_with_examples(rows, datasets=zero_shot), "a", "b", "d")
     assert "the difference is clear" in comparison_sentence(found)
-    assert "Over 300 test examples together" in examples_sentence(found)
+    assert examples_sentence(found) == "Standard error in points: 3.45 over 300 test examples."
 
 
 def test_an_interval_wider_than_the_scale_is_no_number():

@@ -67,8 +67,8 @@ def test_examples_of_the_selected_runs_give_their_scores(study, task):
     by_seed = scores.get("mlm", task).by_seed
     assert {seed: 100 * run.value for seed, run in found.by_seed.items()} == pytest.approx(by_seed)
     comparison = compare_arms(scores, "mlm", "clm", task)
-    assert comparison.examples.num_examples == NUM_TEST
-    assert comparison.examples.num_seeds == 3
+    assert comparison.num_examples == NUM_TEST
+    assert comparison.num_pairs == 3
 
 
 def spoil_bytes(folder):
@@ -117,8 +117,8 @@ def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, to
     scores = study_scores(load_study(*study))
     spoil(selected(study[1], scores))
     comparison = compare_arms(study_scores(load_study(*study)), "mlm", "clm", "pydocs-sc")
-    assert comparison.examples is None
-    assert told in comparison.examples_missing
+    assert comparison.num_examples == 0
+    assert told in comparison.contrast.missing
 
 
 def test_a_cell_without_a_run_has_no_examples(study):

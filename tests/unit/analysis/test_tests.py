@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.analysis.statistics.compare import holm
+from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.statistics.paired import (
-    detectable_difference,
+    Criterion,
+    detectable,
     detectable_effect,
     effect_size,
     noncentral_t,
@@ -132,12 +133,16 @@ def test_the_detectable_difference_is_seen_four_times_in_five():
     assert seen == pytest.approx(0.8, abs=0.01)
 
 
-def test_the_detectable_difference_is_in_the_unit_of_the_spread():
-    # Deviation of 1, 2, 3 is 1; of ten times as much, 10. The mean does not matter.
-    assert detectable_difference([1, 2, 3]) == pytest.approx(detectable_effect(3))
-    assert detectable_difference([15, 25, 35]) == pytest.approx(10 * detectable_effect(3))
-    assert detectable_difference([1]) is None
-    assert detectable_difference([2, 2, 2]) is None
+def test_a_difference_must_pass_every_criterion():
+    one = Criterion(error=2.0, freedom=8, critical=3.5)
+    assert detectable((one,)) == pytest.approx(2 * detectable((one._replace(error=1.0),)))
+    assert one.miss(detectable((one,))) == pytest.approx(0.2)
+    # Two alike: each may miss a tenth; another reason takes a tenth of all.
+    assert one.miss(detectable((one, one))) == pytest.approx(0.1)
+    assert one.miss(detectable((one,), other_misses=0.1)) == pytest.approx(0.1)
+
+
+def test_more_pairs_detect_smaller_differences():
     assert detectable_effect(10) < detectable_effect(5) < detectable_effect(2)
     with pytest.raises(ValueError, match="two pairs"):
         detectable_effect(1)

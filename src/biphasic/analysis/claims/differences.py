@@ -7,21 +7,16 @@ the same way, over seeds and test examples, and corrected for the comparisons of
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Literal
 
-import numpy as np
-
 from biphasic.analysis.claims.table import Term
+from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.crossed import CrossedErrors, joint_p_values
-from biphasic.analysis.statistics.example_compare import contrast_errors
-from biphasic.analysis.statistics.paired import LEVEL, deviation
-from biphasic.errors import DataError
+from biphasic.analysis.statistics.contrast import contrast
 
 
 class Differences:
@@ -49,26 +44,9 @@ class Differences:
         for sign, terms in ((1, value), (-1, other)):
             for term in terms:
                 weights[term.model, term.dataset] += sign * term.weight
-        mean, p_value = contrast(self._scores, weights)
-        if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
+        one = contrast(self._scores, weights)
+        if one is None or one.p_value is None or one.mean == 0:
             return None
-        return "higher" if mean > 0 else "lower"
-
-
-def contrast(
-    scores: Scores, weights: Mapping[tuple[str, str], float]
-) -> tuple[float, float | None]:
-    """Return a weighted sum of scores and its p value against zero; None without a spread."""
-    parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
-    seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
-    values = [math.fsum(weight * by_seed[seed] for weight, by_seed in parts) for seed in seeds]
-    spread = deviation(values)
-    if not spread:
-        return 0.0, None
-    mean = math.fsum(values) / len(values)
-    try:
-        errors = contrast_errors(scores, weights, seeds)
-    except DataError:
-        errors = CrossedErrors(np.zeros(1), np.zeros(1), 0)
-    squared = np.array([spread**2 / len(values)])
-    return mean, float(joint_p_values(mean, squared, len(values), errors)[0])
+        if one.p_corrected(one.p_value * num_comparisons) > LEVEL:
+            return None
+        return "higher" if one.mean > 0 else "lower"

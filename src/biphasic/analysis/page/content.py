@@ -11,12 +11,13 @@ from biphasic.analysis.page.cards import Card, CardRow
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.compare import Family, ModelComparison
+from biphasic.analysis.statistics.compare import Family
+from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.results import lowest_loss
-from biphasic.analysis.tables.sentences import source_sentence
+from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
-from biphasic.analysis.text import amount, count, csv_text, duration, rate
+from biphasic.analysis.text import amount, count, csv_text, duration, exact, rate
 
 _KINDS = {
     "missing": "Missing",
@@ -28,6 +29,10 @@ _KINDS = {
 _MOST_STATES = 20
 _MOST_COMPARISONS = 24
 """Maximum comparisons of one dataset, the closest first; the others are counted."""
+_COMPARISON_COLUMNS = (
+    "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
+    "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",
+)  # fmt: skip
 LossCell = tuple[str, float | None, bool]
 """Text, value, and whether it is the lowest."""
 ScoreCell = tuple[CardRow, bool, str]
@@ -100,33 +105,73 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """The comparisons of a dataset's best arm with every other, the closest first."""
+    """Comparisons of one dataset: planned ones, or its best arm with every other, closest first."""
 
     title: str
-    best: str
     rows: tuple[ModelComparison, ...]
-    rest: str
-    """Summary of the arms further behind, if there are many."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def planned_tables(
+    families: Iterable[Family], titles: Mapping[str, str]
+) -> Iterator[ComparisonTable]:
+    """Yield a table of the planned comparisons of each dataset that has any."""
+    for family in families:
+        if family.of_plan:
+            yield ComparisonTable(titles[family.dataset.name], family.of_plan)
 
 
 def comparison_tables(
     scores: Scores, families: Iterable[Family], titles: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
-    """Yield a table for each dataset with something to compare."""
+    """Yield a table of the best arm of each dataset against every other."""
     for family in families:
-        comparisons, dataset = family.with_best, family.dataset.name
-        if comparisons:
-            shown, rest = comparisons[:_MOST_COMPARISONS], comparisons[_MOST_COMPARISONS:]
-            clear = sum(one.is_clear for one in rest)
-            behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
-            yield ComparisonTable(
-                title=titles[dataset],
-                best=scores.labels[family.order[0]],
-                rows=shown,
-                rest=behind if rest else "",
-                notes=tuple(map(source_sentence, variance_split(scores, dataset))),
-            )
+        if not family.with_best:
+            continue
+        title, best = titles[family.dataset.name], scores.labels[family.order[0]]
+        shown = family.with_best[:_MOST_COMPARISONS]
+        rest = family.with_best[_MOST_COMPARISONS:]
+        clear = sum(one.is_clear for one in rest)
+        behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
+        sources = map(source_sentence, variance_split(scores, family.dataset.name))
+        notes = (
+            *([behind] if rest else []),
+            *method_sentences(family),
+            "Sources of the spread of scores, as standard deviations.",
+            *sources,
+        )
+        yield ComparisonTable(f"{title}: {best} against …", shown, notes)
+
+
+def comparisons_csv(families: Iterable[Family]) -> str:
+    """Write the planned comparisons, and those of each dataset's best arm, which are exploratory.
+
+    An exploratory one that is also planned is written once, as planned.
+    """
+    rows = []
+    for family in families:
+        others = (one for one in family.with_best if not one.is_planned)
+        rows += [_comparison_row(one) for one in (*family.of_plan, *others)]
+    return csv_text(_COMPARISON_COLUMNS, rows)
+
+
+def _comparison_row(one: ModelComparison) -> tuple[object, ...]:
+    low, high = one.interval or (None, None)
+    return (
+        "planned" if one.is_planned else "exploratory",
+        one.dataset,
+        one.first,
+        one.second,
+        repr(one.difference.mean),
+        *map(exact, (low, high, one.p_value, one.p_adjusted)),
+        one.family_size,
+        one.verdict,
+        exact(one.detectable),
+        "pooled" if one.uses_blocks else "pair",
+        one.unit,
+        one.num_pairs,
+        one.num_examples,
+    )
 
 
 def problem_groups(problems: Sequence[Problem]) -> dict[str, list[str]]:

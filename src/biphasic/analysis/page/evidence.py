@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.page.cards import best_of
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked
+from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -53,6 +56,22 @@ def families(scores: Scores) -> dict[str, Family]:
     Single examples are within the page's limit (`within_budget`).
     """
     return {dataset.name: family_of(scores, dataset.name) for dataset in scores.datasets}
+
+
+def page_scores(records: StudyRecords) -> tuple[Scores, Scores]:
+    """Return the scores of a study's arms, and of its recipes if all have several runs."""
+
+    def read() -> tuple[Scores, Scores]:
+        scores = within_budget(records, study_scores(records))
+        return scores, by_recipe(scores)
+
+    return records.once("page scores", read)
+
+
+def study_families(records: StudyRecords) -> dict[str, Family]:
+    """Compare a study's finished arms on each dataset, or its recipes."""
+    _, recipes = page_scores(records)
+    return records.once("families", lambda: families(recipes.finished))
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:
@@ -217,10 +236,10 @@ def caveats(scores: Scores) -> list[str]:
         sentences.append(pretraining_sentence(scores))
     if seeds:
         arms = "arms" if scores.finished.models == scores.models else "finished arms"
+        among = "planned comparisons among themselves, all others " if scores.planned else ""
         sentences.append(
-            f"“Clear” means p of at most 0.05, corrected for all pairs of {arms} on the task: in a "
-            f"paired test over {scores.unit}s and, where single examples were read, also in a test "
-            f"over {scores.unit}s and test examples. Arms without a clear difference are not "
-            "proven equal."
+            f"“Clear” means p of at most {LEVEL}, corrected: {among}for all pairs of {arms} on the "
+            f"task. The test is over {scores.unit}s and, where single examples were read, test "
+            "examples. Arms without a clear difference are not proven equal."
         )
     return sentences

@@ -14,6 +14,7 @@ from biphasic.analysis.page.cards import dataset_titles, task_cards
 from biphasic.analysis.page.content import (
     comparison_tables,
     facts,
+    planned_tables,
     problem_groups,
     provenance,
     rate_rows,
@@ -22,10 +23,10 @@ from biphasic.analysis.page.content import (
 from biphasic.analysis.page.environment import render_page
 from biphasic.analysis.page.evidence import (
     caveats,
-    families,
     headline,
+    page_scores,
+    study_families,
     verdict,
-    within_budget,
 )
 from biphasic.analysis.page.figures import (
     arm_figures,
@@ -37,8 +38,7 @@ from biphasic.analysis.page.figures import (
 from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
-from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
-from biphasic.analysis.statistics.replicates import by_recipe
+from biphasic.analysis.scores.source import Scores, paper_scores
 from biphasic.analysis.tables.results import seeds_note
 from biphasic.analysis.tables.sentences import number, probability
 from biphasic.analysis.tables.summary import (
@@ -71,8 +71,7 @@ class Part:
 
 def render(records: StudyRecords, *, store: str) -> str:
     """Return the report as one HTML page; `store` is the link to the study's store."""
-    scores = within_budget(records, study_scores(records))
-    recipes = by_recipe(scores)
+    scores, recipes = page_scores(records)
     few = few_arms(records, recipes)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
     paper = reference_values(scores, paper_scores())
@@ -81,7 +80,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
     of_arms = cards if recipes is scores else task_cards(records, scores, styles, paper)
     compared, results = recipes.finished, claims_report(recipes)
-    by_dataset = families(compared)
+    by_dataset = study_families(records)
     claims = [result for result in results if result.verdict != "no data"]
     # Comparisons of recipes say nothing of single arms.
     named = by_dataset.items() if recipes is scores else ()
@@ -96,7 +95,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         variables=VARIABLES,
         facts=facts(records),
         num_problems=len(records.problems),
-        parts=_parts(records, scores, claims, num_charts=len(charts)),
+        parts=_parts(records, scores, compared, claims, num_charts=len(charts)),
         headline=headline(compared, by_dataset, titles),
         findings=[sentence for sentence in findings if sentence],
         caveats=caveats(recipes),
@@ -106,6 +105,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         note=seeds_note(records, convention=records.study.convention),
         objectives=[objective_name(name) for name in objectives],
         score_rows=list(score_rows(records, of_arms, objectives=objectives, clear=clear)),
+        planned=list(planned_tables(by_dataset.values(), titles)),
         comparisons=list(comparison_tables(compared, by_dataset.values(), titles)),
         claims=claims,
         claims_without_data=[result for result in results if result.verdict == "no data"],
@@ -134,7 +134,12 @@ def render(records: StudyRecords, *, store: str) -> str:
 
 
 def _parts(
-    records: StudyRecords, scores: Scores, claims: Sequence[ClaimResult], *, num_charts: int
+    records: StudyRecords,
+    scores: Scores,
+    compared: Scores,
+    claims: Sequence[ClaimResult],
+    *,
+    num_charts: int,
 ) -> list[Part]:
     """List the page's parts after the overview, in order."""
     shape = f"{count(len(scores.models), 'arm')}, {count(len(scores.datasets), 'column')}"
@@ -143,7 +148,7 @@ def _parts(
     problems = count(len(records.problems), "problem") if records.problems else "none"
     return [
         Part("scores", "Scores", shape, is_open=True),
-        Part("comparisons", "Comparisons", "the best arm of each task against every other"),
+        Part("comparisons", "Comparisons", _comparisons_hint(compared)),
         Part("claims", "Claims", _claims_hint(claims)),
         Part("factors", "Factors", f"{charts} of scores by what arms differ in"),
         Part("loss", "Loss", "held-out and training loss by tokens read"),
@@ -152,6 +157,11 @@ def _parts(
         Part("problems", "Problems", problems),
         Part("provenance", "Provenance", "versions, hashes, seeds, hardware"),
     ]
+
+
+def _comparisons_hint(compared: Scores) -> str:
+    planned = "planned, and " if compared.planned else ""
+    return f"{planned}the best arm of each task against every other"
 
 
 def _claims_hint(claims: Sequence[ClaimResult]) -> str:

@@ -124,6 +124,21 @@ _UNKNOWN = Score(None)
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A comparison that the study named before its results.
+
+    Attributes:
+        first: The model, or all pretraining runs of the recipe.
+        second: What it is compared with, likewise.
+        datasets: Datasets on which they are compared.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    datasets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Scores:
     """Models, datasets and their scores.
 
@@ -135,6 +150,7 @@ class Scores:
             models, unless `over_pretraining` has combined them.
         runs: Scores of the single models, if `over_pretraining` has combined them.
         examples: Reads per-example test scores; None if there are none.
+        planned: Comparisons named beforehand, which are corrected among themselves.
         influences: Cache of examples already read; see `example_compare.py`.
     """
 
@@ -146,6 +162,7 @@ class Scores:
     num_pretraining_runs: int = 1
     runs: Scores | None = field(default=None, compare=False, repr=False)
     examples: ExampleReader | None = field(default=None, compare=False)
+    planned: tuple[Planned, ...] = ()
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )

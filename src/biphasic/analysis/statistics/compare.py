@@ -1,117 +1,29 @@
-"""Compares two models on one dataset, and tests the difference.
+"""Compares the models of a dataset with each other, and tests all differences as a family.
 
 Seeds are paired: a seed draws the same head and the same batches for both models, so their shared
 effect cancels in the difference. A difference is clear if it is larger than other seeds and other
-test examples explain, corrected for its family of comparisons. There are two p values: of a paired
-t test over seeds and, if examples are available, of a test over seeds and test examples together.
-The larger one is corrected. If only means and half-widths are known, as in a published table,
-Welch's test is used.
+test examples explain, corrected for its family of comparisons (`pair_tests.py`). Comparisons that
+the study named beforehand are a family of their own (`planned.py`); all others are exploratory. If
+only means and half-widths are known, as in a published table, Welch's test is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
-from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
-from biphasic.analysis.statistics.paired import (
-    LEVEL,
-    EffectSize,
-    ExactTest,
-    detectable_difference,
-    effect_size,
-    sign_flip_test,
-    wilcoxon_test,
-)
-from biphasic.analysis.statistics.pairs import all_pairs, pair_of
-from biphasic.errors import DataError
-
-Verdict = Literal["higher", "lower", "undecided", "unknown"]
-
-
-@dataclass(frozen=True)
-class ModelComparison:
-    """Two models on a dataset.
-
-    Attributes:
-        difference: First minus second, in percentage points, by the scores' convention.
-        differences: By seed that both have, in percentage points; empty if not paired.
-        p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
-            if the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
-            over test examples.
-        p_adjusted: The larger of `p_value` and that over seeds and test examples, corrected for the
-            family: by Holm, zero-shot by Bonferroni.
-        p_over_seeds: `p_value` alone, corrected likewise.
-        family_size: Number of comparisons corrected for.
-        examples: Interval over seeds and test examples; not corrected.
-        examples_missing: Why there is no such interval; empty if there is one.
-        unit: What the pairs are, as in `Scores`.
-    """
-
-    first: str
-    second: str
-    dataset: str
-    difference: Estimate
-    differences: tuple[float, ...]
-    p_value: float | None
-    p_adjusted: float | None
-    p_over_seeds: float | None
-    family_size: int
-    examples: ExampleInterval | None
-    examples_missing: str
-    unit: str
-
-    @property
-    def num_pairs(self) -> int:
-        """Seeds that both models have; 0 if not paired."""
-        return len(self.differences)
-
-    @cached_property
-    def effect(self) -> EffectSize | None:
-        """Mean over standard deviation of the differences."""
-        return effect_size(self.differences)
-
-    @cached_property
-    def sign_flip(self) -> ExactTest | None:
-        """The exact test over pairs."""
-        return sign_flip_test(self.differences)
-
-    @cached_property
-    def wilcoxon(self) -> ExactTest | None:
-        """The exact test over ranks, if it applies."""
-        return wilcoxon_test(self.differences)
-
-    @cached_property
-    def detectable(self) -> float | None:
-        """Difference detected with 80 % power, uncorrected; percentage points."""
-        return detectable_difference(self.differences)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the first is higher: `undecided` if not clear, `unknown` if untested."""
-        if self.p_adjusted is None:
-            return "unknown"
-        if self.p_adjusted > LEVEL or self.difference.mean == 0:
-            return "undecided"
-        return "higher" if self.difference.mean > 0 else "lower"
-
-    @property
-    def is_clear(self) -> bool:
-        """Return whether the difference is clear."""
-        return self.verdict in {"higher", "lower"}
-
-    @property
-    def is_floored(self) -> bool:
-        """Return whether no outcome of the exact tests could have been significant."""
-        return self.sign_flip is not None and self.sign_flip.floor * self.family_size > LEVEL
+from biphasic.analysis.statistics.blocks import Blocks
+from biphasic.analysis.statistics.comparison import ModelComparison
+from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.pair_tests import FamilyTests, tests_of
+from biphasic.analysis.statistics.pairs import pair_of
+from biphasic.analysis.statistics.planned import PlannedTest, planned_tests, pool
 
 
 @dataclass(frozen=True)
@@ -122,16 +34,24 @@ class Family:
         order: Names of the models that have a score, best first.
         p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
         p_over_seeds: Likewise.
-        size: Number of pairs corrected for.
+        size: Number of exploratory pairs, which are corrected for.
+        planned: Planned comparisons on the dataset, by names of both models.
     """
 
     scores: Scores
     dataset: DatasetInfo
     order: tuple[str, ...]
+    tests: FamilyTests
     p_adjusted: NDArray[np.float64]
     p_over_seeds: NDArray[np.float64]
     size: int
+    planned: Mapping[tuple[str, str], PlannedTest]
     with_examples: bool
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The pooled variance over runs; None if it does not apply."""
+        return self.tests.blocks
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
@@ -144,37 +64,46 @@ class Family:
         """Return whether the best model is clearly ahead of every other."""
         return bool(self.with_best) and all(one.is_clear for one in self.with_best)
 
+    @cached_property
+    def of_plan(self) -> tuple[ModelComparison, ...]:
+        """The planned comparisons, in the study's order."""
+        comparisons = (self.compare(first, second) for first, second in self.planned)
+        return tuple(comparison for comparison in comparisons if comparison is not None)
+
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score."""
-        pair = pair_of(self.scores, first, second, self.dataset.name)
+        dataset = self.dataset.name
+        pair = pair_of(self.scores, first, second, dataset)
         if pair is None:
             return None
-        low, high = sorted((self._places[first], self._places[second]))
-        # Index of the pair in `itertools.combinations`.
-        place = low * len(self.order) - low * (low + 1) // 2 + high - low - 1
-        about, values = self.dataset, tuple(pair.by_seed.values())
-        interval, missing = None, "scores of single examples were not requested"
-        if self.with_examples:
-            try:
-                interval = compare_examples(self.scores, first, second, about, pair.by_seed)
-                missing = ""
-            except DataError as error:
-                missing = str(error)
-        over_examples = interval.p_value if interval and about.is_zero_shot else None
+        plan = self.planned.get((first, second)) or self.planned.get((second, first))
+        weights = {(first, dataset): 1.0, (second, dataset): -1.0}
+        models = self.order if plan is None else pool(self.scores, dataset)
+        one = contrast(self.scores, weights, pool=models, with_examples=self.with_examples)
+        adjusted, over_seeds = self._corrected(first, second, plan)
         return ModelComparison(
             first=first,
             second=second,
-            dataset=about.name,
+            dataset=dataset,
             difference=pair.difference,
-            differences=values,
-            p_value=pair.p_value if over_examples is None else over_examples,
-            p_adjusted=_known(self.p_adjusted[place]),
-            p_over_seeds=_known(self.p_over_seeds[place]),
-            family_size=self.size,
-            examples=interval,
-            examples_missing=missing,
+            contrast=one,
+            p_value=pair.p_value if one is None else one.p_value,
+            p_adjusted=None if np.isnan(adjusted) else adjusted,
+            p_over_seeds=None if np.isnan(over_seeds) else over_seeds,
+            family_size=self.size if plan is None else plan.size,
+            num_arms=len(self.order) if plan is None and self.tests.uses_blocks else None,
+            is_planned=plan is not None,
             unit=self.scores.unit,
         )
+
+    def _corrected(self, first: str, second: str, plan: PlannedTest | None) -> tuple[float, float]:
+        if plan is not None:
+            return plan.p_adjusted, plan.p_over_seeds
+        place = self._place(first, second)
+        return float(self.p_adjusted[place]), float(self.p_over_seeds[place])
+
+    def _place(self, first: str, second: str) -> int:
+        return _place(self._places[first], self._places[second], len(self.order))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -195,46 +124,37 @@ def family_of(
     """
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
-    tests = all_pairs(scores, order, dataset)
-    larger = tests.p_values
-    if with_examples and scores.examples is not None:
-        errors = family_errors(scores, order, about)
-        # Never below the p value over seeds alone.
-        joint = joint_p_values(tests.means, tests.squared_errors, tests.num_seeds, errors)
-        larger = np.where(np.isnan(joint), tests.p_values, joint)
-        if not about.is_zero_shot:
-            larger[np.isnan(tests.p_values)] = np.nan
-    size = len(larger) if about.is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
-    correct = _bonferroni if about.is_zero_shot else holm
+    places = {name: place for place, name in enumerate(order)}
+    tests = tests_of(scores, order, about, with_examples=with_examples)
+    planned = {
+        (first, second): test
+        for (of_dataset, first, second), test in planned_tests(
+            scores, with_examples=with_examples
+        ).items()
+        if of_dataset == dataset
+    }
+    apart = [
+        _place(places[first], places[second], len(order))
+        for first, second in planned
+        if first in places and second in places
+    ]
     return Family(
         scores=scores,
         dataset=about,
         order=tuple(order),
-        p_adjusted=correct(larger),
-        p_over_seeds=correct(tests.p_values),
-        size=size,
+        tests=tests,
+        p_adjusted=tests.corrected(apart),
+        p_over_seeds=tests.corrected(apart, over_seeds=True),
+        size=tests.size(apart),
+        planned=planned,
         with_examples=with_examples,
     )
 
 
-def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correct the p values of a family of comparisons, in the order given; NaN is left out.
-
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
-    one before it, or exceed 1.
-
-    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
-    """
-    adjusted = np.array(p_values, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(adjusted))
-    order = known[np.argsort(adjusted[known], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(adjusted[order] * factors), 1.0)
-    return adjusted
-
-
-def _bonferroni(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.minimum(p_values * len(p_values), 1.0)
+def _place(first: int, second: int, num_models: int) -> int:
+    """Return the index of a pair in `itertools.combinations`."""
+    low, high = sorted((first, second))
+    return low * num_models - low * (low + 1) // 2 + high - low - 1
 
 
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
@@ -267,7 +187,3 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     if best is None or other is None or None in {best.half_width, other.half_width}:
         return False
     return best.low > other.high
-
-
-def _known(p_value: float) -> float | None:
-    return None if np.isnan(p_value) else float(p_value)

@@ -15,8 +15,6 @@ Owen 2007, "The pigeonhole bootstrap", for crossed factors.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,28 +22,6 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ExampleInterval:
-    """A difference with its 95 % interval over other seeds and other test examples.
-
-    Attributes:
-        low: Lower end, in percent points.
-        high: Upper end, in percent points.
-        p_value: Two-sided, for zero difference; not corrected for other comparisons.
-        num_seeds: Pairs of seeds; with one, the interval is over examples alone.
-        seed_error: Standard error that seeds cause, in percent points.
-        example_error: Standard error that test examples cause, in percent points.
-    """
-
-    low: float
-    high: float
-    p_value: float
-    num_seeds: int
-    num_examples: int
-    seed_error: float
-    example_error: float
 
 
 @dataclass(frozen=True)
@@ -88,50 +64,24 @@ def _squared_distances(first: Array, second: Array) -> Array:
     return np.maximum(squares[0][:, None] + squares[1] - 2 * first @ second.T, 0.0)
 
 
-def joint_p_values(
-    mean: ArrayLike, seeds: ArrayLike, num_seeds: ArrayLike, errors: CrossedErrors
-) -> Array:
+def joint_p_values(mean: ArrayLike, seeds: Array, freedom: Array, errors: CrossedErrors) -> Array:
     """Return two-sided p values over seeds and test examples together.
 
     `mean` are differences in percent points, [num_pairs]; `seeds` are their squared standard errors
-    over seeds, [num_pairs], 0 with one seed.
+    over seeds, 0 with one seed, and `freedom` the degrees of freedom of these.
     """
-    variance, freedom = _joint(np.asarray(seeds), np.asarray(num_seeds), errors)
-    return np.maximum(
-        _p_values(mean, variance, freedom), _p_values(mean, seeds, _seed_freedom(num_seeds))
-    )
+    variance, joint_freedom = joint_errors(seeds, freedom, errors)
+    return np.maximum(p_values(mean, variance, joint_freedom), p_values(mean, seeds, freedom))
 
 
-def example_interval(
-    differences: Sequence[float] | Array, errors: CrossedErrors
-) -> ExampleInterval:
-    """Return the interval of one mean difference.
+def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[Array, Array]:
+    """Return squared standard errors over seeds and examples, and their degrees of freedom.
 
-    `differences` are those of pairs of seeds over all examples, in percent points.
+    `of_seeds` are the degrees of freedom of `seeds`; the result's are by Satterthwaite 1946.
     """
-    observed = np.asarray(differences, dtype=np.float64)
-    num, mean = len(observed), float(observed.mean())
-    seeds = np.array([observed.var(ddof=1) / num if num > 1 else 0.0])
-    variance, freedom = _joint(seeds, np.array([num]), errors)
-    alone = scipy.special.stdtrit(_seed_freedom(num), 0.975) * np.sqrt(seeds)
-    reach = float(np.maximum(scipy.special.stdtrit(freedom, 0.975) * np.sqrt(variance), alone)[0])
-    return ExampleInterval(
-        low=mean - reach,
-        high=mean + reach,
-        p_value=float(joint_p_values(mean, seeds, num, errors)[0]),
-        num_seeds=num,
-        num_examples=errors.num_examples,
-        seed_error=math.sqrt(seeds[0]),
-        example_error=math.sqrt(errors.examples[0]),
-    )
-
-
-def _joint(seeds: Array, num_seeds: Array, errors: CrossedErrors) -> tuple[Array, Array]:
-    """Return the squared standard error and its degrees of freedom (Satterthwaite 1946)."""
     examples, shared = errors.examples, errors.shared
     variance = np.maximum(seeds + examples - shared, np.maximum(seeds, examples))
     of_examples = max(errors.num_examples - 1, 1)
-    of_seeds = _seed_freedom(num_seeds)
     doubt = seeds**2 / of_seeds + examples**2 / of_examples
     doubt = doubt + shared**2 / (of_seeds * of_examples)
     freedom = np.divide(
@@ -140,13 +90,18 @@ def _joint(seeds: Array, num_seeds: Array, errors: CrossedErrors) -> tuple[Array
     return variance, freedom
 
 
-def _seed_freedom(num_seeds: ArrayLike) -> NDArray[np.float64]:
+def seed_freedom(num_seeds: ArrayLike) -> Array:
+    """Return the degrees of freedom of pairs of seeds; 1 with one seed."""
     return np.maximum(np.asarray(num_seeds, dtype=np.float64) - 1, 1)
 
 
-def _p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array:
-    """Return p values; without any spread 0, or 1 if there is no difference either."""
+def t_values(mean: ArrayLike, variance: ArrayLike) -> Array:
+    """Return sizes of differences in standard errors: infinite without any spread."""
     distance = np.abs(mean)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t_value = np.where(distance == 0, 0.0, distance / np.sqrt(variance))
-    return 2 * scipy.special.stdtr(freedom, -t_value)
+        return np.where(distance == 0, 0.0, distance / np.sqrt(variance))
+
+
+def p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array:
+    """Return p values; without any spread 0, or 1 if there is no difference either."""
+    return 2 * scipy.special.stdtr(freedom, -t_values(mean, variance))

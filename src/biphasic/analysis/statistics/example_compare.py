@@ -14,32 +14,10 @@ from biphasic.analysis.scores.examples import CellInfluences
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Scores
 from biphasic.analysis.statistics.crossed import (
     CrossedErrors,
-    ExampleInterval,
-    example_interval,
     squared_errors,
 )
 from biphasic.errors import DataError
 from biphasic.files import digest
-
-
-def compare_examples(
-    scores: Scores,
-    first: str,
-    second: str,
-    dataset: DatasetInfo,
-    differences: Mapping[int, float],
-) -> ExampleInterval:
-    """Return the interval of a difference over seeds and test examples.
-
-    Differences are in percentage points. An average uses the examples of all its datasets.
-
-    Raises:
-        DataError: Examples are missing or do not match; the message is the reason.
-    """
-    if not differences:
-        raise DataError("no seeds in common")
-    weights = {(first, dataset.name): 1.0, (second, dataset.name): -1.0}
-    return example_interval([*differences.values()], contrast_errors(scores, weights, differences))
 
 
 def contrast_errors(

@@ -15,15 +15,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from biphasic.analysis.estimate import LEVEL, UPPER
 from biphasic.seeds import stream
 
-LEVEL = 0.05
 POWER = 0.8
 NO_SPREAD = 1e-10
 """Percentage points; one answer in ten million is a hundred thousand times larger."""
@@ -141,7 +141,7 @@ def effect_size(differences: Sequence[float]) -> EffectSize | None:
         return None
     root = math.sqrt(num)
     value = statistics.fmean(differences) / spread
-    ends = [_noncentrality(num - 1, value * root, share) / root for share in (0.975, 0.025)]
+    ends = [_noncentrality(num - 1, value * root, share) / root for share in (UPPER, LEVEL / 2)]
     return EffectSize(value, *ends)
 
 
@@ -161,7 +161,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(cast("float", brentq(function, low, high)))
 
 
-def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
+def noncentral_t(t_value: float, freedom: float, noncentrality: float) -> float:
     """Return the probability that a noncentral t variable is below a value.
 
     The variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square. The
@@ -200,27 +200,43 @@ def detectable_effect(num_pairs: int) -> float:
     """
     if num_pairs < 2:
         raise ValueError("a spread needs two pairs or more")
-    freedom, root = num_pairs - 1, math.sqrt(num_pairs)
-    critical = float(scipy.special.stdtrit(freedom, 1 - LEVEL / 2))
+    freedom = num_pairs - 1
+    critical = float(scipy.special.stdtrit(freedom, UPPER))
+    return detectable((Criterion(1 / math.sqrt(num_pairs), freedom, critical),))
 
-    def shortfall(noncentrality: float) -> float:
-        missed = noncentral_t(critical, freedom, noncentrality)
-        missed -= noncentral_t(-critical, freedom, noncentrality)
-        return POWER - (1 - missed)
 
-    upper = critical
+class Criterion(NamedTuple):
+    """A t test that a difference must pass.
+
+    Attributes:
+        error: Standard error of the difference.
+        freedom: Degrees of freedom.
+        critical: Smallest t value that passes, after correction.
+    """
+
+    error: float
+    freedom: float
+    critical: float
+
+    def miss(self, difference: float) -> float:
+        """Return the probability that a true difference does not pass."""
+        noncentrality = difference / self.error
+        return noncentral_t(self.critical, self.freedom, noncentrality) - noncentral_t(
+            -self.critical, self.freedom, noncentrality
+        )
+
+
+def detectable(criteria: Sequence[Criterion], *, other_misses: float = 0.0) -> float:
+    """Return the smallest difference that passes all criteria with a probability of `POWER`.
+
+    Probabilities of misses are added, so the power may be a little higher; `other_misses` is that
+    of a miss for another reason.
+    """
+
+    def shortfall(difference: float) -> float:
+        return other_misses + sum(one.miss(difference) for one in criteria) - (1 - POWER)
+
+    upper = max(one.critical * one.error for one in criteria)
     while shortfall(upper) > 0:
         upper *= 2
-    return _root(shortfall, 0.0, upper) / root
-
-
-def detectable_difference(differences: Sequence[float]) -> float | None:
-    """Return the smallest difference that these pairs could have shown, in their unit.
-
-    It depends on the spread of the differences and their number, not on their mean. None with fewer
-    than two pairs, or without spread.
-    """
-    spread = deviation(differences)
-    if not spread:
-        return None
-    return spread * detectable_effect(len(differences))
+    return _root(shortfall, 0.0, upper)

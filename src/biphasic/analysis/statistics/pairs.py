@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
+from biphasic.analysis.estimate import NORMAL_QUANTILE, UPPER, Estimate, estimate, interval_quantile
 from biphasic.analysis.scores.table import Score, Scores
 from biphasic.analysis.statistics.paired import NO_SPREAD, deviation
 from biphasic.records import Convention
@@ -148,6 +148,6 @@ def _welch(
     seeds = (first.num_seeds, second.num_seeds)
     freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, seeds, strict=True))
     is_paper = convention == "paper"
-    quantile = NORMAL_QUANTILE if is_paper else float(scipy.special.stdtrit(freedom, 0.975))
+    quantile = NORMAL_QUANTILE if is_paper else float(scipy.special.stdtrit(freedom, UPPER))
     p_value = float(2 * scipy.special.stdtr(freedom, -abs(mean) / error))
     return Estimate(mean, quantile * error, num), p_value

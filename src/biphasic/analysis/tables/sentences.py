@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from biphasic.analysis.estimate import expected_coverage
+from biphasic.analysis.estimate import LEVEL, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.statistics.compare import ModelComparison
-from biphasic.analysis.statistics.paired import LEVEL
+from biphasic.analysis.statistics.blocks import FEWEST
+from biphasic.analysis.statistics.compare import Family
+from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import count, listing, short
 from biphasic.records import Convention
@@ -32,23 +33,36 @@ def comparison_sentence(
 
 
 def _interval(comparison: ModelComparison) -> str:
-    half_width = comparison.difference.half_width
-    if half_width is None:
+    if comparison.interval is None:
         return ""
-    if half_width > PERCENT:
+    low, high = comparison.interval
+    if high - low > 2 * PERCENT:
         return "its 95 % interval is wider than the scale"
-    low, high = comparison.difference.low, comparison.difference.high
-    unit, pairs = comparison.unit, comparison.num_pairs
-    over = count(pairs, f"paired {unit}") if pairs else f"{unit}s not paired"
+    over = _sample(comparison, "paired ") or f"{comparison.unit}s not paired"
     return f"95 % interval {number(low)} to {number(high)}, {over}"
+
+
+def _sample(comparison: ModelComparison, how: str = "") -> str:
+    """Describe what a comparison's test is over; empty without pairs."""
+    pairs = comparison.num_pairs
+    parts = [count(pairs, f"{how}{comparison.unit}")] if pairs else []
+    if comparison.num_examples:
+        parts.append(count(comparison.num_examples, "test example"))
+    return listing(parts)
 
 
 def _p_value(comparison: ModelComparison) -> str:
     if comparison.p_adjusted is None:
         return ""
-    of_family = f" corrected for {comparison.family_size:,} comparisons"
     p_value = probability(comparison.p_adjusted)
-    return p_value if comparison.family_size == 1 else f"{p_value}{of_family}"
+    return f"{p_value}{_correction(comparison)}"
+
+
+def _correction(comparison: ModelComparison) -> str:
+    if comparison.family_size == 1:
+        return ""
+    planned = "planned " if comparison.is_planned else ""
+    return f" corrected for {comparison.family_size:,} {planned}comparisons"
 
 
 def _verdict(comparison: ModelComparison) -> str:
@@ -68,16 +82,17 @@ def _verdict(comparison: ModelComparison) -> str:
 
 
 def examples_sentence(comparison: ModelComparison) -> str:
-    """Describe what other test examples could change, or why that is unknown."""
-    if comparison.examples is None:
-        return f"Unknown over test examples: {comparison.examples_missing}."
-    interval = comparison.examples
-    over = count(interval.num_examples, "test example")
-    if interval.num_seeds > 1:
-        over = f"{count(interval.num_seeds, comparison.unit)} and {over}"
-    family = ", not corrected for other comparisons" if comparison.family_size > 1 else ""
-    low, high = number(interval.low), number(interval.high)
-    return f"Over {over} together, 95 % interval{family}: {low} to {high} points."
+    """Describe how much of the error comes from test examples, or why that is unknown."""
+    if comparison.contrast is None:
+        return f"Unknown over test examples: no {comparison.unit}s in common."
+    one = comparison.contrast
+    if not one.num_examples:
+        return f"Unknown over test examples: {one.missing}."
+    examples = f"{number(one.example_error)} over {count(one.num_examples, 'test example')}"
+    if not one.seed_error:
+        return f"Standard error in points: {examples}."
+    runs = f"{number(one.seed_error)} over {count(comparison.num_pairs, comparison.unit)}"
+    return f"Standard errors in points: {runs}, {examples}."
 
 
 def floor_sentence(comparison: ModelComparison) -> str:
@@ -99,13 +114,36 @@ def floor_sentence(comparison: ModelComparison) -> str:
 
 
 def detectable_sentence(comparison: ModelComparison) -> str:
-    """Describe the smallest difference that the seeds could have shown; empty if unknown."""
+    """Describe the smallest difference that could have been clear; empty if unknown."""
     if comparison.detectable is None:
         return ""
+    correction = _correction(comparison)
     return (
-        f"With {count(comparison.num_pairs, comparison.unit)}, a difference of "
-        f"{number(comparison.detectable)} points would be detected four times in five, without "
-        "correction."
+        f"With {_sample(comparison)}, a difference of {number(comparison.detectable)} points would "
+        f"be clear four times in five{correction and ','}{correction}."
+    )
+
+
+def method_sentences(family: Family) -> tuple[str, ...]:
+    """Describe how the variance over pretraining runs was pooled, or why it was not."""
+    blocks = family.blocks
+    if family.scores.num_pretraining_runs == 1 or len(family.order) < FEWEST:
+        return ()
+    if blocks is None:
+        return (
+            f"Each pair has its own variance: pooling needs {FEWEST} runs or more that all arms "
+            "share.",
+        )
+    checked = f"(John's test of equal spreads: {probability(blocks.spread_p)})"
+    if not blocks.are_spreads_equal:
+        return (
+            f"The spreads of the arms differ {checked}, so each pair is tested with its own "
+            "variance too, and corrected by Holm's procedure.",
+        )
+    return (
+        f"The variance over {blocks.num_runs} runs is pooled over {blocks.num_arms} arms, with "
+        f"{blocks.freedom} degrees of freedom {checked}; all pairs are corrected by Tukey's "
+        "studentized range.",
     )
 
 

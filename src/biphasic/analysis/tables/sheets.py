@@ -223,8 +223,8 @@ def _notes(scores: Scores, blocks: Sequence[Sequence[SheetRow]]) -> Iterator[str
         yield "Models are compared within a block, a column at a time."
     how = {
         "paper": "their intervals overlap",
-        "standard": "a paired t test over seeds, and over test examples where these are known, "
-        "Holm-corrected for all pairs, does not separate them",
+        "standard": f"a test over {scores.unit}s, and over test examples where these are known, "
+        "corrected for all pairs, does not separate them; exploratory",
     }[scores.convention]
     yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
     cells = [cell for block in blocks for row in block for cell in row.cells]

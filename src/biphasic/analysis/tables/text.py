@@ -19,6 +19,7 @@ from biphasic.analysis.tables.sentences import (
     detectable_sentence,
     examples_sentence,
     floor_sentence,
+    method_sentences,
     pretraining_sentence,
     selection_sentence,
     source_sentence,
@@ -78,17 +79,22 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
-        comparisons = family_of(scores, dataset.name, with_examples=with_examples).with_best
+        family = family_of(scores, dataset.name, with_examples=with_examples)
+        comparisons = family.with_best
         yield f"{plain(dataset.name)}:"
+        yield from (
+            f"  Planned: {comparison_sentence(one, scores.labels)}" for one in family.of_plan
+        )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
         split = variance_split(scores, dataset.name, with_examples=with_examples)
         sentences = (
-            comparison_sentence(closest, scores.labels),
+            f"Exploratory: {comparison_sentence(closest, scores.labels)}",
             examples_sentence(closest),
             floor_sentence(closest),
             detectable_sentence(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
+            *method_sentences(family),
             selection_sentence(scores, dataset.name),
             *(source_sentence(source) for source in split),
         )

@@ -1,0 +1,121 @@
+"""Two models on a dataset: their difference, and whether it is clear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from biphasic.analysis.estimate import LEVEL, Estimate
+from biphasic.analysis.statistics.contrast import Contrast
+from biphasic.analysis.statistics.paired import (
+    EffectSize,
+    ExactTest,
+    effect_size,
+    sign_flip_test,
+    wilcoxon_test,
+)
+
+Verdict = Literal["higher", "lower", "undecided", "unknown"]
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Two models on a dataset.
+
+    Attributes:
+        difference: First minus second, in percentage points, over seeds, by the scores' convention.
+        contrast: The test of paired seeds; None if no seed is common.
+        p_value: Two-sided, of the test that decides, uncorrected; None without two seeds each, or
+            if the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
+            over test examples.
+        p_adjusted: Corrected for the family.
+        p_over_seeds: Over seeds alone, corrected likewise.
+        family_size: Number of comparisons corrected for.
+        num_arms: Number of arms whose pairs Tukey's correction covers; None for Holm's.
+        is_planned: Whether the study named it beforehand; all others are exploratory.
+        unit: What the pairs are, as in `Scores`.
+    """
+
+    first: str
+    second: str
+    dataset: str
+    difference: Estimate
+    contrast: Contrast | None
+    p_value: float | None
+    p_adjusted: float | None
+    p_over_seeds: float | None
+    family_size: int
+    num_arms: int | None
+    is_planned: bool
+    unit: str
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """By seed that both have, in percentage points; empty if not paired."""
+        return () if self.contrast is None else tuple(self.contrast.by_seed.values())
+
+    @property
+    def num_pairs(self) -> int:
+        """Seeds that both models have; 0 if not paired."""
+        return len(self.differences)
+
+    @property
+    def num_examples(self) -> int:
+        """Test examples that the interval and the test cover; 0 if they are unknown."""
+        return 0 if self.contrast is None else self.contrast.num_examples
+
+    @property
+    def uses_blocks(self) -> bool:
+        """Whether the test pools the variance of all arms."""
+        return self.contrast is not None and self.contrast.blocks is not None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the 95 % interval by the test that decides, not corrected; None if unknown."""
+        if self.contrast is not None and (self.num_examples or self.uses_blocks):
+            return self.contrast.interval
+        if self.difference.half_width is None:
+            return None
+        return self.difference.low, self.difference.high
+
+    @cached_property
+    def effect(self) -> EffectSize | None:
+        """Mean over standard deviation of the differences."""
+        return effect_size(self.differences)
+
+    @cached_property
+    def sign_flip(self) -> ExactTest | None:
+        """The exact test over pairs."""
+        return sign_flip_test(self.differences)
+
+    @cached_property
+    def wilcoxon(self) -> ExactTest | None:
+        """The exact test over ranks, if it applies."""
+        return wilcoxon_test(self.differences)
+
+    @cached_property
+    def detectable(self) -> float | None:
+        """Difference that would be clear with 80 % power, in percentage points."""
+        if self.contrast is None:
+            return None
+        return self.contrast.detectable(self.family_size, num_arms=self.num_arms)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the first is higher: `undecided` if not clear, `unknown` if untested."""
+        if self.p_adjusted is None:
+            return "unknown"
+        if self.p_adjusted > LEVEL or self.difference.mean == 0:
+            return "undecided"
+        return "higher" if self.difference.mean > 0 else "lower"
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the difference is clear."""
+        return self.verdict in {"higher", "lower"}
+
+    @property
+    def is_floored(self) -> bool:
+        """Return whether no outcome of the exact tests could have been significant."""
+        return self.sign_flip is not None and self.sign_flip.floor * self.family_size > LEVEL

@@ -1,0 +1,211 @@
+"""A weighted sum of scores, such as a difference or a difference of differences, against zero.
+
+Over pretraining runs, the variance is pooled over arms (`blocks.py`) if the sum is on one dataset
+and the spreads are equal; otherwise it is that of the sum itself. Test examples are covered if
+they are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from biphasic.analysis.estimate import LEVEL, UPPER
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.blocks import SPREAD_LEVEL, Blocks, blocks_of
+from biphasic.analysis.statistics.crossed import (
+    CrossedErrors,
+    joint_errors,
+    joint_p_values,
+    seed_freedom,
+)
+from biphasic.analysis.statistics.example_compare import contrast_errors
+from biphasic.analysis.statistics.paired import Criterion, detectable, deviation
+from biphasic.analysis.statistics.tukey import critical_range
+from biphasic.errors import DataError
+
+Array = NDArray[np.float64]
+Weights = Mapping[tuple[str, str], float]
+"""By names of model and dataset."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted sum of scores, averaged over the seeds that all of them have.
+
+    Attributes:
+        by_seed: The sum of each seed, in percentage points.
+        error: Standard error by the test that decides: over seeds and, if known, test examples.
+        freedom: Its degrees of freedom.
+        seed_error: Standard error over seeds alone, by the same variance.
+        seed_freedom: Its degrees of freedom.
+        example_error: Standard error over test examples; 0 if they are unknown.
+        num_examples: Their number; 0 if they are unknown.
+        p_value: Two-sided, of the test that decides, uncorrected; None without a test.
+        p_over_seeds: Likewise, over seeds alone.
+        p_alone: Over seeds, by the spread of the sum itself. A difference is never clear if this is
+            above `LEVEL`. None without a spread.
+        blocks: The pooled variance, if it decides.
+        missing: Why test examples are unknown; empty if they are known.
+    """
+
+    by_seed: Mapping[int, float]
+    error: float
+    freedom: float
+    seed_error: float
+    seed_freedom: float
+    example_error: float
+    num_examples: int
+    p_value: float | None
+    p_over_seeds: float | None
+    p_alone: float | None
+    blocks: Blocks | None
+    missing: str
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds, in percentage points."""
+        return math.fsum(self.by_seed.values()) / len(self.by_seed)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 95 % interval, not corrected for other comparisons."""
+        reach = max(
+            _quantile(self.freedom, UPPER) * self.error,
+            _quantile(self.seed_freedom, UPPER) * self.seed_error,
+        )
+        return self.mean - reach, self.mean + reach
+
+    def p_corrected(self, corrected: float) -> float:
+        """Return a corrected p value, but not below that of the sum by itself."""
+        return corrected if self.blocks is None else max(corrected, self.p_alone or 0.0)
+
+    def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
+        """Return the smallest difference that is clear with 80 % power; None without a test.
+
+        It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
+        """
+        if self.p_value is None:
+            return None
+        share = 1 - LEVEL / 2 / num_comparisons
+        of_joint = (
+            _quantile(self.freedom, share)
+            if num_arms is None
+            else critical_range(num_arms, self.freedom) / math.sqrt(2)
+        )
+        joint = Criterion(self.error, self.freedom, of_joint)
+        if self.p_alone is None:
+            return detectable((joint,))
+        of_alone = len(self.by_seed) - 1
+        if self.blocks is not None:
+            alone = Criterion(self.seed_error, of_alone, _quantile(of_alone, UPPER))
+            return detectable((joint, alone), other_misses=SPREAD_LEVEL)
+        alone = Criterion(self.seed_error, of_alone, _quantile(of_alone, share))
+        return max(detectable((one,)) for one in (joint, alone))
+
+
+def contrast(
+    scores: Scores, weights: Weights, *, pool: Sequence[str] = (), with_examples: bool = True
+) -> Contrast | None:
+    """Test a weighted sum of scores; None if no seed has all of them.
+
+    `pool` are the models whose variance over pretraining runs is pooled; the sum's own are added.
+    """
+    parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
+    seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
+    if not seeds:
+        return None
+    by_seed = {seed: math.fsum(weight * of[seed] for weight, of in parts) for seed in seeds}
+    errors, missing = _example_errors(scores, weights, seeds, is_asked=with_examples)
+    return contrast_of(
+        by_seed,
+        errors,
+        blocks=_blocks(scores, weights, pool),
+        squares=math.fsum(weight**2 for weight in weights.values()),
+        without_seeds=_is_without_seeds(scores, weights),
+        missing=missing,
+    )
+
+
+def contrast_of(
+    by_seed: Mapping[int, float],
+    errors: CrossedErrors,
+    *,
+    blocks: Blocks | None = None,
+    squares: float = 2.0,
+    without_seeds: bool = False,
+    missing: str = "",
+) -> Contrast:
+    """Test the mean of values by seed, in percentage points.
+
+    `errors` are over test examples; `squares` is the sum of the squared weights. `without_seeds`,
+    a value needs no spread over seeds.
+    """
+    mean, spread = math.fsum(by_seed.values()) / len(by_seed), deviation([*by_seed.values()])
+    own, of_own = np.array([spread**2 / len(by_seed)]), seed_freedom([len(by_seed)])
+
+    def p_value(squared: Array, freedom: Array, known: CrossedErrors = errors) -> float:
+        return float(joint_p_values(mean, squared, freedom, known)[0])
+
+    over_seeds, of_seeds, p_joint = own, of_own, p_value(own, of_own)
+    blocks = blocks if spread else None
+    if blocks is not None:
+        pooled, of_pooled = blocks.squared_errors(own, squares=squares), np.array([blocks.freedom])
+        if blocks.are_spreads_equal:
+            over_seeds, of_seeds, p_joint = pooled, of_pooled, p_value(pooled, of_pooled)
+        else:
+            p_joint, blocks = max(p_joint, p_value(pooled, of_pooled)), None
+    squared, freedom = joint_errors(over_seeds, of_seeds, errors)
+    has_test = spread or (without_seeds and errors.num_examples)
+    return Contrast(
+        by_seed=by_seed,
+        error=math.sqrt(squared[0]),
+        freedom=float(freedom[0]),
+        seed_error=math.sqrt(over_seeds[0]),
+        seed_freedom=float(of_seeds[0]),
+        example_error=math.sqrt(errors.examples[0]),
+        num_examples=errors.num_examples,
+        p_value=p_joint if has_test else None,
+        p_over_seeds=p_value(over_seeds, of_seeds, _UNKNOWN) if spread else None,
+        p_alone=p_value(own, of_own, _UNKNOWN) if spread else None,
+        blocks=blocks,
+        missing=missing,
+    )
+
+
+_UNKNOWN = CrossedErrors(np.zeros(1), np.zeros(1), 0)
+
+
+def _example_errors(
+    scores: Scores, weights: Weights, seeds: Sequence[int], *, is_asked: bool
+) -> tuple[CrossedErrors, str]:
+    if not is_asked:
+        return _UNKNOWN, "scores of single examples were not requested"
+    try:
+        return contrast_errors(scores, weights, seeds), ""
+    except DataError as error:
+        return _UNKNOWN, str(error)
+
+
+def _blocks(scores: Scores, weights: Weights, pool: Sequence[str]) -> Blocks | None:
+    """Pool the variance on the dataset of a sum; None if there are several."""
+    datasets = {dataset for _, dataset in weights}
+    if len(datasets) > 1 or abs(math.fsum(weights.values())) > 1e-9:
+        return None  # the shared effect of a run cancels only if weights add up to zero
+    models = dict.fromkeys([*pool, *(model for model, _ in weights)])
+    return blocks_of(scores, [*models], datasets.pop())
+
+
+def _is_without_seeds(scores: Scores, weights: Weights) -> bool:
+    datasets = {dataset for _, dataset in weights}
+    is_zero_shot = all(scores.dataset(dataset).is_zero_shot for dataset in datasets)
+    return is_zero_shot and scores.num_pretraining_runs == 1
+
+
+def _quantile(freedom: float, share: float) -> float:
+    return float(scipy.special.stdtrit(freedom, share))
