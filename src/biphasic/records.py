@@ -6,7 +6,7 @@ gets a new `format`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
@@ -25,6 +25,20 @@ ZERO_SHOT_SEED = 0
 """Seed of the single run of a zero-shot task, which has no randomness."""
 FEW_HELDOUT = 20
 """Held-out losses on fewer documents are not representative."""
+
+
+SEED_STREAMS = {
+    "data_seed": "order of rows",
+    "init_seed": "initial weights",
+    "mask_seed": "masks",
+}
+"""What the seeds of a pretraining run decide."""
+
+
+def fixed_streams(runs: Iterable[Sequence[int]]) -> list[str]:
+    """Return what pretraining runs have in common; their seeds are in the order of the streams."""
+    seeds = zip(*runs, strict=True)
+    return [name for name, of in zip(SEED_STREAMS.values(), seeds, strict=False) if len({*of}) == 1]
 
 
 class Record(BaseModel):
@@ -115,6 +129,14 @@ class RunRecord(Record):
     seed: int
 
 
+class CompareRecord(Record):
+    """A planned comparison: two arms, or all runs of two recipes."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+
 class StudyRecord(Record):
     """`study.json`: the arms, tasks and runs of a study."""
 
@@ -127,6 +149,9 @@ class StudyRecord(Record):
     tasks: tuple[TaskRecord, ...]
     learning_rates: tuple[float, ...]
     seeds: tuple[int, ...]
+    """Fine-tuning seeds; of the first arm, if each pretraining run has its own."""
+    compare: Annotated[tuple[CompareRecord, ...], Field(exclude_if=lambda found: not found)] = ()
+    """Comparisons planned before the results; not written if none."""
     runs: tuple[RunRecord, ...]
     heldout_sha256: str | None = None
     """Hash of the held-out text."""

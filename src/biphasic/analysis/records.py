@@ -17,7 +17,6 @@ from biphasic.errors import DataError
 from biphasic.files import is_file
 from biphasic.numerics import is_other_code
 from biphasic.records import (
-    ZERO_SHOT_SEED,
     ArmRecord,
     LedgerEntry,
     Record,
@@ -145,9 +144,9 @@ class StudyRecords:
         """The tasks in the study's order."""
         return self.study.tasks
 
-    def seeds_of(self, task: TaskRecord) -> tuple[int, ...]:
-        """Return the seeds that the study expects for each arm on a task."""
-        return (ZERO_SHOT_SEED,) if task.is_zero_shot else self.study.seeds
+    def seeds_of(self, arm: str, task: str) -> set[int]:
+        """Return the seeds that the study expects of an arm on a task."""
+        return {outcome.run.seed for outcome in self.by_cell.get((arm, task), ())}
 
     @cached_property
     def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:

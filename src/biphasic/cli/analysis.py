@@ -299,7 +299,14 @@ def figures_command(
             "Default: the study's, else standard."
         ),
     ] = None,
-    by_pretraining: ByPretraining = False,
+    by_pretraining: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-pretraining/--single-runs",
+            help="Combine pretraining runs of a recipe, or not. Default: if every recipe has "
+            "several, as in the report.",
+        ),
+    ] = None,
     dataset: OnlyDatasets = None,
     without: WithoutDatasets = None,
     every_dataset: EveryDataset = False,
@@ -314,14 +321,16 @@ def figures_command(
     from biphasic.analysis.scores.layout import Layout
     from biphasic.analysis.scores.reference import alike_datasets
     from biphasic.analysis.scores.source import paper_scores
-    from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 
     rule = _chosen_convention(convention)
     chosen = chosen_formats(formats)
     results = _read_results(folder, dataset, without)
     _tell_problems(results.problems)
     scores = scores_of(results, rule)
-    if by_pretraining:
+    if by_pretraining is None:
+        scores = by_recipe(scores)
+    elif by_pretraining:
         scores = over_pretraining(scores)
     reference = paper_scores() if paper else None
     if reference is not None and not alike_datasets(scores, reference):

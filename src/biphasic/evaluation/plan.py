@@ -38,6 +38,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
 from biphasic.tasks.source import split_source
 from biphasic.training.memory import tune_allocator
+from biphasic.training.recipe import Seeds
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class PlannedEvaluation:
 
     def group(self, evaluations: tuple[PlannedTask, ...]) -> FinetuneGroup:
         """Return the fine-tunings of tasks that share a training."""
-        return plan_group(self.encoder.identity, evaluations, self.finetuning, name=self.name)
+        return plan_group(
+            self.encoder.identity, evaluations, self.finetuning, run=Seeds(), name=self.name
+        )
 
     def job(self, group: FinetuneGroup) -> FinetuneJob:
         """Return the job of a group."""

@@ -58,6 +58,11 @@ class Seeds(Config):
     mask_seed: NonNegativeInt = 0
     """Selection of masked tokens."""
 
+    @classmethod
+    def all_equal(cls, seed: int) -> dict[str, int]:
+        """Return the settings with one seed for all streams."""
+        return dict.fromkeys(cls.model_fields, seed)
+
 
 class Recipe(Config):
     """One training run, from random weights or a pretrained model."""

@@ -23,6 +23,7 @@ from biphasic.analysis.scores.table import ModelInfo
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import pretraining_sentence
+from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 
@@ -105,7 +106,7 @@ def test_recipes_are_paired_by_their_pretraining_seeds():
 
 
 def test_without_replicates_the_remedy_is_named():
-    with pytest.raises(DataError, match=r"pretrained once.*init_seed"):
+    with pytest.raises(DataError, match=r"pretrained once.*recipe\.seed"):
         over_pretraining(made_scores(RUNS))
 
 
@@ -148,6 +149,57 @@ def replicated_study(tmp_path, *, seeds):
     folder, store = study.write(tmp_path)
     rewrite(folder, [(seed, name, 2.0) for name, seed in runs])
     return folder, store
+
+
+def test_the_report_names_what_runs_of_a_recipe_share(replicated):
+    # Their seeds differ in the initial weights only, and all are fine-tuned with seed 0.
+    page = write_report(*replicated).read_text()
+    assert (
+        "The order of rows and masks are the same in all runs, so no interval covers them." in page
+    )
+    assert "All runs share their fine-tuning seeds" in page
+
+
+def test_runs_that_vary_everything_share_nothing():
+    members = {r: [(f"{r}{seed}", seed) for seed in range(3)] for r in "ab"}
+    models = {
+        name: dataclasses.replace(model, pretraining_seeds=(seed,) * 3)
+        for name, model in infos(**members).items()
+        for seed in [int(name[1])]
+    }
+    own = {name: {1000 * int(name[1]) + n: 50.0 + n for n in range(2)} for name in models}
+    text = pretraining_sentence(over_pretraining(made_scores(own, **models)))
+    assert "pretrained 3 times" in text
+    assert "no interval" not in text
+    shared = {name: [50.0, 51.0] for name in models}
+    text = pretraining_sentence(over_pretraining(made_scores(shared, **models)))
+    assert "All runs share their fine-tuning seeds" in text
+
+
+def test_figures_combine_runs_as_the_report_does(replicated, tmp_path):
+    for name, options in (("combined", []), ("single", ["--single-runs"])):
+        run_cli(
+            "figures", str(replicated[0]), "--out", str(tmp_path / name), "--format", "md", *options
+        )
+    combined, single = (
+        (tmp_path / name / "tables.md").read_text() for name in ("combined", "single")
+    )
+    assert "3 pretraining runs" in combined
+    assert "Fixed in all runs: order of rows and masks." in combined
+    assert "clm-seed1" not in combined
+    assert "clm-seed1" in single
+
+
+def test_recipes_of_all_groups_are_in_one_table():
+    members = {r: [(f"{r}{seed}", seed) for seed in range(3)] for r in "ab"}
+    models = {
+        name: dataclasses.replace(model, group=name[0], total_steps=10)
+        for name, model in infos(**members).items()
+    }
+    scores = made_scores({name: [50.0, 51.0] for name in models}, **models)
+    assert [len(sheet.blocks[0]) for sheet in make_sheets(scores)] == [3, 3]
+    [sheet] = make_sheets(over_pretraining(scores))
+    assert len(sheet.blocks[0]) == 2
 
 
 def test_a_report_of_replicated_recipes_compares_recipes(replicated):
@@ -221,7 +273,7 @@ def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():
     assert "do not cover pretraining variance" in interval_note(scores)
     assert interval_note(over_pretraining(scores)) == (
         "Intervals: 95 % over 2 to 3 pretraining runs (Student's t); each run is the mean of its "
-        "fine-tuning seeds."
+        "fine-tuning seeds. Fixed in all runs: order of rows."
     )
 
 

@@ -93,10 +93,9 @@ def test_the_report_folder_holds_the_page_results_and_figures(tmp_path):
     folder = path.parent
     assert path == study[0] / "report" / "report.html"
     assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*")) == [
-        "figures/learning-rates.png", "figures/learning-rates.svg", "figures/loss.png",
-        "figures/loss.svg", "figures/scores.png", "figures/scores.svg",
-            "comparisons.csv", "made-from.json", "problems.csv",
-        "report.html", "results.csv", "table.csv",
+        "comparisons.csv", "figures/learning-rates.png", "figures/learning-rates.svg",
+        "figures/loss.png", "figures/loss.svg", "figures/scores.png", "figures/scores.svg",
+        "made-from.json", "problems.csv", "report.html", "results.csv", "table.csv",
     ]  # fmt: skip
     first = {file: file.read_bytes() for file in folder.rglob("*.*")}
     (folder / "table.csv").unlink()

@@ -320,7 +320,7 @@ def test_the_documented_study_file_is_one():
     assert [arm.name for arm in config.arms][:3] == [
         "untrained",
         "pico-mlm40-800",
-        "pico-mlm40-800-init1",
+        "pico-mlm40-800-seed1",
     ]
-    assert len(config.arms) == 1 + 2 * 4 * 2
+    assert len(config.arms) == 1 + 2 * 4 * 3
     assert set(config.points_by_arm()) == {a.name for a in config.arms if a.name[0] == "n"}

@@ -10,7 +10,7 @@ from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import TASKS, amount, metric_name
+from biphasic.analysis.text import TASKS, amount, listing, metric_name
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None
@@ -173,6 +173,10 @@ def score_chart(
     return Chart(name, title, caption + interval_note(scores), axis, tuple(panels))
 
 
+def _fixed(scores: Scores) -> str:
+    return f" Fixed in all runs: {listing(scores.fixed_streams)}." if scores.fixed_streams else ""
+
+
 def interval_note(scores: Scores) -> str:
     """Return a sentence about the intervals and the variance that they do not cover."""
     numbers = sorted(
@@ -193,7 +197,7 @@ def interval_note(scores: Scores) -> str:
     if scores.num_pretraining_runs > 1:
         return (
             f"Intervals: 95 % over {seeds} pretraining runs ({how}); each run is the mean of its "
-            "fine-tuning seeds."
+            f"fine-tuning seeds.{_fixed(scores)}"
         )
     return (
         f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). One pretraining run per model: "

@@ -18,6 +18,7 @@ from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
 from biphasic.analysis.text import amount, count, csv_text, duration, exact, rate
+from biphasic.records import ZERO_SHOT_SEED
 
 _KINDS = {
     "missing": "Missing",
@@ -87,11 +88,10 @@ def score_rows(
 
 
 def _gaps(records: StudyRecords, arm: str, dataset: str) -> str:
-    for task in records.tasks:
-        if task.name == dataset:
-            expected = count(len(records.seeds_of(task)), "seed")
-            return f"{len(selected_runs(records)[arm, dataset])} of {expected}, runs missing"
-    return "runs missing"
+    expected = len(records.seeds_of(arm, dataset))
+    if not expected:
+        return "runs missing"
+    return f"{len(selected_runs(records)[arm, dataset])} of {count(expected, 'seed')}, runs missing"
 
 
 def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
@@ -194,7 +194,7 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
         ("name", study.name),
         ("statistics", f"convention '{study.convention}'"),
         ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
-        ("fine-tuning seeds", ", ".join(str(seed) for seed in study.seeds)),
+        ("fine-tuning seeds", _seeds(records)),
     ]
     groups = []
     for name, value in study.provenance.items():
@@ -205,6 +205,13 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     if len(records.arms) <= _MOST_STATES:
         general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
     return [("study", general), *groups]
+
+
+def _seeds(records: StudyRecords) -> str:
+    """List the fine-tuning seeds; those of the first arm if runs have their own."""
+    first = ", ".join(map(str, records.study.seeds))
+    seeds = {run.seed for run in records.study.runs} - {ZERO_SHOT_SEED, *records.study.seeds}
+    return f"{first} (of the first pretraining run; each has its own)" if seeds else first
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
     ModelInfo,
+    Planned,
     Score,
     Scores,
     average_name,
@@ -140,7 +141,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             cells[key] = score_of_grid(
                 grid(outcomes, metric=task.metric),
                 convention=convention,
-                is_complete=is_tried and seeds == set(records.seeds_of(task)),
+                is_complete=is_tried and seeds == records.seeds_of(*key),
             )
     scores = Scores(
         source=records.study.title,
@@ -148,6 +149,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         models=tuple(_study_model(arm) for arm in records.arms),
         datasets=tuple(DatasetInfo(t.name, t.kind.upper(), t.metric) for t in records.tasks),
         cells=cells,
+        planned=tuple(Planned(one.first, one.second, one.tasks) for one in records.study.compare),
         examples=None
         if records.store is None
         else _example_reader(selected, metrics, records.store),

@@ -148,6 +148,8 @@ class Scores:
         cells: Scores by names of model and dataset; absent ones are unknown.
         num_pretraining_runs: Minimum number of pretraining runs per model; replicates are separate
             models, unless `over_pretraining` has combined them.
+        fixed_streams: What pretraining runs of a recipe have in common, such as `masks`.
+        shares_finetuning_seeds: Whether pretraining runs are fine-tuned with the same seeds.
         runs: Scores of the single models, if `over_pretraining` has combined them.
         examples: Reads per-example test scores; None if there are none.
         planned: Comparisons named beforehand, which are corrected among themselves.
@@ -160,6 +162,8 @@ class Scores:
     datasets: tuple[DatasetInfo, ...]
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
+    fixed_streams: tuple[str, ...] = ()
+    shares_finetuning_seeds: bool = False
     runs: Scores | None = field(default=None, compare=False, repr=False)
     examples: ExampleReader | None = field(default=None, compare=False)
     planned: tuple[Planned, ...] = ()

@@ -13,6 +13,7 @@ from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
 from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.errors import DataError
+from biphasic.records import fixed_streams
 
 _SEED = re.compile(r"(-(?:seed|init|data|mask)\d+)")
 """What a study adds to the names of arms that differ in their seeds."""
@@ -43,7 +44,7 @@ def over_pretraining(scores: Scores) -> Scores:
     if not groups:
         raise DataError(
             f"{scores.source}: each model was pretrained once; to measure pretraining variance, "
-            "give arms several seeds, such as axes: {recipe.seeds.init_seed: [0, 1, 2]}"
+            "give arms several seeds, such as axes: {recipe.seed: [0, 1, 2]}"
         )
     numbers = {
         seeds: number
@@ -69,9 +70,28 @@ def over_pretraining(scores: Scores) -> Scores:
         ),
         cells=cells,
         num_pretraining_runs=min(map(len, groups)),
+        fixed_streams=_fixed_streams(groups),
+        shares_finetuning_seeds=_shares_seeds(scores, groups),
         runs=scores,
         examples=_reader(scores, groups, numbers),
     )
+
+
+def _fixed_streams(groups: Sequence[tuple[ModelInfo, ...]]) -> tuple[str, ...]:
+    """Return what the runs of some recipe have in common."""
+    fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
+    return tuple(dict.fromkeys(name for names in fixed for name in names))
+
+
+def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bool:
+    """Return whether two runs of a recipe were fine-tuned with the same seed."""
+    tuned = [dataset.name for dataset in scores.datasets if not dataset.is_zero_shot]
+    for group in groups:
+        for dataset in tuned:
+            seeds = [set(scores.get(model.name, dataset).by_seed or ()) for model in group]
+            if sum(map(len, seeds)) > len(set().union(*seeds)):
+                return True
+    return False
 
 
 def _reader(

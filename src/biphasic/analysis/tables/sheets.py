@@ -74,10 +74,13 @@ class Sheet:
 def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Sheet]:
     """Make a table for each group of models and category of tasks.
 
-    Values of a reference are shown beside the same cells.
+    Recipes of several pretraining runs are in one table for each category. Values of a reference
+    are shown beside the same cells.
     """
     values = reference_values(scores, reference) if reference is not None else {}
-    groups = [*dict.fromkeys(model.group for model in scores.models)]
+    groups: list[str | None] = [*dict.fromkeys(model.group for model in scores.models)]
+    if scores.runs is not None:
+        groups = [None]
     tasks = [*dict.fromkeys(dataset.task for dataset in scores.datasets)]
     sheets = [_sheet(scores, group, task, values) for group in groups for task in tasks]
     seen: Counter[str] = Counter()
@@ -113,8 +116,10 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     return by_model
 
 
-def _sheet(scores: Scores, group: str, task: str, values: ReferenceValues) -> Sheet:
-    models = tuple(model for model in scores.models if model.group == group)
+def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues) -> Sheet:
+    """Make the table of a group, or of all models."""
+    models = tuple(model for model in scores.models if group in {None, model.group})
+    group = group or ""
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)

@@ -17,6 +17,7 @@ from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskI
 from biphasic.study.spec.study import FinetuningConfig
 from biphasic.tasks.kinds.windows import check_room
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
+from biphasic.training.recipe import Seeds
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,19 @@ def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
 
 
 def plan_group(
-    state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
+    state: str,
+    evaluations: tuple[PlannedTask, ...],
+    finetuning: FinetuningConfig,
+    *,
+    run: Seeds,
+    name: str,
 ) -> FinetuneGroup:
-    """Plan the fine-tunings of one state for tasks that share a training."""
+    """Plan the fine-tunings of one state for tasks that share a training.
+
+    `run` are the seeds of its pretraining run.
+    """
     training = evaluations[0].training
-    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
+    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
     if training.info.kind == ZERO_SHOT:
         # Nothing is trained: no rate to choose, nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]

@@ -138,10 +138,17 @@ def plan_study(
         ConfigError: A schedule does not fit its run.
     """
     arms, points, segments = _plan_training(config, fingerprint, known)
-    names = {point.state: point.name for point in reversed(points)}
+    # A state that several arms share has the name and the fine-tuning seeds of the first.
+    first = {point.state: point for point in reversed(points)}
     states = dict.fromkeys(point.state for point in points)
     groups = tuple(
-        plan_group(state, evaluations, config.finetuning, name=names[state])
+        plan_group(
+            state,
+            evaluations,
+            config.finetuning,
+            run=config.recipe_of(first[state].arm).seeds,
+            name=first[state].name,
+        )
         for evaluations in by_training(tasks)
         for state in states
     )

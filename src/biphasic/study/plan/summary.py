@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.analysis.text import count
+from biphasic.analysis.text import count, listing
+from biphasic.files import digest
+from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
     EXAMPLE_TOKENS,
     Cost,
@@ -237,6 +239,7 @@ def plan_lines(
     for note in summary.notes:
         yield f"  note     {note}"
     yield from _arm_lines(plan, most)
+    yield from _run_lines(plan)
     yield ""
     yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
@@ -273,6 +276,27 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"
+
+
+def _run_lines(plan: Plan) -> Iterator[str]:
+    """Say how many pretraining runs recipes have, and what these vary."""
+    runs: dict[str, list[Sequence[int]]] = {}
+    for arm in plan.arms:
+        recipe = arm.lineage.recipe
+        seeds = recipe.seeds.model_dump()
+        name = digest(recipe.model_dump(mode="json", exclude={"seeds"}))
+        runs.setdefault(name, []).append([seeds[stream] for stream in SEED_STREAMS])
+    by_what: dict[tuple[str, ...], list[int]] = {}
+    for of_recipe in runs.values():
+        if len(of_recipe) > 1:
+            by_what.setdefault(tuple(fixed_streams(of_recipe)), []).append(len(of_recipe))
+    for fixed, numbers in by_what.items():
+        varied = [stream for stream in SEED_STREAMS.values() if stream not in fixed]
+        number = f"{min(numbers)}" if len({*numbers}) == 1 else f"{min(numbers)} to {max(numbers)}"
+        line = (
+            f"Runs         {number} of {count(len(numbers), 'recipe')}, varying {listing(varied)}"
+        )
+        yield f"{line}; {listing(fixed)} fixed" if fixed else line
 
 
 def _training_lines(summary: PlanSummary) -> Iterator[str]:

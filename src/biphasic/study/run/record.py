@@ -10,7 +10,14 @@ from typing import Any
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking import MaskingConfig
-from biphasic.records import ArmRecord, PhaseRecord, RunRecord, StudyRecord, TaskRecord
+from biphasic.records import (
+    ArmRecord,
+    CompareRecord,
+    PhaseRecord,
+    RunRecord,
+    StudyRecord,
+    TaskRecord,
+)
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedPoint, Segment
 from biphasic.study.spec.arms import family_of
@@ -65,7 +72,15 @@ def study_record(
             for task in plan.tasks
         ),
         learning_rates=config.finetuning.learning_rates,
-        seeds=config.finetuning.seeds,
+        seeds=config.finetuning.seeds_of(config.recipe_of(config.arms[0]).seeds),
+        compare=tuple(
+            CompareRecord(
+                first=first,
+                second=second,
+                tasks=planned.tasks or tuple(task.info.name for task in plan.tasks),
+            )
+            for planned, (first, second) in zip(config.compare, config.compared(), strict=True)
+        ),
         runs=tuple(
             RunRecord(
                 id=run.id,

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from biphasic.config import NAME_PATTERN, Config, load_config, nearest, parse_config
 from biphasic.errors import ConfigError
@@ -52,6 +52,11 @@ class RecipeConfig(Config):
     skip_steps: SkippedSteps = ()
     """Steps, counted from 0, whose rows are read and change no weight."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_seed(cls, raw: Any) -> Any:
+        return spelled_out(raw)
+
     def changed(self, changes: Mapping[str, Any]) -> RecipeConfig:
         """Return the settings with changes; nested settings are merged, not replaced.
 
@@ -68,6 +73,23 @@ class RecipeConfig(Config):
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
+
+
+SEED = "seed"
+"""A setting of recipes in study files: one seed for all streams of a pretraining run."""
+
+
+def spelled_out(recipe: Any) -> Any:
+    """Return a recipe's settings with `seeds` in place of `seed`."""
+    if not isinstance(recipe, Mapping) or SEED not in recipe:
+        return recipe
+    if "seeds" in recipe:
+        raise ValueError("give 'seed' (of all streams) or 'seeds', not both")
+    seed = recipe[SEED]
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed: expected a whole number, 0 or more (got {seed})")
+    others = {name: value for name, value in recipe.items() if name != SEED}
+    return {**others, "seeds": Seeds.all_equal(seed)}
 
 
 def read_recipe(
@@ -99,6 +121,11 @@ class ArmConfig(Config):
     """Settings of `recipe` that differ for this arm."""
     phases: tuple[Phase, ...] = ()
     """Phases in order. Without phases the arm is the untrained encoder, a baseline."""
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _one_seed(cls, recipe: Any) -> Any:
+        return spelled_out(recipe)
 
     @property
     def family(self) -> str:

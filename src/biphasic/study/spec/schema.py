@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from biphasic.study.spec.arms import SEED
 from biphasic.study.spec.load import INCLUDE
 from biphasic.study.spec.study import StudyConfig
 
@@ -28,6 +29,11 @@ _SHARE = {
     "maximum": 1,
     "description": "Share of the arm's `steps`, instead of a number of steps.",
 }
+_SEED = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "One seed for initial weights, order of rows and masks, instead of `seeds`.",
+}
 _INCLUDED = {
     "description": "Study files that this one extends: mappings are merged, lists and values "
     "replaced.",
@@ -46,6 +52,7 @@ def study_schema() -> dict[str, Any]:
         phase["properties"]["share"] = _SHARE
         phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **_text(phase, "steps")}
         _make_optional(phase, "steps")
+    definitions["RecipeConfig"]["properties"][SEED] = _SEED
     arm = definitions["ArmConfig"]
     arm["properties"] |= {"steps": _STEPS, "axes": _AXES}
     _make_optional(arm, "name")

@@ -11,10 +11,11 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
+from biphasic.files import digest, expanded
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.spec.axes import expand_arms
+from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.tuned_rates import (
     TunedRate,
@@ -28,9 +29,11 @@ from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import METRICS_BY_KIND, TaskInfo
 from biphasic.tasks.source import split_source
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.recipe import Recipe
+from biphasic.training.recipe import Recipe, Seeds
 
 PAPER = "paper"
+SEEDS_OF_RUN = 1000
+"""Fine-tuning seeds that a pretraining run may have."""
 RESERVED = ("store", "logs")
 """Names of folders in a root that are not studies."""
 
@@ -82,21 +85,44 @@ class FinetuningConfig(Config):
         5e-4,
     )
     """Peak rates; the best on validation is selected for each seed."""
-    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2, 3, 4)
-    """Seeds of heads and batch order."""
+    seeds: (
+        Annotated[int, Field(ge=1, le=SEEDS_OF_RUN)]
+        | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    ) = 5
+    """Seeds of heads and batch order: their number, for seeds of each pretraining run's own, or a
+    list that all runs share. Run n has the seeds 1000 n, 1000 n + 1, and so on."""
     protocol: FinetuneProtocol | Literal["paper"] = FinetuneProtocol()
     """All other constants, or `paper` for those of the reference study's public code."""
 
     @model_validator(mode="after")
     def _no_repeats(self) -> FinetuningConfig:
         refuse_repeats("learning_rates", list(self.learning_rates))
-        refuse_repeats("seeds", list(self.seeds))
+        if not isinstance(self.seeds, int):
+            refuse_repeats("seeds", list(self.seeds))
         return self
+
+    @property
+    def are_seeds_shared(self) -> bool:
+        """Whether all pretraining runs have the same fine-tuning seeds."""
+        return not isinstance(self.seeds, int)
+
+    def seeds_of(self, run: Seeds) -> tuple[int, ...]:
+        """Return the fine-tuning seeds of a pretraining run."""
+        if not isinstance(self.seeds, int):
+            return self.seeds
+        first = SEEDS_OF_RUN * run_number(run)
+        return tuple(range(first, first + self.seeds))
 
     @property
     def is_paper(self) -> bool:
         """Whether the protocol is the reference study's; see docs/protocol.md."""
         return self.protocol == PAPER
+
+
+def run_number(run: Seeds) -> int:
+    """Return the number of a pretraining run: its seed, or a hash of several different ones."""
+    numbers = {*run.model_dump().values()}
+    return numbers.pop() if len(numbers) == 1 else int(digest(run.model_dump())[:8], 16)
 
 
 class StudyConfig(Config):
@@ -123,6 +149,9 @@ class StudyConfig(Config):
     """Tasks that encoders are scored on."""
     finetuning: FinetuningConfig = FinetuningConfig()
     """The grid per arm and task."""
+    compare: tuple[PlannedComparison, ...] = ()
+    """Comparisons planned before the results, which are corrected among themselves; all others are
+    exploratory."""
     convention: Convention = "standard"
     """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
     checkpoint_every: NonNegativeInt = 200
@@ -153,6 +182,7 @@ class StudyConfig(Config):
             for arm in self.arms:
                 self._check_schedule(arm)
             self._check_points()
+            self.compared()
             for task in self.tasks:
                 self.protocol_of(task)
         except ConfigError as error:
@@ -205,6 +235,25 @@ class StudyConfig(Config):
             for name in points.meant(names):
                 steps.setdefault(name, set()).update(points.steps)
         return {name: sorted(of_arm) for name, of_arm in steps.items()}
+
+    def compared(self) -> list[Sides]:
+        """Return the evaluated states of both sides of each planned comparison.
+
+        Raises:
+            ConfigError: An arm or a task does not exist, or a pattern matches different recipes.
+        """
+        recipes: dict[str, str] = {}
+        points = self.points_by_arm() if self.compare else {}
+        for arm in self.arms if self.compare else ():
+            recipe = digest(self.recipe_of(arm).model_dump(mode="json", exclude={"seeds"}))
+            recipes[arm.name] = recipe
+            for step in points.get(arm.name, ()):
+                recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
+        tasks = [task.name for task in self.tasks]
+        return [
+            resolve(one, recipes, tasks, f"compare.{index}")
+            for index, one in enumerate(self.compare)
+        ]
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe, with its tuned rate if it has one."""

@@ -1,0 +1,120 @@
+"""Planned comparisons are corrected among themselves; all others are exploratory."""
+
+import csv
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from made_scores import made_scores
+from test_replicates import replicated_study, run_cli
+
+from biphasic.analysis.page.content import comparisons_csv
+from biphasic.analysis.page.evidence import study_families
+from biphasic.analysis.records import load_study
+from biphasic.analysis.report import write_report
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.table import DatasetInfo, Planned
+from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.statistics.pair_tests import holm
+from biphasic.analysis.statistics.replicates import over_pretraining
+
+DATASETS = (DatasetInfo("d", "SC", "accuracy"), DatasetInfo("e", "TC", "accuracy"))
+
+
+def planned(first, second, *datasets):
+    return Planned((first,), (second,), datasets)
+
+
+def scores_of(*plan, num_seeds=5, num_runs=1):
+    draw = np.random.default_rng(5)
+    by_cell = {
+        (name, dataset.name): draw.normal(50 + 2 * place, 1, num_seeds)
+        for place, name in enumerate("abcde")
+        for dataset in DATASETS
+    }
+    scores = made_scores(by_cell, datasets=DATASETS)
+    return dataclasses.replace(scores, planned=plan, num_pretraining_runs=num_runs)
+
+
+def test_planned_comparisons_of_all_tasks_are_one_family():
+    plan = planned("b", "a", "d", "e"), planned("c", "d", "d")
+    scores = scores_of(*plan)
+    found = [
+        family_of(scores, dataset).compare(*pair)
+        for dataset, pair in (("d", "ba"), ("e", "ba"), ("d", "cd"))
+    ]
+    assert all(one.is_planned and one.family_size == 3 for one in found)
+    assert [one.p_adjusted for one in found] == pytest.approx(holm([one.p_value for one in found]))
+    # Seen from the other side, it is the same comparison.
+    other = family_of(scores, "d").compare("a", "b")
+    assert (other.is_planned, other.p_adjusted) == (True, found[0].p_adjusted)
+    assert other.difference.mean == -found[0].difference.mean
+
+
+def test_the_other_pairs_are_corrected_without_the_planned_ones():
+    alone, planned_one = (
+        family_of(scores_of(), "d"),
+        family_of(scores_of(planned("b", "a", "d")), "d"),
+    )
+    assert (alone.size, planned_one.size) == (10, 9)
+    found = planned_one.compare("e", "a")
+    assert (found.is_planned, found.family_size) == (False, 9)
+    assert found.p_adjusted <= alone.compare("e", "a").p_adjusted
+    assert [(one.first, one.second) for one in planned_one.of_plan] == [("b", "a")]
+
+
+def test_planned_comparisons_over_runs_use_the_pooled_variance():
+    scores = scores_of(planned("b", "a", "d", "e"), num_seeds=3, num_runs=3)
+    found = [family_of(scores, name).compare("b", "a") for name in "de"]
+    assert all(one.uses_blocks for one in found)
+    expected = holm([one.p_value for one in found])
+    assert [one.p_adjusted for one in found] == pytest.approx(
+        [max(p, one.contrast.p_alone) for p, one in zip(expected, found, strict=True)]
+    )
+    # Fewer comparisons detect smaller differences.
+    assert (
+        found[0].detectable
+        < family_of(scores_of(num_seeds=3, num_runs=3), "d").compare("b", "a").detectable
+    )
+
+
+@pytest.fixture
+def study(tmp_path):
+    """CLM and MLM with three runs each, compared on one task by plan."""
+    folder, store = replicated_study(tmp_path, seeds=(0,))
+    record = json.loads((folder / "study.json").read_text())
+    sides = [[f"{name}-seed{seed}" for seed in (1, 2, 3)] for name in ("clm", "mlm")]
+    record["compare"] = [{"first": sides[0], "second": sides[1], "tasks": ["pydocs-sc"]}]
+    (folder / "study.json").write_text(json.dumps(record))
+    return folder, store
+
+
+def test_a_recipe_is_compared_once_its_runs_are_combined(study):
+    scores = study_scores(load_study(*study))
+    assert family_of(scores, "pydocs-sc").of_plan == ()
+    [found] = family_of(over_pretraining(scores), "pydocs-sc").of_plan
+    assert (found.num_pairs, found.is_planned) == (3, True)
+
+
+def test_page_and_files_tell_planned_from_exploratory(study):
+    page = write_report(*study).read_text()
+    assert "<h3>Planned comparisons</h3>" in page
+    assert "<h3>Exploratory comparisons</h3>" in page
+    assert "The study names no planned comparisons" not in page
+    records = load_study(*study)
+    rows = [*csv.DictReader(io.StringIO(comparisons_csv(study_families(records).values())))]
+    assert [(row["kind"], row["dataset"]) for row in rows] == [
+        ("planned", "pydocs-sc"), ("exploratory", "pydocs-tc"),
+    ]  # fmt: skip
+    assert (study[0] / "report/comparisons.csv").read_text().startswith("kind,dataset,first")
+    shown = run_cli("analyze", str(study[0]), "--by-pretraining", "--compare")
+    assert "Planned: clm is" in shown
+    assert "Exploratory: clm is" in shown
+
+
+def test_a_study_without_a_plan_says_so(tmp_path):
+    page = write_report(*replicated_study(tmp_path, seeds=(0,))).read_text()
+    assert "The study names no planned comparisons." in page
+    assert "Planned comparisons" not in page

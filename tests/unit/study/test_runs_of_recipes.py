@@ -1,0 +1,148 @@
+"""Pretraining runs of recipes: their seeds, those of their fine-tunings, planned comparisons."""
+
+from __future__ import annotations
+
+import pytest
+
+from biphasic.errors import ConfigError
+from biphasic.study.plan.plan import plan_study
+from biphasic.study.plan.preview import preview_study
+from biphasic.study.plan.summary import plan_lines, summarise_plan
+from biphasic.study.spec.study import FinetuningConfig
+from biphasic.training.recipe import Seeds
+from tiny_study import GROUND, clm, mlm, tiny_study
+
+RUNS = {"recipe.seed": [0, 3]}
+
+
+def study(**changes):
+    arms = [{"phases": [clm(8)], "axes": RUNS}, {"phases": [mlm(8)], "axes": RUNS}]
+    return tiny_study(*arms, **changes)
+
+
+def test_one_axis_sets_all_seeds():
+    arms = study().arms
+    assert [arm.name for arm in arms] == [
+        "pico-clm-8", "pico-clm-8-seed3", "pico-mlm40-8", "pico-mlm40-8-seed3",
+    ]  # fmt: skip
+    config = study()
+    assert config.recipe_of(arms[1]).seeds == Seeds(init_seed=3, data_seed=3, mask_seed=3)
+    assert config.recipe_of(arms[0]).seeds == Seeds()
+
+
+def test_one_seed_of_the_shared_recipe_sets_all():
+    config = tiny_study({"name": "a", "phases": [clm(8)]}, recipe={"seed": 2})
+    assert config.recipe_of(config.arms[0]).seeds == Seeds(init_seed=2, data_seed=2, mask_seed=2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "problem"),
+    [
+        ({"seed": 1, "seeds": {"init_seed": 2}}, "'seed' .* or 'seeds', not both"),
+        ({"seed": -1}, "expected a whole number"),
+        ({"seed": "one"}, "expected a whole number"),
+    ],
+)
+def test_seeds_that_contradict_are_refused(recipe, problem):
+    with pytest.raises(ConfigError, match=problem):
+        tiny_study({"name": "a", "phases": [clm(8)], "recipe": recipe})
+    with pytest.raises(ConfigError, match=problem):
+        tiny_study({"name": "a", "phases": [clm(8)]}, recipe=recipe)
+
+
+def test_a_run_has_fine_tuning_seeds_of_its_own():
+    def seeds_of(run, **changes):
+        return FinetuningConfig(**changes).seeds_of(run)
+
+    assert seeds_of(Seeds()) == (0, 1, 2, 3, 4)
+    third = Seeds(init_seed=3, data_seed=3, mask_seed=3)
+    assert seeds_of(third, seeds=2) == (3000, 3001)
+    # Seeds that differ are hashed; the same ones again are the same run.
+    mixed = [seeds_of(Seeds(init_seed=seed), seeds=2) for seed in (1, 2, 1)]
+    assert mixed[0] == mixed[2]
+    assert len({*mixed[0], *mixed[1], *seeds_of(third)}) == 2 + 2 + 5
+    assert seeds_of(third, seeds=[4, 7]) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [(2, {(0, 1), (3000, 3001)}), ([0, 1], {(0, 1)})],
+    ids=["own", "shared"],
+)
+def test_fine_tunings_are_planned_with_the_seeds_of_their_run(locate, seeds, expected):
+    config = study(
+        tasks=[{"name": "pydocs-sc"}], finetuning={"seeds": seeds, "learning_rates": [1e-4]}
+    )
+    plan = plan_study(config, GROUND, locate(config))
+    assert {tuple(seed for _, seed in group.grid) for group in plan.groups} == expected
+
+
+def test_results_of_listed_seeds_keep_their_identities(locate):
+    def runs(seeds):
+        config = tiny_study(
+            {"name": "a", "phases": [clm(8)]},
+            tasks=[{"name": "pydocs-sc"}],
+            finetuning={"seeds": seeds, "learning_rates": [1e-4]},
+        )
+        plan = plan_study(config, GROUND, locate(config))
+        return [identity for group in plan.groups for identity in group.run_ids()]
+
+    # A study with one run of each recipe is the same with a number, with a list and by default.
+    assert runs(5) == runs([0, 1, 2, 3, 4])
+    assert len({*runs(5)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("axes", "line"),
+    [
+        (
+            {"recipe.seed": [1, 2, 3]},
+            "Runs         3 of 1 recipe, varying order of rows, initial weights and masks",
+        ),
+        (
+            {"recipe.seeds.init_seed": [0, 1]},
+            "Runs         2 of 1 recipe, varying initial weights; order of rows and masks fixed",
+        ),
+    ],
+)
+def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
+    config = tiny_study({"phases": [clm(8)], "axes": axes}, tasks=[])
+    preview = preview_study(config, tmp_path)
+    summary = summarise_plan("tiny", preview, tmp_path)
+    assert line in [*plan_lines(summary, preview.plan, rate=1e12, example_tokens=64)]
+
+
+def compared(*pairs, **changes):
+    return study(compare=[{"arms": pair} for pair in pairs], **changes).compared()
+
+
+CLM = ("pico-clm-8", "pico-clm-8-seed3")
+MLM = ("pico-mlm40-8", "pico-mlm40-8-seed3")
+
+
+@pytest.mark.parametrize(
+    "pair", [["pico-clm-8", "pico-mlm40-8"], ["*clm-8*", "*mlm40-8-seed3"]], ids=["names", "globs"]
+)
+def test_a_run_or_a_pattern_stands_for_all_runs_of_a_recipe(pair):
+    assert compared(pair) == [(CLM, MLM)]
+
+
+def test_intermediate_states_are_compared_by_their_step():
+    points = [{"arms": ["*"], "steps": [4]}]
+    [(first, second)] = compared(["pico-clm-8-4", "pico-clm-8"], evaluation_points=points)
+    assert (first, second) == (("pico-clm-8-4", "pico-clm-8-seed3-4"), CLM)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "problem"),
+    [
+        ({"arms": ["pico-clm-8", "pico-mlm-8"]}, r"compare.0: no arm 'pico-mlm-8'.*did you mean"),
+        ({"arms": ["pico-*", "pico-mlm40-8"]}, r"'pico-\*' matches different recipes, such as"),
+        ({"arms": ["pico-clm-8", "*clm-8-seed3"]}, "both arms are 'pico-clm-8'"),
+        ({"arms": ["pico-clm-8", "pico-mlm40-8"], "tasks": ["sst"]}, "no task 'sst'"),
+        ({"arms": ["pico-clm-8"]}, "arms"),
+    ],
+)
+def test_comparisons_that_cannot_be_made_are_refused(comparison, problem):
+    with pytest.raises(ConfigError, match=problem):
+        study(compare=[comparison])
