@@ -9,7 +9,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class Comparison:
         p_value: Over runs and test examples, corrected by Holm for the comparisons of its question.
         interval: 95 %, over runs and test examples, not corrected.
         detectable: Difference that is clear four times in five; None if unknown.
+        plan_p_value: Like `p_value`, by the plan's own test: with the variance of this comparison
+            alone.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Comparison:
     p_value: float
     interval: tuple[float, float] = (0.0, 0.0)
     detectable: float | None = None
+    plan_p_value: float = 1.0
 
     @property
     def clear(self) -> int:
@@ -60,6 +63,7 @@ class Comparison:
         cells = [self.label, self.task, f"{self.mean:+.2f} ({low:+.2f} to {high:+.2f})"]
         cells += [f"{self.p_value:.3f}", "clear" if self.clear else ""]
         cells.append("–" if self.detectable is None else f"{self.detectable:.1f}")
+        cells.append(f"{self.plan_p_value:.3f}")
         return f"| {' | '.join(cells)} |"
 
 
@@ -125,21 +129,22 @@ def minus(first: Weights | None, second: Weights | None) -> Weights | None:
 
 def compare(scores: Scores, question: Question) -> list[Comparison]:
     """Return the comparisons of a question; none if a model or score is missing."""
+    alone = replace(scores, num_pretraining_runs=1)  # whose variance is not pooled
     parts = [(*each, task) for each in question.sums(Models(scores)) for task in TASKS]
     if any(weights is None for _, weights, _ in parts):
         return []
-    tested = [
-        contrast(
-            scores,
-            {(name, task): weight for name, weight in (weights or {}).items()},
-            pool=pool(scores, task),
-        )
-        for _, weights, task in parts
-    ]
+    tested, by_plan = [], []
+    for _, weights, task in parts:
+        weighted = {(name, task): weight for name, weight in (weights or {}).items()}
+        tested.append(contrast(scores, weighted, pool=pool(scores, task)))
+        by_plan.append(contrast(alone, weighted))
     known = [one for one in tested if one is not None]
     if len(known) < len(tested):
         return []
-    corrected = holm([1.0 if one.p_value is None else one.p_value for one in known])
+    corrected, of_plan = (
+        holm([1.0 if one is None or one.p_value is None else one.p_value for one in tests])
+        for tests in (tested, by_plan)
+    )
     return [
         Comparison(
             label,
@@ -148,8 +153,11 @@ def compare(scores: Scores, question: Question) -> list[Comparison]:
             float(one.p_corrected(p_value)),
             one.interval,
             one.detectable(len(known)),
+            float(plan_p_value),
         )
-        for (label, _, task), one, p_value in zip(parts, known, corrected, strict=True)
+        for (label, _, task), one, p_value, plan_p_value in zip(
+            parts, known, corrected, of_plan, strict=True
+        )
     ]
 
 
@@ -257,14 +265,26 @@ def tables(scores: Scores) -> Iterable[str]:
     """Yield the lines of a section for each question."""
     for question in QUESTIONS:
         comparisons = compare(scores, question)
-        answer = ANSWERS[question.answer(comparisons)] if comparisons else "not computed yet"
-        yield from (f"**{question.id}. {question.text}** {answer.capitalize()}.", "")
+        yield from (f"**{question.id}. {question.text}** {_answer(question, comparisons)}.", "")
         if not comparisons:
             continue
-        yield "| Difference | Task | Points (95 % interval) | p, corrected | | Detectable |"
-        yield "|---|---|---|---|---|---|"
+        yield (
+            "| Difference | Task | Points (95 % interval) | p, corrected | | Detectable "
+            "| p by the plan's test |"
+        )
+        yield "|---|---|---|---|---|---|---|"
         yield from (one.row for one in comparisons)
         yield ""
+
+
+def _answer(question: Question, comparisons: Sequence[Comparison]) -> str:
+    """State the answer, and that by the plan's own test."""
+    if not comparisons:
+        return "Not computed yet"
+    by_plan = [replace(one, p_value=one.plan_p_value) for one in comparisons]
+    answer, of_plan = (ANSWERS[question.answer(tests)] for tests in (comparisons, by_plan))
+    also = "too" if answer == of_plan else f"{of_plan}"
+    return f"{answer.capitalize()}; by the plan's own test, {also}"
 
 
 @dataclass(frozen=True)
