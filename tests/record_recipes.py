@@ -120,8 +120,9 @@ It prints
 - **rows that fit** in one pass beside those that a device reads in a step, and the `--compute`
   settings that follow. Several passes are suggested before sharding, and sharding before activation
   checkpointing, in the order of the time that they cost.
-- **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default of 0.4
-  is an assumption: no GPU has been measured. Activation checkpointing takes up to a third more.
+- **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default is 0.11
+  for `mi250x`, by the GPU-hours of the reference study, and else 0.4, which is an assumption: no
+  other GPU has been measured. Activation checkpointing takes up to a third more.
   kWh count the devices at their maximum power, without hosts and cooling.
 
 `--flops`, `--memory` and `--watts` replace the numbers of a device, or describe another GPU. The

@@ -47,7 +47,10 @@ _SHORT.maxlevel = 4
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _MOST_SHOWN
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 4 * _MOST_SHOWN
 _FILES = (
-    ({"arms", "tasks", "include"}, "a study; run it with 'biphasic study run {}'"),
+    (
+        {"arms", "tasks", "include"},
+        "a study; 'biphasic study plan {0}' says its cost, 'biphasic study run {0}' runs it",
+    ),
     ({"phases", "learning_rate"}, "a recipe; train it with 'biphasic pretrain {}'"),
     ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),
     ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),

@@ -224,6 +224,25 @@ def test_time_and_energy_by_hand():
     assert [time.device for time in others] == [name for name in DEVICES if name != "cpu"]
 
 
+def test_the_study_s_hardware_takes_the_study_s_hours():
+    """81,000 hours for the 15 base models, 42,000 steps each (arXiv 2507.00994, section 2)."""
+    phases = [{"objective": "clm", "steps": 42_000}]
+    phases += [
+        {**phases[0], "objective": "mlm", "mlm_probability": p} for p in (0.2, 0.3, 0.4, 0.5)
+    ]
+    hours = 0.0
+    for model in ("210m", "610m", "1b"):
+        for phase in phases:
+            recipe = {
+                "model": model, "max_seqlen": 2048, "rows_per_step": 1152,
+                "learning_rate": {"peak": 5e-4}, "phases": [phase],
+            }  # fmt: skip
+            found = estimate(recipe, vocab_size=128_256, device="mi250x")
+            assert (found.mfu, found.times[0].mfu, found.times[1].mfu) == (0.11, 0.11, 0.4)
+            hours += found.times[0].hours
+    assert hours == pytest.approx(81_000, rel=0.02)
+
+
 def test_rows_that_fit_are_the_most():
     whole = estimate(recipe(), vocab_size=VOCAB, flops=1e9)
     assert whole.compute is None  # its memory is unknown

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields, replace
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 
+ASSUMED_MFU = 0.4
+
 
 @dataclass(frozen=True)
 class Device:
@@ -23,6 +25,8 @@ class Device:
         memory: Bytes; None if unknown.
         watts: Maximum power; None if unknown.
         source: Where the numbers are from.
+        mfu: Share of the peak that the model FLOPs of training reach; an assumption unless the
+            source says how it was measured.
     """
 
     name: str
@@ -30,6 +34,7 @@ class Device:
     memory: float | None
     watts: float | None
     source: str
+    mfu: float = ASSUMED_MFU
 
 
 DEVICES = {
@@ -39,8 +44,18 @@ DEVICES = {
         Device("h200", 989.4e12, 141e9, 700, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
         Device("a100-80gb", 312e12, 80e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
         Device("a100-40gb", 312e12, 40e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
-        # A module has two, with 383 TFLOP/s, 128 GB and 500 W in all.
-        Device("mi250x", 191.5e12, 64e9, 250, "AMD Instinct MI250X data sheet, one of two dies"),
+        # A module has two, with 383 TFLOP/s, 128 GB and 500 W in all. By the study's own hours
+        # (arXiv 2507.00994, section 2), 81,000 for its base models, 16,000 for PFS and 4,000 for
+        # CPT, a die reached 11.1, 10.7 and 17.1 % of its peak.
+        Device(
+            "mi250x",
+            191.5e12,
+            64e9,
+            250,
+            "AMD Instinct MI250X data sheet, one of two dies; 11 % of the peak by the hours of the "
+            "base models of arXiv 2507.00994",
+            mfu=0.11,
+        ),
         Device("cpu", None, None, None, "the numbers given with it"),
     )
 }

@@ -30,8 +30,6 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
 FORMAT = "biphasic.estimate/1"
-MFU = 0.4
-"""Assumed share of a device's peak that the model FLOPs of training reach."""
 MARGIN = 0.1
 """Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose."""
 PROCESS_BYTES = 1_000_000_000
@@ -113,10 +111,12 @@ class TimeEstimate:
     """Training on as many devices of one kind.
 
     Attributes:
+        mfu: Share of the devices' peak that model FLOPs reach.
         kwh: Energy at the devices' maximum power; None if that is unknown.
     """
 
     device: str
+    mfu: float
     tokens_per_second: float
     hours: float
     kwh: float | None
@@ -165,7 +165,7 @@ def estimate(
     flops: float | None = None,
     memory: float | None = None,
     watts: float | None = None,
-    mfu: float = MFU,
+    mfu: float | None = None,
 ) -> Estimate:
     """Estimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
 
@@ -183,7 +183,8 @@ def estimate(
         flops: Peak FLOP/s of a device, instead of the table's.
         memory: Bytes of memory of a device.
         watts: Power of a device.
-        mfu: Share of the peak that model FLOPs reach, above 0 and at most 1.
+        mfu: Share of the peak that model FLOPs reach, above 0 and at most 1. By default 0.4, an
+            assumption; for `mi250x` 0.11, by the reference study's own hours.
 
     Raises:
         ConfigError: The recipe or a number is invalid, or the recipe begins with a pretrained
@@ -205,7 +206,7 @@ def estimate(
     for name, value in (("devices", devices), ("vocab_size", vocab_size)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; give 1 or more")
-    if not 0 < mfu <= 1:
+    if mfu is not None and not 0 < mfu <= 1:
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
     shape = shape_of(recipe, vocab_size=vocab_size)
@@ -242,7 +243,7 @@ def estimate(
         precision=recipe.precision,
         devices=devices,
         device=chosen,
-        mfu=mfu,
+        mfu=mfu or chosen.mfu,
         parameters=parameters,
         phases=phases,
         tokens=cost.tokens,
@@ -250,8 +251,7 @@ def estimate(
         memory={way: _largest(each, recipe.placed_phases) for way, each in ways.items()},
         compute=_suggested(phases, devices),
         times=tuple(
-            _time(each, cost, rate=devices * mfu * (each.flops or 0), devices=devices)
-            for each in (chosen, *others)
+            _time(each, cost, mfu=mfu or each.mfu, devices=devices) for each in (chosen, *others)
         ),
     )
 
@@ -377,9 +377,9 @@ def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any
     return None
 
 
-def _time(device: Device, cost: Cost, *, rate: float, devices: int) -> TimeEstimate:
-    """Return the time at a rate of all devices, in FLOP/s."""
-    seconds = (cost.flops or 0) / rate
+def _time(device: Device, cost: Cost, *, mfu: float, devices: int) -> TimeEstimate:
+    """Return the time on all devices, at a share of their peak."""
+    seconds = (cost.flops or 0) / (devices * mfu * (device.flops or 0))
     hours = seconds / 3600
     kwh = None if device.watts is None else device.watts * devices * hours / 1000
-    return TimeEstimate(device.name, cost.tokens / seconds, hours, kwh)
+    return TimeEstimate(device.name, mfu, cost.tokens / seconds, hours, kwh)

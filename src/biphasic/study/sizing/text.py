@@ -52,13 +52,13 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield ""
     yield from _fit_lines(estimate)
     yield ""
-    yield f"Time at {100 * estimate.mfu:g} % of the peak (--mfu), on {estimate.devices:,} devices"
-    yield f"  {'':<12} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
+    yield f"Time on {estimate.devices:,} devices, at a share of their peak (--mfu)"
+    yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
     for time in estimate.times:
         kwh = "unknown" if time.kwh is None else _short(time.kwh)
         yield (
-            f"  {time.device:<12} {time.tokens_per_second:>12,.0f} {_short(time.hours):>10} "
-            f"{kwh:>10}"
+            f"  {time.device:<12} {f'{100 * time.mfu:g} %':>8} {time.tokens_per_second:>12,.0f} "
+            f"{_short(time.hours):>10} {kwh:>10}"
         )
     yield f"  {device.name}: {device.source}"
 
