@@ -253,7 +253,8 @@ class FakeHub:
         self.asked: list[tuple[str, str | None]] = []
         self.loaded: dict = {}
 
-    def dataset_info(self, dataset, *, revision=None):
+    def dataset_info(self, dataset, *, revision=None, timeout):
+        assert timeout
         self.asked.append((dataset, revision))
         return huggingface_hub.DatasetInfo(id=dataset, sha=COMMIT, private=False)
 

@@ -340,7 +340,8 @@ class FakeHub:
         self.folder = folder
         self.asked: list = []
 
-    def model_info(self, name, *, revision=None):
+    def model_info(self, name, *, revision=None, timeout):
+        assert timeout
         self.asked.append((name, revision))
         return huggingface_hub.ModelInfo(id=name, sha="commit")
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -267,6 +268,18 @@ def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(cache, monkeypatc
     with pytest.raises(DataError, match="no such folder, and the hub cannot be reached"):
         fetch_model("owner/other")
     assert fetch_model("owner/name").folder == cache
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(cache, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("biphasic.model.loading.hub.ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(
+            DataError, match=r"other: no such folder, and the hub cannot be reached"
+        ):
+            fetch_model("owner/other")
+        assert fetch_model("owner/name").folder == cache
 
 
 def test_folders_have_no_revisions_and_hold_models(tmp_path, model_folder):

@@ -212,6 +212,8 @@ def test_mistakes_are_named_before_the_model_is_loaded(
 def test_places_are_checked(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         open_input(str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match=r"a folder, not a file of texts; give the model first"):
+        open_input(str(tmp_path))
     (tmp_path / "t.docx").write_text("x")
     with pytest.raises(DataError, match="unknown suffix"):
         open_input(str(tmp_path / "t.docx"))

@@ -27,6 +27,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ROWS_AT_ONCE = 256
 _LOCAL = "or give a local copy"
+ANSWER_SECONDS = 10.0
+"""Time for the hub to answer; without it, a network that drops packets blocks for minutes."""
 _OFFLINE = f"hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
 _UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
 _NEEDS_CODE = (
@@ -201,7 +203,7 @@ def resolve_revision(dataset: str, revision: str | None) -> str:
 
     try:
         with quiet():
-            commit = HfApi().dataset_info(dataset, revision=revision).sha
+            commit = HfApi().dataset_info(dataset, revision=revision, timeout=ANSWER_SECONDS).sha
     except library_errors() as error:
         at = f" at revision '{revision}'" if revision else ""
         raise DataError(f"hf:{dataset}{at}: {explain(error)}") from None

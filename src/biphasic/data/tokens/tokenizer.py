@@ -253,12 +253,17 @@ def _download(name: str, revision: str | None) -> Path:
         RemoteEntryNotFoundError,
     )
 
-    from biphasic.data.text.hub import explain, library_errors, quiet  # noqa: PLC0415 - slow
+    from biphasic.data.text.hub import (  # noqa: PLC0415 - slow
+        ANSWER_SECONDS,
+        explain,
+        library_errors,
+        quiet,
+    )
 
     try:
         with quiet():
             if not is_offline_mode():
-                revision = HfApi().model_info(name, revision=revision).sha
+                revision = HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS).sha
             folder = Path(hf_hub_download(name, _VOCABULARY, revision=revision)).parent
             for optional in (_SETTINGS, _SPECIAL_TOKENS):
                 with suppress(EntryNotFoundError):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.text.hub import check_hub_id, explain
+from biphasic.data.text.hub import ANSWER_SECONDS, check_hub_id, explain
 from biphasic.errors import (
     CheckpointError,
     ConfigError,
@@ -189,21 +189,31 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
 def _fetch(name: str, revision: str | None) -> Path:
     check_hub_id(name)
     # Slow to import, and most models are folders.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import (  # noqa: PLC0415
         HFValidationError,
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
     )
 
+    unanswered: Exception | None = None
+    try:
+        # `snapshot_download` waits for an answer without a limit.
+        HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+    except (HTTPError, OSError, HFValidationError) as error:
+        unanswered = error
     try:
         snapshot = Path(
-            snapshot_download(name, revision=revision, allow_patterns=[*_FILES, ADAPTER_FILES[0]])
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=[*_FILES, ADAPTER_FILES[0]],
+                local_files_only=unanswered is not None,
+            )
         )
     except (HTTPError, OSError, HFValidationError) as error:
         at = f" at revision '{revision}'" if revision else ""
-        raise DataError(
-            f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"
-        ) from None
+        reason = explain(unanswered or error.__cause__ or error)
+        raise DataError(f"model {name}{at}: no such folder, and {reason}") from None
     refuse_adapter(snapshot)
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: no config.json, so transformers cannot load it")

@@ -62,6 +62,8 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     if source == STANDARD_INPUT:
         return Input(_STANDARD_INPUT_FILE, cast(InputFormat, format or "txt"), is_stream=True)
     path = expanded(source)
+    if path.is_dir():
+        raise DataError(f"{path}: a folder, not a file of texts; give the model first, then a file")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     stated = format or plain_suffix(path).removeprefix(".").lower()
