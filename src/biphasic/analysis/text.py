@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from biphasic.errors import visible
+
 if TYPE_CHECKING:
     from biphasic.analysis.estimate import Estimate
 
@@ -179,7 +181,11 @@ def truncations(counts: Mapping[str, int]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Write a heading and rows as CSV; a text that spreadsheets would run gets a leading `'`."""
+    """Write a heading and rows as CSV.
+
+    A text that spreadsheets would run gets a leading `'`; control and bidirectional characters,
+    which would steer a terminal, are escaped.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([_cell(cell) for cell in row] for row in (columns, *rows))
@@ -187,8 +193,10 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
-    return f"'{value}" if is_formula else value
+    if not isinstance(value, str):
+        return value
+    is_formula = _FORMULA.match(value) and not _is_number(value)
+    return visible(f"'{value}" if is_formula else value)
 
 
 def _is_number(text: str) -> bool:

@@ -350,6 +350,22 @@ def test_hostile_names_are_text_everywhere(tmp_path):
     assert "[bold]" in terminal.getvalue()
 
 
+def test_tables_have_no_characters_that_steer_a_terminal(tmp_path):
+    name = "\x1b]0;owned\x07\u202egnp.exe\x9b2J\r"
+    arms = ((name, name, "MLM", (("mlm", 1.0),), 0.1),)
+    tasks = ((name, "sc", name, "accuracy", 0.5),)
+    folder, store = FakeStudy(steps=20, arms=arms, tasks=tasks, learning_rates=(1e-4,)).write(
+        tmp_path
+    )
+    page = write_report(folder, store)
+    for file in ("results.csv", "table.csv", "problems.csv"):
+        text = (page.parent / file).read_bytes().decode()
+        assert all(c.isprintable() or c == "\n" for c in text), file
+    results = (page.parent / "results.csv").read_text(encoding="utf-8")
+    [row, *_] = csv.DictReader(io.StringIO(results))
+    assert row["arm"] == r"\u001b]0;owned\u0007\u202egnp.exe\u009b2J\u000d"
+
+
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
     st.text(SIGNS, min_size=1, max_size=300),

@@ -212,6 +212,16 @@ def test_settings_that_are_no_mapping_are_refused(folder, content):
         TextTokenizer.load(folder)
 
 
+def test_an_id_far_beyond_the_entries_is_refused(folder):
+    path = folder / "tokenizer.json"
+    rules = json.loads(path.read_text())
+    last = max(rules["model"]["vocab"], key=rules["model"]["vocab"].get)
+    rules["model"]["vocab"][last] = 212_000_000
+    path.write_text(json.dumps(rules))
+    with pytest.raises(DataError, match=r"has id 212,000,000, but there are only .* entries; corr"):
+        TextTokenizer.load(folder)
+
+
 def test_the_vocabulary_s_size_covers_its_highest_id(folder):
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"]["zz"] = 999  # a gap from 320 to 998

@@ -289,7 +289,9 @@ class Claim:
                 raise ValueError("yields no check")
         except BiphasicError:
             raise
-        except Exception as error:  # noqa: BLE001  # the function is the user's
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the function is the user's, `exit()` too
             code = self.ask.__code__
             path, line = Path(code.co_filename), code.co_firstlineno
             raise _failed(path, error, line=line, what=f"claim '{self.id}': ") from None
@@ -339,7 +341,9 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
         claims = runpy.run_path(str(path)).get("__claims__", [])
     except BiphasicError:
         raise
-    except Exception as error:  # noqa: BLE001  # the file is the user's
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # the file is the user's, with `exit()` too
         raise _failed(path, error) from None
     if not claims:
         raise ConfigError(f"{path}: no claims; {_NEW_FORM}")
@@ -351,7 +355,7 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def _failed(
-    path: Path, error: Exception, *, line: int | None = None, what: str = ""
+    path: Path, error: BaseException, *, line: int | None = None, what: str = ""
 ) -> ConfigError:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = lines[-1] if lines else getattr(error, "lineno", line)

@@ -42,6 +42,8 @@ _VOCABULARY = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
 # Older tokenizers declare special tokens in a separate file; the settings take precedence.
 _SPECIAL_TOKENS = "special_tokens_map.json"
+_MOST_GAPS = 1 << 16
+"""Unused ids that a small vocabulary may have; larger ones may leave as many as they use."""
 # In the settings of a state's tokenizer: the rules that framing replaced.
 _OWN = "biphasic_unframed"
 
@@ -86,7 +88,7 @@ class TextTokenizer:
         self.eos_id = self._special_id("eos")
         self.pad_id = self._special_id("pad")
         # Not the number of entries: some vocabularies have gaps.
-        self.vocab_size: int = max(self.vocabulary().values()) + 1
+        self.vocab_size: int = _highest_id(self.vocabulary()) + 1
 
     @cached_property
     def sha256(self) -> str:
@@ -222,6 +224,17 @@ class TextTokenizer:
         if token_id is None:
             raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
         return token_id
+
+
+def _highest_id(vocabulary: Mapping[str, int]) -> int:
+    """Return the highest id, up to which models have a row for each; refuse one out of reach."""
+    token, highest = max(vocabulary.items(), key=lambda item: item[1])
+    if highest > _MOST_GAPS + 2 * len(vocabulary):
+        raise DataError(
+            f"the tokenizer's token {token!r} has id {highest:,}, but there are only "
+            f"{len(vocabulary):,} entries; correct {_VOCABULARY}"
+        )
+    return highest
 
 
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
