@@ -19,6 +19,8 @@ BiphasicError
 from __future__ import annotations
 
 import errno
+import os
+import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,9 @@ _ABOUT_THE_PATH = {
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL,
 }  # fmt: skip
 """System errors that say what is at a path; all others leave its content unknown."""
+
+_ERROR_NUMBER = re.compile(r"(?:os error |\[Errno )(\d+)")
+_CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
 
 REPAIR = "correct it or restore it"
 """Remedy for a damaged user file, which must not be deleted."""
@@ -189,6 +194,32 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
     )
 
 
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Raise a failed write of a library written in Rust as the system's error.
+
+    safetensors and tokenizers have their own errors, with the number only in the text.
+    """
+    try:
+        yield
+    except Exception as error:
+        fault = None if isinstance(error, OSError) else system_fault_in(str(error), path)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def system_fault_in(text: str, path: object) -> OSError | None:
+    """Return the system fault that a text names, as in `os error 28`; None if it names none."""
+    if cut := _CUT_SHORT.search(text):  # numpy does not say why
+        return OSError(errno.ENOSPC, f"cannot be written whole ({cut[0]})", str(path))
+    for number in map(int, _ERROR_NUMBER.findall(text)):
+        fault = OSError(number, os.strerror(number), str(path))
+        if is_system_fault(fault):
+            return fault
+    return None
+
+
 def is_system_fault(error: OSError) -> bool:
     """Return whether the system failed to answer, e.g. EIO, EMFILE or EACCES.
 
@@ -200,6 +231,8 @@ def is_system_fault(error: OSError) -> bool:
 
 def os_error_text(error: OSError) -> str:
     """Describe a system error in one line, with a remedy for a full disk."""
+    if error.errno is None:
+        error = system_fault_in(str(error), error.filename or "") or error
     where = f"{error.filename}: " if error.filename else ""
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:

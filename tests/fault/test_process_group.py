@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -64,6 +66,8 @@ def ranks(tmp_path, monkeypatch) -> Path:
         rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
         write_text(folder / f"pid-{rank}", str(os.getpid()))  # whole at once: it may be read now
         time.sleep(0.1 if fault == "slow" else 0.01)
+        if fault == "full disk" and step == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         strikes = rank == "1" and {"error": 3, "kill": 7, "hang": 3}.get(fault) == step
         while strikes and checkpoint_of(tmp_path / "store") < step - 1:
             time.sleep(0.01)  # it is written in the background
@@ -317,3 +321,16 @@ def test_two_nodes_train_together(make_job, ranks, tmp_path, monkeypatch):
     job.run(silent)
     state = read_json(job.store / "states" / job.id / "state.json")
     assert state["compute"]["processes"] == 2
+
+
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_a_full_disk_is_told_in_one_line(make_job, ranks, tmp_path, monkeypatch, capfd, shard):
+    monkeypatch.setenv("GANG_FAULT", "full disk")
+    job = make_job(tmp_path / "store")
+    compute = job.compute.model_copy(update={"shard": shard})
+    with pytest.raises(OSError, match="File too large") as caught:
+        job.model_copy(update={"compute": compute}).run(silent)
+    assert caught.value.errno == errno.EFBIG
+    assert "Traceback" not in capfd.readouterr().err
+    assert both_have_ended(ranks)
+    assert checkpoint_of(job.store) == 2

@@ -68,19 +68,27 @@ def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> i
     try:
         _join_and_train(train, file, events, is_over)
     except Exception as error:  # noqa: BLE001 - reported to the parent and logged
-        foreseen = isinstance(error, BiphasicError)
-        if not foreseen:
+        failure = _described(error)
+        if not failure["kind"]:
             traceback.print_exc()
-        send(
-            events,
-            event="failed",
-            rank=int(os.environ.get("RANK", "0")),
-            kind=type(error).__name__ if foreseen else "",
-            error=str(error) if foreseen else f"{type(error).__name__}: {error}",
-            fields={"divergence": error.divergence} if isinstance(error, DivergedError) else {},
-        )
+        send(events, event="failed", rank=int(os.environ.get("RANK", "0")), **failure)
         return 0 if isinstance(error, StoppedError) else 1  # all ranks stop at once
     return 0
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    """Return an error's type and fields, from which the parent makes it again; "" for a bug."""
+    if isinstance(error, OSError):
+        fields = {
+            "number": error.errno,
+            "reason": error.strerror,
+            "file": error.filename and str(error.filename),
+        }
+        return {"kind": OSError.__name__, "error": str(error), "fields": fields}
+    if isinstance(error, BiphasicError):
+        fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
+        return {"kind": type(error).__name__, "error": str(error), "fields": fields}
+    return {"kind": "", "error": f"{type(error).__name__}: {error}", "fields": {}}
 
 
 def _join_and_train(train: Train, file: Path, events: int, is_over: threading.Event) -> None:

@@ -60,7 +60,8 @@ def run_ranks(
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.
-        LostRankError: A rank exited without a `BiphasicError`, or hangs.
+        OSError: The first error of the system, such as a full disk.
+        LostRankError: A rank exited with another error, or hangs.
     """
     processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)
@@ -192,7 +193,7 @@ def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
             ranks.stdin.close()
 
 
-def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicError:
+def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicError | OSError:
     """Return the error that explains the others."""
     if not failures:
         return LostRankError(
@@ -201,6 +202,9 @@ def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicEr
         )
     causes = (failure for failure in failures if failure["kind"] != LostRankError.__name__)
     first = next(causes, failures[0])
+    if first["kind"] == OSError.__name__:
+        number, reason, file = (first["fields"][name] for name in ("number", "reason", "file"))
+        return OSError(first["error"]) if number is None else OSError(number, reason, file)
     kind = getattr(errors, first["kind"], None)
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
         return kind(first["error"], **first.get("fields", {}))

@@ -26,7 +26,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, system_fault_in, writing
 from biphasic.export.formats.hf import Dtype, WrittenModel, pair_ids, round_weights
 from biphasic.export.source import Source
 from biphasic.files import read_json, write_json
@@ -276,7 +276,8 @@ def _ask(
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
         write_json(work / "request.json", request)
-        save_file(expected, work / "expected.safetensors")
+        with writing(work):
+            save_file(expected, work / "expected.safetensors")
         done = subprocess.run(  # noqa: S603 - our own script, no shell
             [sys.executable, "-I", str(_SCRIPT), str(work), str(packages)],
             capture_output=True,
@@ -289,6 +290,8 @@ def _ask(
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["it wrote nothing"]
+            if fault := system_fault_in(lines[-1], work):
+                raise fault
             raise ModelError(
                 f"transformers cannot use the exported folder ({lines[-1]}); nothing was written"
             )

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -19,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, reading
+from biphasic.errors import CheckpointError, reading, writing
 from biphasic.files import (
     complete_folder,
     find_damage,
@@ -88,12 +84,17 @@ def save_divided(
     as safetensors, which, unlike their default format, hold no pickle.
     """
     from torch import distributed as dist  # noqa: PLC0415
+    from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: PLC0415
     from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415
 
     def write(partial: str) -> None:
         writer = HuggingFaceStorageWriter(partial, save_distributed=True)
-        save({**snapshot.weights, **snapshot.moments}, storage_writer=writer, process_group=group)
+        tensors = {**snapshot.weights, **snapshot.moments}
+        try:
+            save(tensors, storage_writer=writer, process_group=group)
+        except CheckpointException as error:  # holds what each rank met, with tracebacks
+            raise next(cause for cause, _ in error.failures.values()) from None
 
     if dist.get_rank():
         told = [""]
@@ -127,14 +128,8 @@ def save_tensors(
     from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
 
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    try:
+    with writing(path):
         save_file(contiguous, path, metadata)
-    except SafetensorError as error:
-        # The error number is only in its text.
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:

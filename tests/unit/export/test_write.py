@@ -320,3 +320,26 @@ def test_what_killed_exports_left_is_deleted_by_the_next(state, tmp_path, out):
     export_model(state, tmp_path / out)
     assert not weights.exists()
     assert set(tmp_path.iterdir()) == {*before, tmp_path / out}
+
+
+FULL = "I/O error: No space left on device (os error 28)"
+
+
+@pytest.mark.usefixtures("unchecked", "warm")
+def test_a_full_disk_is_no_fault_of_the_model(state, tmp_path):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    ended = run_command("export", state, tmp_path / "out", setup=limit)
+    assert ended.returncode == 1
+    [told] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert "File too large" in told
+    assert "Traceback" not in ended.stderr
+    assert nothing_written(tmp_path / "out")
+
+
+def test_a_full_disk_during_the_check_is_no_fault_of_the_model(state, tmp_path, monkeypatch):
+    script = tmp_path / "reload.py"
+    script.write_text(f"raise RuntimeError('Error while serializing: {FULL}')")
+    monkeypatch.setattr(check, "_SCRIPT", script)
+    with pytest.raises(OSError, match="No space left on device"):
+        export_model(state, tmp_path / "out")
+    assert nothing_written(tmp_path / "out")

@@ -30,6 +30,12 @@ from mini_study import has_ended
 
 LOST = {"rank": 0, "kind": "LostRankError", "error": "a process that trains with this one ended"}
 DAMAGED = {"rank": 1, "kind": "DataError", "error": "row 7: damaged"}
+FULL = {
+    "rank": 0,
+    "kind": "OSError",
+    "error": "[Errno 28] No space left on device: '/a'",
+    "fields": {"number": 28, "reason": "No space left on device", "file": "/a"},
+}
 BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero"}
 
 
@@ -46,6 +52,7 @@ BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero"}
         ),
         ([LOST], LostRankError, "a process that trains with this one ended"),
         ([], LostRankError, r"one of 3 processes of the group died \(killed, or out of memory\?\)"),
+        ([LOST, FULL], OSError, r"^\[Errno 28\] No space left on device: '/a'$"),
         # What is no error of ours is not made one by its name.
         ([{**BUG, "kind": "annotations"}], LostRankError, "process 2 of a group of 3"),
     ],

@@ -216,3 +216,5 @@ def test_system_errors_have_a_path_and_a_remedy():
     full = os_error_text(OSError(28, "No space left on device", "/a/b"))
     assert full.startswith("/a/b: No space left on device; free space")
     assert os_error_text(OSError("odd")) == "odd"
+    cut = os_error_text(OSError("80 requested and 16 written"))
+    assert cut.startswith("cannot be written whole (80 requested and 16 written); free space")

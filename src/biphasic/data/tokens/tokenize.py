@@ -25,7 +25,7 @@ from typing import IO, cast
 
 from biphasic.data.tokens.shards import Block, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import CheckpointError, DataError, system_fault_in
 from biphasic.files import is_complete, remove_partials, verify_folder
 
 _WAITING_BLOCKS = 2
@@ -107,6 +107,8 @@ class ShardMaker:
         finally:
             self._idle.put(worker)
         if problem is not None:
+            if fault := system_fault_in(problem, folder):
+                raise fault
             raise DataError(f"{label}: {problem}")
         return folder
 

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.data.tokens.framing import framed, own_part, unframed
-from biphasic.errors import DataError
+from biphasic.errors import DataError, writing
 from biphasic.files import (
     canonical_json,
     complete_folder,
@@ -107,7 +107,8 @@ class TextTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write the two files that Hugging Face's `AutoTokenizer` reads."""
-        self._tokenizer.save(str(folder / _VOCABULARY))
+        with writing(folder / _VOCABULARY):
+            self._tokenizer.save(str(folder / _VOCABULARY))
         self._save_settings(folder, {})
 
     def save_framed(self, folder: Path, **settings: Any) -> None:

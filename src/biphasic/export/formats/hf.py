@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, writing
 from biphasic.export.source import Source
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.directions import is_decoder, open_both_ways
@@ -71,7 +71,7 @@ def write_model(
     _agree_on_padding(model, source.tokenizer)
     round_weights(model, dtype)
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
-    with loading(source.folder):
+    with loading(source.folder), writing(folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
