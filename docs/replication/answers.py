@@ -18,9 +18,8 @@ from biphasic.analysis.records import StudyRecords, load_study
 from biphasic.analysis.scores.selection import best_rate, grid
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
-from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.contrast import blocks_for, contrast
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.statistics.planned import pool
 from biphasic.analysis.statistics.replicates import over_pretraining
 
 TASKS = ("sst2", "trec", "uner_en", "scifact")
@@ -129,15 +128,14 @@ def minus(first: Weights | None, second: Weights | None) -> Weights | None:
 
 def compare(scores: Scores, question: Question) -> list[Comparison]:
     """Return the comparisons of a question; none if a model or score is missing."""
-    alone = replace(scores, num_pretraining_runs=1)  # whose variance is not pooled
     parts = [(*each, task) for each in question.sums(Models(scores)) for task in TASKS]
     if any(weights is None for _, weights, _ in parts):
         return []
     tested, by_plan = [], []
     for _, weights, task in parts:
         weighted = {(name, task): weight for name, weight in (weights or {}).items()}
-        tested.append(contrast(scores, weighted, pool=pool(scores, task)))
-        by_plan.append(contrast(alone, weighted))
+        tested.append(contrast(scores, weighted, blocks=blocks_for(scores, weighted)))
+        by_plan.append(contrast(scores, weighted, blocks=None))
     known = [one for one in tested if one is not None]
     if len(known) < len(tested):
         return []

@@ -8,7 +8,7 @@ from made_scores import made_scores
 
 from biphasic.analysis.statistics.blocks import SPREAD_LEVEL, blocks_of, pooled
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.contrast import blocks_for, contrast
 from biphasic.analysis.statistics.tukey import critical_range, range_p_values
 from biphasic.analysis.tables.sentences import method_sentences
 
@@ -125,10 +125,11 @@ def test_fine_tuning_seeds_are_not_pooled():
 def test_a_difference_of_differences_has_the_pooled_variance():
     # (a - b) - (c - d): weights 1, -1, -1, 1, so 4 x 1 / 3.
     weights = {("a", "d"): 1.0, ("b", "d"): -1.0, ("c", "d"): -1.0, ("d", "d"): 1.0}
-    found = contrast(of_runs(EVEN), weights)
+    scores = of_runs(EVEN)
+    found = contrast(scores, weights, blocks=blocks_for(scores, weights))
     assert found.mean == pytest.approx(0.0)
     # Of each run 2, -2, 0: a deviation of 2, as large as the pooled one.
     assert found.error == pytest.approx((4 / 3) ** 0.5)
     assert found.blocks is not None
     # A sum whose weights do not add up to zero contains the runs' own effect.
-    assert contrast(of_runs(EVEN), {("a", "d"): 1.0}, pool="bcd").blocks is None
+    assert blocks_for(scores, {("a", "d"): 1.0}) is None

@@ -98,7 +98,7 @@ def joint_coverage(seed_spread, example_spread, rest, *, num_studies=1_000, num_
         centred = table - table.mean(axis=1, keepdims=True)
         for name, rows in (("a", centred), ("b", np.zeros_like(centred))):
             scores.influences[name, "d"] = CellInfluences("", dict(enumerate(rows)))
-        low, high = contrast(scores, {("a", "d"): 1.0, ("b", "d"): -1.0}).interval
+        low, high = contrast(scores, {("a", "d"): 1.0, ("b", "d"): -1.0}, blocks=None).interval
         covered.append(low <= 0 <= high)
     return float(np.mean(covered))
 

@@ -16,7 +16,7 @@ from biphasic.analysis.claims.table import Term
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.contrast import blocks_for, contrast
 
 
 class Differences:
@@ -44,7 +44,7 @@ class Differences:
         for sign, terms in ((1, value), (-1, other)):
             for term in terms:
                 weights[term.model, term.dataset] += sign * term.weight
-        one = contrast(self._scores, weights)
+        one = contrast(self._scores, weights, blocks=blocks_for(self._scores, weights))
         if one is None or one.p_value is None or one.mean == 0:
             return None
         if one.p_corrected(one.p_value * num_comparisons) > LEVEL:

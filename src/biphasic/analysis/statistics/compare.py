@@ -20,10 +20,10 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks
 from biphasic.analysis.statistics.comparison import ModelComparison
-from biphasic.analysis.statistics.contrast import contrast
+from biphasic.analysis.statistics.contrast import Contrast, contrast
 from biphasic.analysis.statistics.pair_tests import FamilyTests, tests_of
 from biphasic.analysis.statistics.pairs import pair_of
-from biphasic.analysis.statistics.planned import PlannedTest, planned_tests, pool
+from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Family:
 
     Attributes:
         order: Names of the models that have a score, best first.
-        p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
-        p_over_seeds: Likewise.
-        size: Number of exploratory pairs, which are corrected for.
+        apart: Places of the planned pairs among `tests`.
         planned: Planned comparisons on the dataset, by names of both models.
     """
 
@@ -42,9 +40,7 @@ class Family:
     dataset: DatasetInfo
     order: tuple[str, ...]
     tests: FamilyTests
-    p_adjusted: NDArray[np.float64]
-    p_over_seeds: NDArray[np.float64]
-    size: int
+    apart: tuple[int, ...]
     planned: Mapping[tuple[str, str], PlannedTest]
     with_examples: bool
 
@@ -52,6 +48,21 @@ class Family:
     def blocks(self) -> Blocks | None:
         """The pooled variance over runs; None if it does not apply."""
         return self.tests.blocks
+
+    @cached_property
+    def p_adjusted(self) -> NDArray[np.float64]:
+        """P values of all exploratory pairs, corrected; NaN without a test."""
+        return self.tests.corrected(self.apart)
+
+    @cached_property
+    def p_over_seeds(self) -> NDArray[np.float64]:
+        """The same over seeds alone."""
+        return self.tests.corrected(self.apart, over_seeds=True)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of exploratory pairs, which are corrected for."""
+        return self.tests.size(self.apart)
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
@@ -77,9 +88,7 @@ class Family:
         if pair is None:
             return None
         plan = self.planned.get((first, second)) or self.planned.get((second, first))
-        weights = {(first, dataset): 1.0, (second, dataset): -1.0}
-        models = self.order if plan is None else pool(self.scores, dataset)
-        one = contrast(self.scores, weights, pool=models, with_examples=self.with_examples)
+        one = self._contrast(first, second) if plan is None else plan.contrast_of(first)
         adjusted, over_seeds = self._corrected(first, second, plan)
         return ModelComparison(
             first=first,
@@ -96,10 +105,22 @@ class Family:
             unit=self.scores.unit,
         )
 
+    def _contrast(self, first: str, second: str) -> Contrast | None:
+        weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
+        return contrast(
+            self.scores, weights, blocks=self.tests.blocks, with_examples=self.with_examples
+        )
+
     def _corrected(self, first: str, second: str, plan: PlannedTest | None) -> tuple[float, float]:
         if plan is not None:
             return plan.p_adjusted, plan.p_over_seeds
         place = self._place(first, second)
+        if self.tests.uses_blocks:  # does not need the p values of all pairs
+            places = np.array([place])
+            adjusted, over_seeds = (
+                self.tests.by_tukey(places, over_seeds=alone)[0] for alone in (False, True)
+            )
+            return float(adjusted), float(over_seeds)
         return float(self.p_adjusted[place]), float(self.p_over_seeds[place])
 
     def _place(self, first: str, second: str) -> int:
@@ -133,19 +154,17 @@ def family_of(
         ).items()
         if of_dataset == dataset
     }
-    apart = [
+    apart = tuple(
         _place(places[first], places[second], len(order))
         for first, second in planned
         if first in places and second in places
-    ]
+    )
     return Family(
         scores=scores,
         dataset=about,
         order=tuple(order),
         tests=tests,
-        p_adjusted=tests.corrected(apart),
-        p_over_seeds=tests.corrected(apart, over_seeds=True),
-        size=tests.size(apart),
+        apart=apart,
         planned=planned,
         with_examples=with_examples,
     )

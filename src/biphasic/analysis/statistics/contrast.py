@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -81,6 +81,10 @@ class Contrast:
         )
         return self.mean - reach, self.mean + reach
 
+    def __neg__(self) -> Contrast:
+        """Return the sum with the opposite sign."""
+        return replace(self, by_seed={seed: -value for seed, value in self.by_seed.items()})
+
     def p_corrected(self, corrected: float) -> float:
         """Return a corrected p value, but not below that of the sum by itself."""
         return corrected if self.blocks is None else max(corrected, self.p_alone or 0.0)
@@ -110,11 +114,11 @@ class Contrast:
 
 
 def contrast(
-    scores: Scores, weights: Weights, *, pool: Sequence[str] = (), with_examples: bool = True
+    scores: Scores, weights: Weights, *, blocks: Blocks | None, with_examples: bool = True
 ) -> Contrast | None:
     """Test a weighted sum of scores; None if no seed has all of them.
 
-    `pool` are the models whose variance over pretraining runs is pooled; the sum's own are added.
+    `blocks` is the pooled variance over runs, if it applies to the sum (`blocks_for`).
     """
     parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
@@ -125,7 +129,7 @@ def contrast(
     return contrast_of(
         by_seed,
         errors,
-        blocks=_blocks(scores, weights, pool),
+        blocks=blocks,
         squares=math.fsum(weight**2 for weight in weights.values()),
         without_seeds=_is_without_seeds(scores, weights),
         missing=missing,
@@ -178,6 +182,7 @@ def contrast_of(
     )
 
 
+_ROUNDING = 1e-9
 _UNKNOWN = CrossedErrors(np.zeros(1), np.zeros(1), 0)
 
 
@@ -192,13 +197,19 @@ def _example_errors(
         return _UNKNOWN, str(error)
 
 
-def _blocks(scores: Scores, weights: Weights, pool: Sequence[str]) -> Blocks | None:
-    """Pool the variance on the dataset of a sum; None if there are several."""
+def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:
+    """Pool the variance of finished models, and those of a sum, on its dataset.
+
+    None if the sum is over several datasets, or if its weights do not add up to zero: then the
+    effect that a run has on all models does not cancel.
+    """
     datasets = {dataset for _, dataset in weights}
-    if len(datasets) > 1 or abs(math.fsum(weights.values())) > 1e-9:
-        return None  # the shared effect of a run cancels only if weights add up to zero
-    models = dict.fromkeys([*pool, *(model for model, _ in weights)])
-    return blocks_of(scores, [*models], datasets.pop())
+    if len(datasets) > 1 or abs(math.fsum(weights.values())) > _ROUNDING:
+        return None
+    [dataset] = datasets
+    means = scores.means(dataset)
+    finished = (model.name for model in scores.models if model.is_final and model.name in means)
+    return blocks_of(scores, [*dict.fromkeys([*finished, *(m for m, _ in weights)])], dataset)
 
 
 def _is_without_seeds(scores: Scores, weights: Weights) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,20 @@ from biphasic.analysis.statistics.tukey import range_p_values
 Array = NDArray[np.float64]
 
 
+class PooledErrors(NamedTuple):
+    """Squared standard errors by the pooled variance, [num_pairs].
+
+    Attributes:
+        over_runs: Over runs alone.
+        joint: Over runs and test examples.
+        freedom: Degrees of freedom of `joint`.
+    """
+
+    over_runs: Array
+    joint: Array
+    freedom: Array
+
+
 @dataclass(frozen=True)
 class FamilyTests:
     """Tests of every pair of models, in the order of `itertools.combinations`.
@@ -39,8 +54,7 @@ class FamilyTests:
         errors: Squared standard errors of the test that decides. [num_pairs]
         freedom: Their degrees of freedom.
         p_values: Of that test, uncorrected; NaN without a test.
-        tukey: P values by the pooled variance, corrected for all pairs: over runs and examples, and
-            over runs alone. [2, num_pairs]
+        pooled: Errors by the pooled variance; None if it does not apply.
         without_seeds: Whether only test examples are random: zero-shot scores of one run.
     """
 
@@ -49,7 +63,7 @@ class FamilyTests:
     errors: Array
     freedom: Array
     p_values: Array
-    tukey: Array
+    pooled: PooledErrors | None
     without_seeds: bool
 
     @property
@@ -68,20 +82,32 @@ class FamilyTests:
             return np.minimum(values * self.size(apart), 1.0)
         if self.blocks is None:
             return holm(values)
-        tukey = np.where(np.isnan(values), np.nan, self.tukey[int(over_seeds)])
-        return self._guarded(tukey if self.uses_blocks else np.maximum(tukey, holm(values)))
+        places = np.flatnonzero(~np.isnan(values))
+        corrected = values if self.uses_blocks else holm(values)
+        tukey = self.by_tukey(places, over_seeds=over_seeds)
+        corrected[places] = tukey if self.uses_blocks else np.maximum(tukey, corrected[places])
+        return corrected
+
+    def by_tukey(self, places: NDArray[np.int64], *, over_seeds: bool = False) -> Array:
+        """Correct some pairs for all, by the pooled variance.
+
+        No p value is below that of the pair's own t test: the pooled variance is too small for a
+        pair whose spread is larger than it seems.
+        """
+        assert self.blocks is not None and self.pooled is not None  # noqa: S101, PT018
+        means, pooled = self.alone.means[places], self.pooled
+        ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
+        corrected = range_p_values(ranges, self.blocks.num_arms, self.blocks.freedom)
+        if not over_seeds:
+            ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
+            joint = range_p_values(ranges, self.blocks.num_arms, pooled.freedom[places])
+            corrected = np.maximum(corrected, joint)
+        return np.maximum(corrected, self.alone.p_values[places])
 
     def size(self, apart: Sequence[int] = ()) -> int:
         """Return the number of pairs that are corrected for."""
         values = np.delete(self.p_values, [*apart])
         return max(len(values) if self.without_seeds else int((~np.isnan(values)).sum()), 1)
-
-    def _guarded(self, corrected: Array) -> Array:
-        """Return corrected p values that are not below those of each pair's own t test.
-
-        The pooled variance is too small for a pair whose spread is larger than it seems.
-        """
-        return corrected if self.blocks is None else np.maximum(corrected, self.alone.p_values)
 
 
 def tests_of(
@@ -110,7 +136,7 @@ def tests_of(
         errors=errors,
         freedom=freedom,
         p_values=values,
-        tukey=np.empty((2, 0)),
+        pooled=None,
         without_seeds=without_seeds,
     )
     return tests if tests.blocks is None else _with_blocks(tests, tests.blocks, known)
@@ -122,19 +148,13 @@ def _with_blocks(tests: FamilyTests, blocks: Blocks, known: CrossedErrors) -> Fa
     over_runs = blocks.squared_errors(tests.alone.squared_errors)
     of_runs = np.full_like(over_runs, blocks.freedom)
     errors, freedom = joint_errors(over_runs, of_runs, known)
-    tukey = [
-        range_p_values(np.sqrt(2) * t_values(means, squared), blocks.num_arms, of_errors)
-        for squared, of_errors in ((errors, freedom), (over_runs, of_runs))
-    ]
-    # Never below the p value over runs alone.
-    tukey[0] = np.maximum(*tukey)
     values = joint_p_values(means, over_runs, of_runs, known)
     if blocks.are_spreads_equal:
         values[np.isnan(tests.p_values)] = np.nan
         tests = replace(tests, errors=errors, freedom=freedom)
     else:
         values = np.maximum(values, tests.p_values)
-    return replace(tests, p_values=values, tukey=np.stack(tukey))
+    return replace(tests, p_values=values, pooled=PooledErrors(over_runs, errors, freedom))
 
 
 def holm(values: Sequence[float] | Array) -> Array:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.contrast import Contrast, contrast
+from biphasic.analysis.statistics.contrast import Contrast, blocks_for, contrast
 from biphasic.analysis.statistics.pair_tests import holm
 
 
@@ -16,16 +16,22 @@ class PlannedTest(NamedTuple):
     """A planned comparison.
 
     Attributes:
+        first: The first model.
         contrast: The first model's score minus the second's.
         p_adjusted: Corrected by Holm for all planned comparisons of the study; NaN without a test.
         p_over_seeds: Over seeds alone, likewise.
         size: Number of planned comparisons.
     """
 
+    first: str
     contrast: Contrast
     p_adjusted: float
     p_over_seeds: float
     size: int
+
+    def contrast_of(self, first: str) -> Contrast:
+        """Return the difference seen from one of the two models."""
+        return self.contrast if first == self.first else -self.contrast
 
 
 Key = tuple[str, str, str]
@@ -55,7 +61,7 @@ def planned_tests(scores: Scores, *, with_examples: bool) -> Mapping[Key, Planne
     corrected = holm(_known(one.p_value for one in tests))
     over_seeds = holm(_known(one.p_over_seeds for one in tests))
     return {
-        key: PlannedTest(one, one.p_corrected(p), one.p_corrected(of_seeds), size)
+        key: PlannedTest(key[1], one, one.p_corrected(p), one.p_corrected(of_seeds), size)
         for (key, one), p, of_seeds in zip(found.items(), corrected, over_seeds, strict=True)
     }
 
@@ -64,13 +70,8 @@ def _test(
     scores: Scores, dataset: str, first: str, second: str, *, with_examples: bool
 ) -> Contrast | None:
     weights = {(first, dataset): 1.0, (second, dataset): -1.0}
-    return contrast(scores, weights, pool=pool(scores, dataset), with_examples=with_examples)
-
-
-def pool(scores: Scores, dataset: str) -> list[str]:
-    """Return the models whose variance over runs is pooled: the finished ones with a score."""
-    means = scores.means(dataset)
-    return [model.name for model in scores.models if model.is_final and model.name in means]
+    blocks = blocks_for(scores, weights)
+    return contrast(scores, weights, blocks=blocks, with_examples=with_examples)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
