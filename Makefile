@@ -96,6 +96,7 @@ bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: an ho
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/scheduling.py
 	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/family_error.py
 	$(BIN)/python benchmarks/where_time_goes.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/corpus.py

@@ -245,6 +245,12 @@ def test_scheduling(bench, monkeypatch):
     assert min(record["ms_per_job"] for record in records) > 0
 
 
+def test_family_error(bench):
+    records = bench("family_error", "--families", "4")
+    assert {record.get("lead") for record in records} == {None, 2.0, 4.0, 8.0}
+    assert all(0 <= record.get("false", record.get("found")) <= 1 for record in records)
+
+
 def test_simulation(bench):
     bench.load("scheduling")  # plans the study
     records = bench("simulation", "--nodes", "1", "--seeds", "1", "--rate", "1e11")
