@@ -62,7 +62,7 @@ def large_study() -> dict[str, Any]:
 def measure(file: Path, root: Path) -> dict[str, Any]:
     """Plan a study in a process of its own; return its numbers and its cost."""
     command = [sys.executable, "-c", "from biphasic.cli.main import main; main()"]
-    arguments = ["study", "plan", str(file), "--json", "--root", str(root)]
+    arguments = ["study", "plan", str(file), "--json", "--rate", "1e14", "--root", str(root)]
     printed, cost = run_process([*command, *arguments])
     plan = json.loads(printed)
     groups = plan["num_checkpoints"] * len(plan["tasks"])

@@ -24,6 +24,7 @@ from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
+from biphasic.model.matrices import config_shape
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.api import parse_compute, train_recipe
@@ -36,8 +37,11 @@ from biphasic.study.inputs.models import (
     is_state,
 )
 from biphasic.study.paths import STORE
+from biphasic.study.plan.cost import objective_flops
 from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
+from biphasic.study.sizing.here import duration
+from biphasic.study.sizing.speed import measure_speed
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
@@ -222,6 +226,7 @@ def adapt(
             earlier.bring_into(store)
             say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
+        say(_time(recipe, local, compute))
         trained = train_recipe(
             recipe,
             paths,
@@ -350,6 +355,19 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
     return (
         f"training {last.phase.steps:,} steps of {rows} by {last.phase.objective}, peak rate "
         f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
+    )
+
+
+def _time(recipe: Recipe, model: LocalModel, compute: ComputeConfig) -> str:
+    """Say how long the phase takes here, by a second of measurement."""
+    placed = recipe.placed_phases[-1]
+    length, rows = placed.batches.max_seqlen, placed.batches.rows_per_step
+    shape = config_shape(read_config(model.folder))
+    flops = rows * objective_flops(shape, placed.objective(placed.start), length=length)
+    seconds = flops / (measure_speed(recipe.precision) * compute.processes)
+    return (
+        f"about {duration(placed.phase.steps * seconds)} on this machine, at "
+        f"{float(f'{rows * length / seconds:.2g}'):,.0f} tokens/s by a second of measurement"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.cli import main as module
+from biphasic.study.sizing import here
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
@@ -17,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 def run(request, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
     """Run a command in an empty folder; a test file names the first words as COMMAND."""
     first = getattr(request.module, "COMMAND", ())
+    # Measured in a process of its own, which imports torch.
+    monkeypatch.setattr(here, "speed_here", lambda _: 2e9)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["biphasic", *first, *map(str, arguments)])

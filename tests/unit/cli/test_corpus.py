@@ -54,7 +54,7 @@ def test_build_prints_its_result(text, build):
         "tokenising",
         "assembling the corpora",
         f"warning: documents held out: {len(heldout)}. Held-out losses will be unreliable; "
-        "raise heldout_fraction, or add more text",
+        "add more text, or set a higher heldout_fraction in a corpus file (docs/corpora.md)",
     ]
     assert build("one") == (
         "\n".join([*lines[:2], "already built; nothing to do", lines[3], ""]),

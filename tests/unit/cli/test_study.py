@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,23 @@ def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["smoke.svg"]
 
 
+def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    _, here, _ = run("plan", STUDIES / "smoke.yaml")
+    assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each by a second of measurement" in here
+    assert "--rate 2e9" not in here
+    # Three jobs at 2e9 take the time of one device at 6e9.
+    _, there, _ = run("plan", STUDIES / "smoke.yaml", "--rate", "6e9")
+    hours = re.compile(r"^ +([\d.<]+ ?[\d.]* h)  (training and fine-tuning)$", re.MULTILINE)
+    assert hours.findall(here)
+    assert hours.findall(here) == hours.findall(there)
+
+
 def test_a_plan_as_json_is_nothing_but_json(run):
     code, out, _ = run("plan", STUDIES / "smoke.yaml", "--json", "--graph", "smoke.svg")
     assert code == 0
     plan = json.loads(out)
+    assert plan["rate"] == 2e9
     assert (plan["format"], plan["name"], plan["num_final"]) == ("biphasic.plan/1", "smoke", 5)
 
 

@@ -404,7 +404,7 @@ def test_few_held_out_documents_are_reported(tmp_path, files, configure):
 
 def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
     (tmp_path / "a.txt").write_text("the array of rows")
-    with pytest.raises(DataError, match="no document is held out; raise heldout_fraction"):
+    with pytest.raises(DataError, match="no document is held out; add more text, or set a higher"):
         build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
 
 

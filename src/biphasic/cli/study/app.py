@@ -56,8 +56,13 @@ def study_plan(
         bool, typer.Option("--json", help="Print the plan as JSON, including states.")
     ] = False,
     rate: Annotated[
-        float, typer.Option(min=1.0, help="Sustained FLOP/s per device, to estimate device-hours.")
-    ] = 1e14,
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Sustained FLOP/s per device, to estimate device-hours. Default: this machine's, "
+            "measured for a second.",
+        ),
+    ] = None,
     example_tokens: Annotated[
         int, typer.Option(min=1, help="Assumed mean tokens per fine-tuning example.")
     ] = 256,
@@ -67,23 +72,30 @@ def study_plan(
     import json
     import math
 
+    from biphasic.execution.slots import local_slots
     from biphasic.files import write_text
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
+    from biphasic.study.sizing.here import speed_here
     from biphasic.study.spec.load import load_study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
         raise ConfigError(f"--graph {graph}: give a .svg file in an existing folder")
-    if not math.isfinite(rate):
+    if rate is not None and not math.isfinite(rate):
         raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
     config = load_study(file, overrides or ())
     store = root.resolve() / STORE
     preview = preview_study(config, store)
     summary = summarise_plan(config.name, preview, store, example_tokens=example_tokens)
+    jobs_here = None
+    if rate is None:
+        rate, jobs_here = speed_here(config.recipe.precision), len(local_slots())
     if as_json:
         echo(json.dumps(summary_json(summary, preview.plan, rate=rate), indent=1))
     else:
-        lines = plan_lines(summary, preview.plan, rate=rate, example_tokens=example_tokens)
+        lines = plan_lines(
+            summary, preview.plan, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
+        )
         echo("\n".join(lines))
     if graph is not None:
         from biphasic.study.plan.svg import plan_svg

@@ -44,6 +44,7 @@ from biphasic.files import is_complete, read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.records import FEW_HELDOUT
 
+_MORE_HELDOUT = "add more text, or set a higher heldout_fraction in a corpus file (docs/corpora.md)"
 BUILD_VERSION = 1
 """Increase by hand whenever the same settings would give a different corpus."""
 DEFAULT_VOCAB_SIZE = 8192
@@ -316,11 +317,11 @@ def _assemble(
         counts = {source.name: source.counts(split) for source in sources}
         number = sum(count.documents for count in counts.values())
         if split == "heldout" and not number:
-            raise DataError("no document is held out; raise heldout_fraction, or add more text")
+            raise DataError(f"no document is held out; {_MORE_HELDOUT}")
         if split == "heldout" and number < FEW_HELDOUT:
             say(
                 f"warning: documents held out: {number}. Held-out losses will be unreliable; "
-                "raise heldout_fraction, or add more text"
+                f"{_MORE_HELDOUT}"
             )
         by_source = {name: asdict(count) for name, count in counts.items()}
         assemble_corpus(

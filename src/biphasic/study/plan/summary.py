@@ -222,11 +222,18 @@ def _total(numbers: Iterable[int | None]) -> int | None:
 
 
 def plan_lines(
-    summary: PlanSummary, plan: Plan, *, rate: float, example_tokens: int, most: int = 60
+    summary: PlanSummary,
+    plan: Plan,
+    *,
+    rate: float,
+    example_tokens: int,
+    jobs_here: int | None = None,
+    most: int = 60,
 ) -> Iterator[str]:
     """Yield the lines that describe a plan.
 
-    `rate` is the assumed speed of a device, in FLOP/s. At most `most` arms are listed.
+    `rate` is the speed of a device, in FLOP/s; with `jobs_here`, that of a job on this machine,
+    which runs as many at once. At most `most` arms are listed.
     """
     between = summary.num_checkpoints - summary.num_final
     yield (
@@ -243,7 +250,9 @@ def plan_lines(
     yield ""
     yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
-    yield from _resource_lines(summary, rate=rate, example_tokens=example_tokens)
+    yield from _resource_lines(
+        summary, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
+    )
     done = summary.done
     if not done.states and not done.results:
         yield "Done         nothing yet"
@@ -342,16 +351,26 @@ def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:
         yield f"  {summary.num_reused:,} evaluations reuse a training of another task"
 
 
-def _resource_lines(summary: PlanSummary, *, rate: float, example_tokens: int) -> Iterator[str]:
-    yield f"Device-hours at {rate:.3g} FLOP/s per device (--rate)"
+def _resource_lines(
+    summary: PlanSummary, *, rate: float, example_tokens: int, jobs_here: int | None
+) -> Iterator[str]:
+    if jobs_here is None:
+        yield f"Device-hours at {rate:.3g} FLOP/s per device (--rate)"
+    else:
+        yield (
+            f"Hours here, {count(jobs_here, 'job')} at once, {rate:.2g} FLOP/s each by a second of "
+            "measurement (--rate: another machine)"
+        )
+    both = (summary.shared.flops, summary.finetuning_flops)
     tokens = f"fine-tuning, at {example_tokens} tokens an example; scoring is not counted"
     rows = (
         (summary.shared.flops, "training"),
         (summary.alone.flops, "training without sharing"),
         (summary.finetuning_flops, tokens),
+        (_total(both), "training and fine-tuning"),
     )
     for flops, what in rows:
-        hours = summary.hours(flops, rate=rate)
+        hours = summary.hours(flops, rate=rate * (jobs_here or 1))
         yield f"  {_NOT_KNOWN if hours is None else _hours(hours):>10}  {what}"
     size = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if size is None else _bytes(size)} for the states"

@@ -1,0 +1,33 @@
+"""The speed of this machine for commands that load no torch, and hours in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from biphasic.analysis.text import count
+from biphasic.errors import StudyError
+
+_MODULE = "biphasic.study.sizing.speed"
+
+
+def speed_here(precision: str) -> float:
+    """Measure the FLOP/s of a job of one thread, in a process of its own."""
+    command = [sys.executable, "-m", _MODULE, precision]
+    done = subprocess.run(  # noqa: S603 - our own module
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
+    return float(done.stdout)
+
+
+def duration(seconds: float) -> str:
+    """Format a time of which only the size is known: `40 seconds`, `3 minutes`, `21 hours`."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{float(f'{seconds / length:.2g}'):,g} {unit}"
+    return count(max(round(seconds), 1), "second")

@@ -1,0 +1,64 @@
+"""How fast this machine trains, from about a second of passes of a small model.
+
+`python -m biphasic.study.sizing.speed PRECISION` prints it, for commands that load no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+
+from biphasic.data.packing import lay_out
+from biphasic.data.rows import Piece, RowBatch
+from biphasic.model.compute.device import compute_device
+from biphasic.model.compute.forward import first_position
+from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.matrices import model_shape
+from biphasic.model.presets import PRESETS
+from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.ledger import step_flops
+from biphasic.training.step.passes import Pass, pass_loss
+
+_SECONDS = 1.0
+_ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
+_SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def measure_speed(precision: str) -> float:
+    """Return the FLOP/s of forward and backward passes of `nano` in this process.
+
+    They compute as training does, on its device and threads. Other models, and reading and updates,
+    make training half to twice as fast.
+    """
+    config = architecture_config(
+        PRESETS["nano"], vocab_size=_VOCABULARY, max_seqlen=_LENGTH, special_ids=_SPECIAL
+    )
+    model = new_model(config, init_seed=0)
+    torch.nn.Module.to(model, compute_device(), _DTYPES[precision])
+    tokens = [len(_SPECIAL) + np.arange(_LENGTH) + _LENGTH * row for row in range(_ROWS)]
+    packed = lay_out(tokens, [[row] for row in range(_ROWS)], row_length=_LENGTH, pad_id=2)
+    pieces = tuple(Piece(0, row, 0, _LENGTH - 2) for row in range(_ROWS))
+    batch = RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
+    vocabulary = Vocabulary(_VOCABULARY, _SPECIAL["mask"], frozenset(_SPECIAL.values()))
+    [part] = Mlm(objective="mlm").supervise(batch, vocabulary, mask_seed=0)
+    given = Pass.of(part, first_position=first_position(model)).to(compute_device())
+    flops = step_flops(
+        model_shape(model), rows=part.rows, supervised_tokens=len(part.labels), causal=False
+    )
+    pass_loss(model, given).backward()  # libraries start, and buffers are made
+    num_passes, passed, start = 0, 0.0, time.perf_counter()
+    while passed < _SECONDS:
+        loss = pass_loss(model, given)
+        loss.backward()
+        loss.item()  # waits for a GPU
+        num_passes, passed = num_passes + 1, time.perf_counter() - start
+    return num_passes * flops / passed
+
+
+if __name__ == "__main__":
+    print(measure_speed(sys.argv[1]))  # noqa: T201 - read by `here.py`

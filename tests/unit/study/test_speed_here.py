@@ -1,0 +1,104 @@
+"""The speed of this machine, measured by a small model, and what plans say of it."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from biphasic import adaptation
+from biphasic.config import parse_config
+from biphasic.errors import StudyError
+from biphasic.model.loading.build import architecture_config
+from biphasic.model.presets import PRESETS
+from biphasic.study.sizing import here, speed
+from biphasic.study.sizing.here import duration, speed_here
+from biphasic.study.sizing.speed import measure_speed
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.recipe import Recipe
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, precision, one_thread):
+    seconds = itertools.count(0.0, 0.75)  # between two looks at the clock
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: next(seconds))
+    # 2,048 tokens in rows of 256. Four layers of width 192, with four matrices of attention and
+    # three of 512 features; attention reads all 256 positions.
+    body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
+    head = 192 * 8192
+    masked = measured_labels(monkeypatch)
+    attention = 2 * 2 * 256 * 192 * 4
+    pass_flops = 3 * (2048 * (2 * body + attention) + 2 * head * masked)
+    # Two passes: 0.75 seconds after the first one are less than a second.
+    assert measure_speed(precision) == pytest.approx(2 * pass_flops / 1.5)
+
+
+def measured_labels(monkeypatch) -> int:
+    """Return the masked tokens of the pass, as the objective chooses them."""
+    counted = []
+    original = speed.step_flops
+
+    def spy(shape, **given):
+        counted.append(given["supervised_tokens"])
+        return original(shape, **given)
+
+    monkeypatch.setattr(speed, "step_flops", spy)
+    monkeypatch.setattr(speed, "_SECONDS", 0.5)
+    measure_speed("fp32")
+    monkeypatch.setattr(speed, "_SECONDS", 1.0)
+    return counted[0]
+
+
+def test_another_process_measures(monkeypatch):
+    seen = {}
+
+    class Done:
+        returncode, stdout, stderr = 0, "1.5e10\n", ""
+
+    def run(command, **settings):
+        seen.update(settings, command=command)
+        return Done
+
+    monkeypatch.setattr(here.subprocess, "run", run)
+    assert speed_here("bf16") == 1.5e10
+    assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
+    assert seen["env"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_failed_measurement_is_one_line(monkeypatch):
+    class Failed:
+        returncode, stdout, stderr = 1, "", "Traceback\nImportError: no torch\n"
+
+    monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: Failed)
+    with pytest.raises(StudyError, match=r"measured \(ImportError: no torch\); give --rate"):
+        speed_here("fp32")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.1, "1 second"), (100, "100 seconds"), (185, "3.1 minutes"), (75_600, "21 hours"),
+     (400_000, "4.6 days")],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
+    special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    config = architecture_config(
+        PRESETS["nano"], vocab_size=8192, max_seqlen=256, special_ids=special
+    )
+    config.save_pretrained(tmp_path)
+    raw = {
+        "model": {"pretrained": str(tmp_path)}, "max_seqlen": 256, "rows_per_step": 8,
+        "learning_rate": {"peak": 1e-3}, "phases": [{"objective": "mlm", "steps": 2000}],
+    }  # fmt: skip
+    recipe = parse_config(Recipe, raw, where="test")
+    # 102 of 256 tokens are predicted; see above.
+    row = 3 * (256 * (2 * 4 * (4 * 192 * 192 + 3 * 192 * 512) + 2 * 2 * 256 * 192 * 4))
+    row += 3 * 2 * 192 * 8192 * 102
+    monkeypatch.setattr(adaptation, "measure_speed", lambda _: 8 * row / 4)  # a step in 4 seconds
+    local = SimpleNamespace(folder=tmp_path)
+    for processes, told in ((1, "2.2 hours on this machine, at 510 tokens/s"),
+                            (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
+        found = adaptation._time(recipe, local, ComputeConfig(processes=processes))
+        assert found == f"about {told} by a second of measurement"
