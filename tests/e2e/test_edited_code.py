@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import biphasic
 from biphasic import numerics
+from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.run.prepare import prepare_study
+from biphasic.study.spec.load import load_study
 from mini_study import arms, snapshot, write_small_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -126,3 +130,18 @@ def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_fil
     assert "deleting what other code made: 1 state" in told
     again, told = pretrain("--fresh")
     assert (again, "deleting" in told, NOTE in told) == (fresh, False, False)
+
+
+@pytest.mark.usefixtures("edited")
+def test_a_checkpoint_of_other_code_is_named_and_deleted(root, tmp_path, cli):
+    file, state = write_small_study(tmp_path), arms(root)["mlm"]["state"]
+    shutil.rmtree(root / "store/finetunes")
+    checkpoint = root / f"store/progress/{state}-from-0/step-00000012"
+    checkpoint.parent.mkdir(parents=True)
+    (root / "store/states" / state).rename(checkpoint)
+    config, console = load_study(file), Console(quiet=True)
+    plan = prepare_study(config, root=root, console=console).plan
+    assert OtherCode.of_plan(plan, root / "store").checkpoints == (checkpoint,)
+    plan = prepare_study(config, root=root, console=console, fresh=True).plan
+    assert not OtherCode.of_plan(plan, root / "store")
+    assert not checkpoint.exists()

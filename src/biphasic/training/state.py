@@ -194,8 +194,10 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     )
 
 
-def read_state_record(folder: Path, *, identity: str) -> StateRecord:
+def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     """Read the record of a complete state, which cannot be recreated on its own.
+
+    An identity of None means any, as of a checkpoint.
 
     Raises:
         CheckpointError: It is missing or damaged, or the folder holds another state.

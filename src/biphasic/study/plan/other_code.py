@@ -46,11 +46,12 @@ class OtherCode:
         results: Iterable[str] = (),
     ) -> OtherCode:
         """Find what other code made of states, of segments (end, first step), and of results."""
-        trained = [name for name in states if _is_other_state(store / "states" / name)]
+        trained = [name for name in states if _is_other_state(store / "states" / name, name)]
         progress = (Checkpoints.of(store, name, start=start) for name, start in segments)
         saved = (each.path(step) for each in progress for step in each.steps())
+        checkpoints = tuple(folder for folder in saved if _is_other_state(folder))
         scored = (name for name in results if _is_other_result(store / "finetunes" / name, trained))
-        return cls(store, tuple(trained), tuple(filter(_is_other_state, saved)), tuple(scored))
+        return cls(store, tuple(trained), checkpoints, tuple(scored))
 
     def __bool__(self) -> bool:
         return bool(self.states or self.checkpoints or self.results)
@@ -91,10 +92,10 @@ class OtherCode:
                 remove(path)
 
 
-def _is_other_state(folder: Path) -> bool:
+def _is_other_state(folder: Path, identity: str | None = None) -> bool:
     if not is_complete(folder):
         return False
-    return is_other_code("pretraining", read_state_record(folder, identity=folder.name).code)
+    return is_other_code("pretraining", read_state_record(folder, identity=identity).code)
 
 
 def _is_other_result(folder: Path, states: Iterable[str]) -> bool:
