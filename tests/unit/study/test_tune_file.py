@@ -83,6 +83,15 @@ def test_the_file_reads_as_the_same_study_at_these_rates(file):
     assert after.model_copy(update={"tuned_rates": ()}) == before
 
 
+def test_the_optimizer_of_a_rate_is_written(file):
+    rate = {"model": "nano", "phase": {"objective": "clm"}, "optimizer": "muon", "peak": 0.01}
+    tuned = [TunedRate.model_validate(rate)]
+    write_tuned(file, file, load_study(file), tuned, curve=file.parent / "curve.csv")
+    entry = "- {model: nano, phase: {objective: clm}, optimizer: muon, peak: 0.01}\n"
+    assert entry in file.read_text()
+    assert load_study(file).tuned_rates == tuple(tuned)
+
+
 def test_a_block_is_replaced_in_place(file):
     moved = TEXT + "\n" + BLOCK + "# after it\nheldout_every: 3 # last\n"
     file.write_text(moved)

@@ -69,6 +69,17 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
     assert differing_arms(tuning.beginnings[1]) == ["rows"]
 
 
+def test_each_optimizer_has_trials_of_its_own():
+    muon = {"optimizer": {"name": "muon"}}
+    config = study(arm("clm", CLM | FULL), arm("muon", CLM | FULL, recipe=muon))
+    tuning = plan_tuning(config, 0.1)
+    assert [each.name for each in tuning.beginnings] == ["pico-clm", "pico-clm-muon"]
+    assert [each.tuned(1e-3).optimizer for each in tuning.beginnings] == ["adamw", "muon"]
+    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.beginnings})
+    optimizers = [trials.recipe_of(trial).optimizer.name for trial in trials.arms]
+    assert optimizers == ["adamw", "muon"]
+
+
 def test_objectives_of_several_parts_are_judged_by_the_losses_of_their_parts():
     weights = {each.name: each.weights for each in plan_tuning(MIXED, 0.1).beginnings}
     assert weights["pico-mlm20"] == {"mlm": 1}

@@ -58,6 +58,13 @@ def test_a_tuned_rate_is_for_the_arms_that_begin_with_its_model_and_objective():
     }
 
 
+def test_a_tuned_rate_is_for_the_arms_with_its_optimizer():
+    arms = [ARMS[3], {**ARMS[3], "name": "muon", "recipe": {"optimizer": {"name": "muon"}}}]
+    muon = {**RATES[0], "optimizer": "muon", "peak": 9e-3}
+    assert peaks(study(arms=arms, tuned_rates=RATES)) == {"clm": [4e-3], "muon": [2e-3]}
+    assert peaks(study(arms=arms, tuned_rates=[*RATES, muon])) == {"clm": [4e-3], "muon": [9e-3]}
+
+
 def test_only_arms_with_a_new_rate_are_trained_again():
     before, after = study(), study(tuned_rates=RATES)
     ends = [
@@ -96,7 +103,8 @@ def test_objectives_of_several_parts_have_rates_too():
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 have the same model and phase"),
+        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 have the same model, phase"),
+        ([{**RATES[0], "optimizer": "mun"}], "unknown value 'mun' (did you mean 'muon'?)"),
         ([{**RATES[0], "peak": 0}], "tuned_rates.0.peak: input should be greater than 0 (got 0)"),
         ([{**RATES[0], "model": "picoo"}], "unknown value 'picoo' (did you mean 'pico'?)"),
         (

@@ -1,8 +1,8 @@
-"""Tuned peak rates of a study, by model and first objective; `biphasic study tune` writes them.
+"""Tuned peak rates of a study, by model, first objective and optimizer.
 
-A study's `recipe` has one peak rate for all arms, but the best rate depends on model and
-objective. A tuned rate replaces it in all arms that begin with its model and objective. It does
-not change the names of arms.
+A study's `recipe` has one peak rate for all arms, but the best rate depends on these. A tuned rate
+replaces it in all arms that begin with its model and objective and have its optimizer. It does not
+change the names of arms. `biphasic study tune` writes tuned rates.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import PhaseConfig
 from biphasic.objectives.registry import OBJECTIVES
 from biphasic.study.spec.arms import ArmConfig
+from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 if TYPE_CHECKING:
@@ -35,24 +36,31 @@ Model = PresetName | Architecture | PretrainedModel
 
 
 class TunedRate(Config):
-    """The peak rate of arms that begin with a given model and objective."""
+    """The peak rate of arms with a given model, first objective and optimizer."""
 
     model: Model
     """As in `recipe`."""
     phase: FirstObjective
     """Objective of the first phase, with its settings."""
+    optimizer: OptimizerName = "adamw"
+    """Name of the optimizer."""
     peak: PositiveFloat
     """Peak rate of the first schedule, which ends where a phase has its own schedule."""
 
     def fits(self, recipe: Recipe) -> bool:
-        """Return whether a recipe begins with this model and objective."""
-        return self.model == recipe.model and self.phase.model_dump() == first_objective(recipe)
+        """Return whether a recipe has this model, first objective and optimizer."""
+        return (self.model, self.phase.model_dump(), self.optimizer) == tuned_by(recipe)
 
     def anchored(self, folder: Path) -> TunedRate:
         """Return the rate with a relative model path resolved against a folder."""
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
+
+
+def tuned_by(recipe: Recipe) -> tuple[Any, ...]:
+    """Return what a tuned rate depends on."""
+    return recipe.model, first_objective(recipe), recipe.optimizer.name
 
 
 def first_objective(recipe: Recipe) -> dict[str, Any]:
@@ -87,15 +95,15 @@ def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) 
 
 
 def refuse_repeated_rates(rates: Sequence[TunedRate]) -> None:
-    """Check that no two rates have the same model and phase.
+    """Check that no two rates have the same model, phase and optimizer.
 
     Raises:
         ValueError: Two rates do.
     """
-    keys = [(rate.model, rate.phase.model_dump()) for rate in rates]
+    keys = [(rate.model, rate.phase.model_dump(), rate.optimizer) for rate in rates]
     for index, key in enumerate(keys):
         if key in keys[:index]:
             raise ValueError(
-                f"tuned_rates: {keys.index(key)} and {index} have the same model and phase; "
-                "keep one of them"
+                f"tuned_rates: {keys.index(key)} and {index} have the same model, phase and "
+                "optimizer; keep one of them"
             )

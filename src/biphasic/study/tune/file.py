@@ -139,8 +139,8 @@ def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
 
 
 def _entry(rate: TunedRate) -> str:
-    model = rate.model_dump(mode="json", exclude_defaults=True)["model"]
-    return _flow({"model": model, "phase": _written(rate.phase), "peak": rate.peak})
+    settings = rate.model_dump(mode="json", exclude_defaults=True)
+    return _flow({**settings, "phase": _written(rate.phase)})
 
 
 def _written(objective: ObjectiveConfig) -> dict[str, Any]:

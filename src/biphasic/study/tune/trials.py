@@ -1,4 +1,4 @@
-"""The trials of `biphasic study tune`: one for each model, first objective and rate.
+"""The trials of `biphasic study tune`: one for each model, first objective, optimizer and rate.
 
 They are the arms of a study without tasks, so they run, stop and resume like other arms.
 """
@@ -21,7 +21,7 @@ from biphasic.objectives.phases import Phase
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import TunedRate, first_objective, why_not_tuned
+from biphasic.study.spec.tuned_rates import TunedRate, first_objective, tuned_by, why_not_tuned
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
@@ -34,7 +34,7 @@ _NO_MEASURE = "held-out losses are of CLM and MLM, and its first objective is ne
 
 @dataclass(frozen=True)
 class Beginning:
-    """A model and a first objective, with the arms that begin with both.
+    """A model, a first objective and an optimizer, with the arms that begin with them.
 
     Attributes:
         name: Short name such as `nano-mlm40`.
@@ -61,7 +61,12 @@ class Beginning:
     def tuned(self, peak: float) -> TunedRate:
         """Return the entry of the study file for a rate."""
         return TunedRate.model_validate(
-            {"model": self.recipe.model, "phase": first_objective(self.recipe), "peak": peak}
+            {
+                "model": self.recipe.model,
+                "phase": first_objective(self.recipe),
+                "optimizer": self.recipe.optimizer.name,
+                "peak": peak,
+            }
         )
 
 
@@ -129,7 +134,7 @@ def plan_tuning(config: StudyConfig, share: float) -> Tuning:
             continue
         budget = max(budget, recipe.placed_phases[0].schedule_end)
         for known, _, arms in groups:
-            if (known.model, first_objective(known)) == (recipe.model, first_objective(recipe)):
+            if tuned_by(known) == tuned_by(recipe):
                 arms.append(arm)
                 break
         else:
@@ -173,9 +178,11 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
 def _names(recipes: Sequence[Recipe]) -> list[str]:
     names: list[str] = []
     for recipe in recipes:
-        # The name has only model and objective, not the step.
+        # The name has only model, objective and optimizer, not the step.
         plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
         name = recipe_name(plain).removesuffix("-1")[:50]
+        if recipe.optimizer.name != "adamw":
+            name += f"-{recipe.optimizer.name}"
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
         names.append(next(candidate for candidate in candidates if candidate not in names))
     return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import Discriminator, Tag
 
@@ -26,8 +26,9 @@ def name(settings: Any) -> str:
 
 if TYPE_CHECKING:
     AnyOptimizer = OptimizerConfig
+    OptimizerName = str
 else:
-    _TAGGED = tuple(
-        Annotated[kind, Tag(*get_args(kind.model_fields["name"].annotation))] for kind in OPTIMIZERS
-    )
+    _NAMES = {kind: get_args(kind.model_fields["name"].annotation)[0] for kind in OPTIMIZERS}
+    _TAGGED = tuple(Annotated[kind, Tag(name)] for kind, name in _NAMES.items())
+    OptimizerName = Literal[tuple(_NAMES.values())]
     AnyOptimizer = Annotated[Union[_TAGGED], Discriminator(name)]  # noqa: UP007
