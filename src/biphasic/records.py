@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading
+from biphasic.facts import KindFacts, facts_of
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
@@ -19,8 +20,6 @@ STUDY = "study.json"
 """File with the arms, tasks and runs of a study, in its folder."""
 PRETRAINING = "pretraining"
 """Name of held-out losses in tables, next to the names of tasks."""
-ZERO_SHOT = "zs"
-"""Kind of tasks without fine-tuning."""
 ZERO_SHOT_SEED = 0
 """Seed of the single run of a zero-shot task, which has no randomness."""
 FEW_HELDOUT = 20
@@ -98,13 +97,36 @@ class ArmRecord(Record):
     """Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
 
 
-class TaskRecord(Record):
+class KindRecord(Record):
+    """A record about a task of a kind."""
+
+    kind: str
+    metric: str
+    """The primary metric."""
+    about: Annotated[KindFacts | None, Field(exclude_if=lambda facts: facts is None)] = None
+    """Facts about the kind; None for the first kinds, whose facts are known."""
+
+    @property
+    def facts(self) -> KindFacts:
+        """Facts about the kind."""
+        return facts_of(self.kind, self.about)
+
+    @property
+    def metric_title(self) -> str:
+        """Name of its metric in reports."""
+        return self.facts.metric(self.metric).title
+
+    @property
+    def is_zero_shot(self) -> bool:
+        """Whether encoders are scored without fine-tuning: one run, no rates, no seeds."""
+        return not self.facts.is_trained
+
+
+class TaskRecord(KindRecord):
     """One task of a study."""
 
     name: str
-    kind: str
     title: str
-    metric: str
     num_train: NonNegativeInt
     num_validation: NonNegativeInt
     num_test: NonNegativeInt
@@ -112,11 +134,6 @@ class TaskRecord(Record):
     """The task that encoders are trained on instead; None if it has a training split."""
     overlaps: dict[str, NonNegativeInt] = {}
     """Number of examples of a later split that are also in an earlier one, as `train/test`."""
-
-    @property
-    def is_zero_shot(self) -> bool:
-        """Whether encoders are scored without fine-tuning: one run, no rates, no seeds."""
-        return self.kind == ZERO_SHOT
 
 
 class RunRecord(Record):
@@ -227,15 +244,13 @@ class HeldoutLine(Record):
     heldout: dict[str, float]
 
 
-class ResultRecord(Record):
+class ResultRecord(KindRecord):
     """`result.json`: scores of one fine-tuning on one task; metrics are shares, not percent."""
 
     format: Literal["biphasic.finetune/1"]
     id: str
     state: str
     task: str
-    kind: str
-    metric: str
     learning_rate: float
     seed: int
     status: Literal["finished", "diverged"]
@@ -257,7 +272,7 @@ class ResultRecord(Record):
     def _finished_has_scores(self) -> ResultRecord:
         if self.status == "finished":
             needed = {"validation": self.validation, "test": self.test}
-            if self.kind == ZERO_SHOT:
+            if self.is_zero_shot:
                 needed.pop("validation")
             for split, scores in needed.items():
                 if self.metric not in (scores or {}):

@@ -19,10 +19,9 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.presets import PRESETS
+from biphasic.tasks.encoded.metrics import SplitScores
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
-from biphasic.tasks.kinds.metrics import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Kind
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import train_segment
@@ -58,7 +57,7 @@ def pretrain(
     }
 
 
-def finetune(folder: Path, *, kind: Kind, model: Callable[[Path], Path]) -> dict[str, Any]:
+def finetune(folder: Path, *, kind: str, model: Callable[[Path], Path]) -> dict[str, Any]:
     """Fine-tune a random model that is loaded as any other: every loss, and the scores."""
     saved = model(folder)
     task = encode_task(TASKS[kind](), TextTokenizer.load(saved), protocol=_PROTOCOL)

@@ -8,7 +8,6 @@ from golden_text import Draws
 from biphasic.tasks.records import (
     Answer,
     ExampleTask,
-    Kind,
     LabelledText,
     Question,
     RetrievalTask,
@@ -106,7 +105,7 @@ def retrieval_task() -> RetrievalTask:
     return RetrievalTask(_info("ir", "ndcg_at_10"), corpus, queries, qrels)
 
 
-TASKS: Mapping[Kind, Callable[[], Task]] = {
+TASKS: Mapping[str, Callable[[], Task]] = {
     "sc": classification_task,
     "sr": regression_task,
     "tc": tagging_task,
@@ -115,7 +114,7 @@ TASKS: Mapping[Kind, Callable[[], Task]] = {
 }
 
 
-def _info(kind: Kind, metric: str) -> TaskInfo:
+def _info(kind: str, metric: str) -> TaskInfo:
     return TaskInfo(f"golden-{kind}", kind, "Golden", metric, "0" * 64)
 
 

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoding import Encoder, encode_texts
+from biphasic.tasks.encoded.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (

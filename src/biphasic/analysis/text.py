@@ -11,37 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biphasic.errors import visible
+from biphasic.facts import metric_facts
 
 if TYPE_CHECKING:
     from biphasic.analysis.estimate import Estimate
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-_METRICS = {  # others have spaces in place of underscores
-    "entity_f1": "entity F1",
-    "f1": "F1",
-    "ndcg@10": "nDCG@10",
-    "has_answer_exact_match": "exact match where there is an answer",
-    "has_answer_f1": "F1 where there is an answer",
-    "macro_f1": "macro F1",
-    "matthews": "Matthews correlation",
-    "micro_f1": "micro F1",
-    "mrr_at_10": "MRR@10",
-    "ndcg_at_10": "nDCG@10",
-    "no_answer_accuracy": "accuracy where there is no answer",
-    "pearson": "Pearson correlation",
-    "recall_at_100": "recall@100",
-    "sentence_token_f1": "token F1 (mean over sentences)",
-    "spearman": "Spearman correlation",
-}
-TASKS = {
-    "SC": "sequence classification",
-    "TC": "token classification",
-    "QA": "question answering",
-    "IR": "retrieval",
-    "ML": "multi-label classification",
-    "SR": "regression",
-    "ZS": "zero-shot",
-}
 _HIDDEN = re.compile(
     r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     # Controls of writing direction would reorder the text after a name.
@@ -83,7 +58,7 @@ def short(name: str) -> str:
 
 def metric_name(metric: str) -> str:
     """Return the display name of a metric."""
-    return _METRICS.get(metric, metric.replace("_", " "))
+    return metric_facts(metric).title
 
 
 def objective_name(objective: str) -> str:

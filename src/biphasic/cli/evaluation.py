@@ -10,25 +10,25 @@ from rich.text import Text
 
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
-from biphasic.analysis.text import count, metric_name, points_cell, rate, truncations
+from biphasic.analysis.text import count, points_cell, rate, truncations
 from biphasic.cli.options import echo
 from biphasic.errors import visible
 from biphasic.evaluation.evaluate import Evaluation
-from biphasic.records import ZERO_SHOT
+from biphasic.tasks.kinds.registry import KINDS
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:
     """Print one task's score and its caveats; return whether there is a score."""
-    info = evaluation.task
+    info, facts = evaluation.task, KINDS[evaluation.task.kind].facts
     if evaluation.estimate is None:
         echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
-    echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
+    echo(f"{info.name} {facts.metric(evaluation.metric).title}: {points_cell(evaluation.estimate)}")
     if chosen := _chosen_rates(evaluation):
         echo(f"  {chosen}")
-    if reason := doubt(evaluation.estimate, evaluation.metric):
+    if reason := doubt(evaluation.estimate, facts.metric(evaluation.metric)):
         echo(f"  no result: {reason}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
         seeds = evaluation.estimate.num_seeds
@@ -40,7 +40,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     for name in tests[0]:
         if name != evaluation.metric:
             mean = sum(test[name] for test in tests) / len(tests)
-            echo(f"  {metric_name(name)}: {100 * mean:.2f}")
+            echo(f"  {facts.metric(name).title}: {100 * mean:.2f}")
     for pair, number in info.overlaps.items():
         earlier, later = pair.split("/")
         echo(f"  also in {earlier}: {count(number, 'example')} of {later}")
@@ -54,7 +54,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
 
 def _chosen_rates(evaluation: Evaluation) -> str:
     """Describe the chosen rates and their place among those tried; empty for zero-shot tasks."""
-    if evaluation.task.kind == ZERO_SHOT:
+    if not KINDS[evaluation.task.kind].facts.is_trained:
         return ""
     chosen = Counter(result.learning_rate for result in evaluation.selected)
     tried = sorted({result.learning_rate for result in evaluation.results})

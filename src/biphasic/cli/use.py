@@ -181,6 +181,7 @@ def finetune_command(
     from biphasic.evaluation.plan import task_from_text
     from biphasic.export.finetuned.write import finetune
     from biphasic.study.run.run import default_workers
+    from biphasic.tasks.kinds.registry import KINDS
 
     console = progress_console(quiet=quiet)
     settings: dict[str, Any] = parse_overrides(overrides or ())
@@ -205,7 +206,7 @@ def finetune_command(
         for split, metrics in by_split.items()
         if record.metric in metrics
     )
-    if record.kind != "zs":
+    if KINDS[record.kind].facts.is_trained:
         echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
     code = " and trust_remote_code=True" if record.needs_code else ""
     echo(f"{finetuned.folder}: {_FORMS[record.form]}{code}")

@@ -15,11 +15,12 @@ from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetu
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.execution.display import job_bar
 from biphasic.progress import say_on
-from biphasic.records import ZERO_SHOT, ResultRecord
+from biphasic.records import ResultRecord
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)
@@ -90,10 +91,10 @@ def score_grid(
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     """Describe the runs of a grid: their number, steps, and passes over the training data."""
     training = task.training
-    if training.info.kind == ZERO_SHOT:
+    if not training.is_trained:
         return f"{task.info.name}: zero-shot; the encoder is scored without training"
     protocol, num_train = training.protocol, training.epoch or 0
-    noun = "query-document pairs" if training.info.kind == "ir" else "examples"
+    noun = KINDS[training.info.kind].trained_unit
     steps = protocol.num_steps(num_train)
     runs = "1 run" if num_runs == 1 else f"{num_runs} runs"
     passes = steps / math.ceil(num_train / protocol.batch_size)

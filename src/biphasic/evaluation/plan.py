@@ -17,7 +17,6 @@ from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
-from biphasic.records import ZERO_SHOT
 from biphasic.study.inputs.models import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
@@ -35,8 +34,7 @@ from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Kind
-from biphasic.tasks.source import split_source
+from biphasic.tasks.source import name_in_kind, split_source
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 
@@ -165,13 +163,12 @@ def task_from_text(text: str) -> TaskConfig:
     place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
     settings = {"name": text} if is_name else {"name": _name_of(place, kind), "source": text}
-    if kind == ZERO_SHOT:
-        # Distinguishes it from the same data with fine-tuning.
-        settings["name"] += f"-{ZERO_SHOT}"
+    if kind is not None:
+        settings["name"] = name_in_kind(settings["name"], kind)
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
 
 
-def _name_of(place: Path, kind: Kind | None) -> str:
+def _name_of(place: Path, kind: str | None) -> str:
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():

@@ -22,16 +22,13 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
-from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
-from biphasic.tasks.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.kinds.metrics import SplitScores
-from biphasic.tasks.kinds.qa import EncodedQuestions, encode_questions
-from biphasic.tasks.kinds.retrieval import EncodedRetrieval, encode_retrieval
-from biphasic.tasks.kinds.tagging import EncodedTagging, encode_tagging
-from biphasic.tasks.kinds.text import EncodedTextTask, encode_text_task
+from biphasic.tasks.encoded.encoding import Encoder, new_head, token_ids
+from biphasic.tasks.encoded.metrics import SplitScores
+from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask
+from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import RetrievalTask, Task, TaskInfo
+from biphasic.tasks.records import Task, TaskInfo
 from biphasic.training.memory import release_excess
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
@@ -44,8 +41,6 @@ from biphasic.training.step.optimizer import (
 )
 
 Status = Literal["finished", "diverged"]
-EncodedTask = EncodedTextTask | EncodedTagging | EncodedQuestions | EncodedRetrieval
-"""A task as token sequences, with its loss and its evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +50,8 @@ class FinetuneRun:
     Attributes:
         learning_rate: The peak; meaningless for a zero-shot task.
         seed: Seed of head, order and dropout; meaningless for a zero-shot task.
-        evaluations: The tasks to score; defaults to `task`. Other tasks must be retrieval tasks,
-            scored after fine-tuning on retrieval.
+        evaluations: The tasks to score; defaults to `task`. Other tasks must be of its kind, if
+            that can be scored after fine-tuning on another task.
     """
 
     task: EncodedTask
@@ -118,11 +113,7 @@ Keep = Callable[[TrainedModel], None]
 
 def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:
     """Tokenise a task once, for every run on it."""
-    if isinstance(task, RetrievalTask):
-        return encode_retrieval(task, tokenizer, protocol=protocol)
-    encoders = {"tc": encode_tagging, "qa": encode_questions}
-    encode = encoders.get(task.info.kind, encode_text_task)
-    return encode(task, tokenizer, protocol=protocol)
+    return KINDS[task.info.kind].encode(task, tokenizer, protocol=protocol)
 
 
 class Finetuner:
@@ -191,17 +182,20 @@ class Finetuner:
                 f"batching: the run needs {run.protocol.batching} sequences, but the model was "
                 f"loaded for {batching_of(self._model)} ones; group runs by batching"
             )
-        if not run.task.num_train and trained.kind != ZERO_SHOT:
+        kind = KINDS[trained.kind]
+        if not run.task.num_train and kind.facts.is_trained:
             raise ConfigError(
                 f"task '{trained.name}': no training split; fine-tune on another task and score "
-                "this one afterwards, or use kind 'zs' (no fine-tuning)"
+                "this one afterwards, or use a kind without fine-tuning"
             )
         for task in run.scored:
-            if task.info != trained and (task.info.kind, trained.kind) != ("ir", "ir"):
+            is_same_kind = task.info.kind == trained.kind and TRAINED_ON in kind.settings
+            if task.info != trained and not is_same_kind:
+                known = " and ".join(kinds_with(TRAINED_ON))
                 raise ConfigError(
                     f"task '{task.info.name}' ({task.info.kind}) cannot be scored after "
-                    f"fine-tuning on '{trained.name}' ({trained.kind}); only retrieval can be, "
-                    "after retrieval"
+                    f"fine-tuning on '{trained.name}' ({trained.kind}); only tasks of kind {known} "
+                    "can be, after one of the same kind"
                 )
 
     def _train_and_score(

@@ -18,16 +18,14 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.build import load_encoder
 from biphasic.records import Record, parse_record
-from biphasic.tasks.encoding import Encoder, head_layers
+from biphasic.tasks.encoded.encoding import Encoder, head_layers
+from biphasic.tasks.kinds.registry import KINDS, KindName
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Kind
 from biphasic.training.recipe import FinetunePrecision
 from biphasic.training.step.optimizer import set_head_precision, set_precision
 
 HEAD_RECORD = "head.json"
 HEAD_FORMAT = "biphasic.head/1"
-_NUM_OUTPUTS = {"sr": 1, "qa": 2, "ir": 0, "zs": 0}
-"""Outputs of a head by kind; of the others, it has one for each label."""
 Form = Literal[
     "sequence-classification",
     "token-classification",
@@ -56,7 +54,7 @@ class HeadRecord(Record):
     """`head.json`: the task of a fine-tuned model, and how it was trained."""
 
     format: Literal["biphasic.head/1"]
-    kind: Kind
+    kind: KindName
     form: Form
     needs_code: bool = False
     """Whether transformers loads the folder only with `trust_remote_code=True`."""
@@ -129,7 +127,7 @@ def read_head(folder: Path) -> HeadRecord:
         raise DataError(f"{path}: not in the format {HEAD_FORMAT}; fine-tune again")
     record = parse_record(HeadRecord, raw, where=str(path))
     num_outputs = 0 if record.head is None else record.head.num_outputs
-    needed = _NUM_OUTPUTS.get(record.kind, max(len(record.labels), 1))
+    needed = KINDS[record.kind].num_outputs(record.labels)
     if num_outputs != needed:
         raise DataError(
             f"{path}: {num_outputs} outputs for {len(record.labels)} labels, where a model of kind "

@@ -13,17 +13,16 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.custom.data import USUAL_TEXTS
 from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
 from biphasic.tasks.formats.outputs import row_writer
-from biphasic.tasks.formats.rows import Row
-from biphasic.tasks.predictors import example_of, predict_examples, prediction_columns
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.rows.names import USUAL_TEXTS
+from biphasic.tasks.rows.row import Row
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.
 _WINDOW = 65_536
-_FIELDS = {"tc": ("text",), "qa": ("question", "context")}
 
 Report = Callable[[int, int | None], None]
 """Called with the number of examples done and the total, if known."""
@@ -55,8 +54,9 @@ class TextColumns:
         Raises:
             DataError: The number of columns is wrong.
         """
-        self.fields = record.fields or _FIELDS[record.kind]
-        self._may_have_tokens = record.kind == "tc" and not given
+        kind = KINDS[record.kind]
+        self.fields = record.fields or kind.input_fields
+        self._ready_field = None if given else kind.ready_field
         if given and len(given) != len(self.fields):
             raise DataError(
                 f"--column: this model reads {len(self.fields)} ({', '.join(self.fields)}), "
@@ -70,7 +70,7 @@ class TextColumns:
         Raises:
             DataError: A column is missing.
         """
-        if self._may_have_tokens and "tokens" in row.value:
+        if self._ready_field in row.value:
             return row
         if not self._chosen:
             self._chosen = self._choose(row)
@@ -125,8 +125,11 @@ def predict_file(
     """
     target = parse_device(device)
     record = read_head(folder)
-    if record.kind in {"ir", "zs"}:
-        raise DataError(f"{folder}: a retrieval model predicts nothing; use 'biphasic encode'")
+    kind = KINDS[record.kind]
+    if not kind.predicts:
+        raise DataError(
+            f"{folder}: a {kind.facts.title} model predicts nothing; use 'biphasic encode'"
+        )
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
@@ -139,12 +142,12 @@ def predict_file(
             report(done + size * read // of, total)
 
     finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=watch))
-    with row_writer(out, {"id": pa.string(), **prediction_columns(record)}) as write:
+    with row_writer(out, {"id": pa.string(), **kind.prediction_columns(record)}) as write:
         for window in _windows(source.rows()):
             size = len(window)
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
-                predicted, cut = predict_examples(finetuned, [example for _, example in examples])
+                predicted, cut = kind.predict(finetuned, [example for _, example in examples])
             write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
             num_empty += sum(map(chosen.is_empty, window))
             done, num_cut = done + size, num_cut + cut
@@ -155,7 +158,7 @@ def predict_file(
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
     renamed = columns.renamed(row)
-    return renamed.id(), example_of(renamed, record)
+    return renamed.id(), KINDS[record.kind].example(renamed, record)
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:

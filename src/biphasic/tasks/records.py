@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["sc", "ml", "sr", "tc", "qa", "ir", "zs"]
-"""Sequence classification, multi-label classification, sequence regression, token classification,
-question answering, retrieval, and zero-shot retrieval."""
-KINDS: tuple[Kind, ...] = ("sc", "ml", "sr", "tc", "qa", "ir", "zs")
-TEXT_KINDS: tuple[Kind, ...] = ("sc", "ml", "sr")
-"""Kinds that learn from the mean state of a text or a pair."""
-LABEL_KINDS: tuple[Kind, ...] = ("sc", "ml", "tc")
-"""Kinds with named outputs."""
 SPLITS = ("train", "validation", "test")
-_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
-# The first metric of each kind is the default primary metric.
-METRICS_BY_KIND = {
-    "sc": ("accuracy", "macro_f1", "matthews"),
-    "ml": ("micro_f1", "macro_f1", "subset_accuracy"),
-    "sr": ("spearman", "pearson"),
-    "tc": ("entity_f1", "sentence_token_f1"),
-    "qa": ("f1", "exact_match"),
-    "ir": _RETRIEVAL,
-    "zs": _RETRIEVAL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +21,7 @@ class TaskInfo:
     """
 
     name: str
-    kind: Kind
+    kind: str
     title: str
     metric: str
     sha256: str
@@ -108,7 +89,7 @@ class ExampleTask:
 
     Attributes:
         splits: Examples by split, such as `LabelledText`; the kind determines which.
-        labels: Names of the outputs; empty for `sr` and `qa`.
+        labels: Names of the outputs; empty if they have none.
     """
 
     info: TaskInfo
@@ -117,12 +98,16 @@ class ExampleTask:
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""
-        return len(self.splits[split])
+        return len(self.splits.get(split, ()))
+
+    def epoch_length(self) -> int:
+        """Return the number of examples in a training epoch."""
+        return self.num_examples("train")
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """Retrieval, fine-tuned (`ir`) or zero-shot (`zs`).
+    """Retrieval, fine-tuned or zero-shot.
 
     Attributes:
         corpus: Documents by id, as the model reads them, with titles and prompts.
@@ -140,13 +125,10 @@ class RetrievalTask:
         """Return the number of judged queries in a split."""
         return len(self.qrels.get(split, {}))
 
+    def epoch_length(self) -> int:
+        """Return the number of query-document pairs in a training epoch."""
+        judged = self.qrels.get("train", {}).values()
+        return sum(score > 0 for scores in judged for score in scores.values())
+
 
 Task = ExampleTask | RetrievalTask
-
-
-def epoch_length(task: Task) -> int:
-    """Return the length of a training epoch: examples, or query-document pairs."""
-    if not isinstance(task, RetrievalTask):
-        return task.num_examples("train")
-    judged = task.qrels.get("train", {}).values()
-    return sum(score > 0 for scores in judged for score in scores.values())

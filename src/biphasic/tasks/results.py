@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from biphasic.facts import facts_to_record
 from biphasic.files import complete_folder, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.records import ResultRecord
+from biphasic.tasks.encoded.metrics import Column, SplitScores
 from biphasic.tasks.finetune import FinetuneResult
-from biphasic.tasks.kinds.metrics import Column, SplitScores
+from biphasic.tasks.kinds.registry import KINDS
 
 RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))
@@ -46,6 +48,7 @@ def write_result(
         seconds=result.seconds,
         device=str(compute_device()),
         code=code,
+        about=facts_to_record(result.task.kind, KINDS[result.task.kind].facts),
     )
     tables = [_split_table(split, scores) for split, scores in splits.items()]
     with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:

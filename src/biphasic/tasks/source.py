@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError, reading
@@ -21,20 +21,19 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import wait_for_work
-from biphasic.tasks.custom.data import read_content
 from biphasic.tasks.custom.files import own_files
 from biphasic.tasks.custom.task_file import TaskFile, describe, load_task_file
 from biphasic.tasks.formats.folder import (
     DESCRIPTION,
-    RETRIEVAL_KINDS,
     TaskDescription,
     read_description,
     task_files,
     write_task_folder,
 )
 from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
-from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask
+from biphasic.tasks.records import SPLITS
 
 SOURCES_VERSION = 1
 """Increase by hand whenever the same files would give a different folder."""
@@ -85,11 +84,14 @@ def prepare_task(
     """
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
-    kind, rest = split_source(source)
-    name = rest if kind == "zs" else source
-    if name in PUBLISHED:
-        settings: dict[str, Any] = {"copies": copies, "revision": revision, "paper": paper}
-        settings["kind"] = "zs" if kind == "zs" else None
+    if published := published_source(source):
+        name, kind = published
+        settings: dict[str, Any] = {
+            "copies": copies,
+            "revision": revision,
+            "paper": paper,
+            "kind": kind,
+        }
         origin = published_origin(name, **settings)
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
@@ -101,10 +103,25 @@ def prepare_task(
     return _make(making, store, scratch, say=say)
 
 
-def split_source(source: str) -> tuple[Kind | None, str]:
+def split_source(source: str) -> tuple[str | None, str]:
     """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")
-    return (cast(Kind, kind), rest) if colon and kind in KINDS else (None, source)
+    return (kind, rest) if colon and kind in KINDS else (None, source)
+
+
+def published_source(source: str) -> tuple[str, str | None] | None:
+    """Return the name of a published dataset, and the kind derived from its own, if one is given.
+
+    None if the source is another one.
+    """
+    kind, name = split_source(source)
+    is_name = kind is None or KINDS[kind].derived_from is not None
+    return (name, kind) if is_name and name in PUBLISHED else None
+
+
+def name_in_kind(name: str, kind: str) -> str:
+    """Return the name of a task in a derived kind: it tells it from the same data in the other."""
+    return f"{name}-{kind}" if KINDS[kind].derived_from else name
 
 
 def _own(source: str) -> _Making:
@@ -122,19 +139,18 @@ def _own(source: str) -> _Making:
     raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
 
 
-def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
+def _kind_folder(path: Path, kind: str, *, source: str) -> _Making:
     if (path / DESCRIPTION).is_file():
         description = read_description(path, kind=kind)
         if description.kind != kind:
-            return _zero_shot(path)
+            return _derived(path, kind)
         return _copy(path, description, source="task folder")
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:
             remedy = f"for the published dataset, write '{path}'"
         raise DataError(remedy, about=f"task '{source}'")
-    name = path.resolve().name
-    file = TaskFile(kind=kind, name=f"{name}-zs" if kind == "zs" else name, folder=path)
+    file = TaskFile(kind=kind, name=name_in_kind(path.resolve().name, kind), folder=path)
     return _files(file, kind_of_source="folder", where=str(path))
 
 
@@ -152,7 +168,8 @@ def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
         origin["chosen"] = choices
 
     def write(folder: Path) -> None:
-        content, counts = read_content(file, files, where=where)
+        with reading(where, DataError):
+            content, counts = KINDS[file.kind].read_files(file, files, where=where)
         description = describe(file, origin={**origin, "counts": counts}, where=where)
         write_task_folder(folder, description, content)
 
@@ -167,17 +184,13 @@ def _choices(file: TaskFile) -> Iterator[str]:
         yield f"{split} is limited to {limit:,}, chosen with seed {file.seed}"
 
 
-def _zero_shot(path: Path) -> _Making:
-    """Use a folder of fine-tuned retrieval without its training split and prompts."""
+def _derived(path: Path, kind: str) -> _Making:
+    """Use a folder of the kind that this one is derived from."""
     trained = read_description(path)
-    if trained.kind not in RETRIEVAL_KINDS:
-        raise ConfigError(
-            f"'{trained.name}' is of kind {trained.kind}; only retrieval can be zero-shot"
-        )
     description = TaskDescription(
-        name=f"{trained.name}-zs",
-        kind="zs",
-        title=f"{trained.title}, zero-shot",
+        name=name_in_kind(trained.name, kind),
+        kind=kind,
+        title=f"{trained.title}, {KINDS[kind].facts.title}",
         metric=trained.metric,
         protocol=trained.protocol,
         license=trained.license,
@@ -226,7 +239,7 @@ def _make(
             shutil.rmtree(folder)
             raise
     name = task.info.name
-    unit = "queries" if isinstance(task, RetrievalTask) else "examples"
+    unit = KINDS[task.info.kind].unit
     counts = {split: task.num_examples(split) for split in SPLITS}
     sizes = (f"{split} {count:,}" for split, count in counts.items() if count)
     say(f"task {name}: {unit}: {', '.join(sizes)}")

@@ -12,6 +12,7 @@ from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score
 from biphasic.analysis.statistics.doubts import cell_doubt, doubt, doubt_notes
 from biphasic.analysis.tables.text import notes
+from biphasic.facts import metric_facts
 
 ENTITIES = DatasetInfo("ner", "TC", "entity_f1")
 
@@ -30,7 +31,7 @@ ENTITIES = DatasetInfo("ner", "TC", "entity_f1")
     ],
 )
 def test_what_makes_a_score_no_result(found, metric, text):
-    assert doubt(found, metric) == text
+    assert doubt(found, metric_facts(metric)) == text
 
 
 def silent(predicted):

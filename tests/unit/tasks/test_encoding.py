@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks import encoding
-from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.encoded import encoding
+from biphasic.tasks.encoded.encoding import Encoder
+from biphasic.tasks.encoded.qa import Window, best_span
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.qa import Window, best_span
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,

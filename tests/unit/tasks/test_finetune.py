@@ -12,12 +12,12 @@ from transformers import EuroBertConfig, EuroBertForSequenceClassification
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
-from biphasic.tasks.encoding import mean_pool, new_head
+from biphasic.tasks.encoded.encoding import mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
-from biphasic.tasks.records import METRICS_BY_KIND
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.step.embedding_rows import ShortTable
 
-KINDS = ("sc", "ml", "sr", "tc", "qa", "ir")
+TRAINED = ("sc", "ml", "sr", "tc", "qa", "ir")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def run_of(tokenizer, tiny_protocol, tiny_tasks):
     return make
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_learns_a_separable_task(model, run_of, tiny_tasks, kind):
     task = tiny_tasks[kind]()
     [(result,)] = finetune_group(model, [run_of(task)])
@@ -45,7 +45,7 @@ def test_learns_a_separable_task(model, run_of, tiny_tasks, kind):
     for split in ("validation", "test"):
         assert result.scores[split].metrics[metric] > 0.9
         assert floor.scores[split].metrics[metric] < 0.75
-        assert set(METRICS_BY_KIND[kind]) <= set(result.scores[split].metrics)
+        assert set(KINDS[kind].facts.metric_keys) <= set(result.scores[split].metrics)
         assert all(-1 <= value <= 1 for value in result.scores[split].metrics.values())
         assert len(result.scores[split].ids) == task.num_examples(split)
         assert len(set(result.scores[split].ids)) == len(result.scores[split].scores)
@@ -64,7 +64,7 @@ def same(first, second):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_a_run_after_another_equals_the_run_alone_bitwise(model, run_of, kind, precision):
     losses = []
     final = run_of(kind, seed=1, max_steps=6, precision=precision)
@@ -136,7 +136,7 @@ class _WithLoss:
         return self._change(self._task.loss(*arguments))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_a_short_table_of_embeddings_changes_nothing(model, run_of, kind, monkeypatch):
     losses = []
     run = run_of(kind, max_steps=6)

@@ -7,13 +7,13 @@ import pytest
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
 from biphasic.tasks.formats.folder import (
-    TaskContent,
     TaskDescription,
     read_description,
     write_task_folder,
 )
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
+from biphasic.tasks.rows.content import TaskContent
 
 ROW = {"id": "a", "text": "é\u2028", "label": 1}
 

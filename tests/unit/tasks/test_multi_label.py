@@ -8,8 +8,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from biphasic.analysis.scores.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
-from biphasic.tasks.kinds.metrics import multi_label_scores
-from biphasic.tasks.records import METRICS_BY_KIND
+from biphasic.tasks.encoded.metrics import multi_label_scores
+from biphasic.tasks.kinds.registry import KINDS
 from custom_tasks import jsonl, refused, write_splits
 
 LABELS = ("fast", "new", "old")
@@ -36,7 +36,7 @@ def test_metrics_are_those_of_scikit_learn_and_of_single_examples(seed):
         "num_predicted": predicted.sum(axis=1),
         "num_right": (expected & predicted).sum(axis=1),
     }
-    for metric in METRICS_BY_KIND["ml"]:
+    for metric in KINDS["ml"].facts.metric_keys:
         assert metric_examples(metric, columns).value == pytest.approx(scores[metric])
 
 

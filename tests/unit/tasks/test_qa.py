@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from biphasic.tasks.encoding import Encoder, new_head
+from biphasic.tasks.encoded.encoding import Encoder, new_head
+from biphasic.tasks.encoded.qa import encode_questions
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds.qa import encode_questions
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from biphasic.tasks.kinds import retrieval
-from biphasic.tasks.kinds.retrieval import encode_retrieval
+from biphasic.tasks.encoded import retrieval
+from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import RetrievalTask, TaskInfo, epoch_length
+from biphasic.tasks.records import RetrievalTask, TaskInfo
 
 INFO = TaskInfo("t", "ir", "T", "ndcg_at_10", "0" * 64)
 CORPUS = {"d1": "T. one", "d10": "ten", "d2": "two", "d9": "nine", "d5": "the cat sat on the mat"}
@@ -30,7 +30,7 @@ def task(**changed):
 
 
 def encode(tokenizer, given, **settings):
-    return encode_retrieval(given, tokenizer, protocol=FinetuneProtocol(**settings))
+    return encode_task(given, tokenizer, protocol=FinetuneProtocol(**settings))
 
 
 def test_texts_are_read_as_they_are(tokenizer):
@@ -152,5 +152,5 @@ class _Constant:
 
 
 def test_an_epoch_is_as_many_pairs_as_training_reads(tokenizer):
-    assert epoch_length(task()) == encode(tokenizer, task()).num_train == 3
-    assert epoch_length(task(qrels={"test": QRELS["test"]})) == 0
+    assert task().epoch_length() == encode(tokenizer, task()).num_train == 3
+    assert task(qrels={"test": QRELS["test"]}).epoch_length() == 0

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.formats.rows import read_jsonl, read_lines
+from biphasic.tasks.rows.row import read_jsonl, read_lines
 
 
 def refused(path, line, message):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from biphasic.tasks.kinds.tagging import encode_tagging
+from biphasic.tasks.encoded.tagging import encode_tagging
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence
 from custom_tasks import task_info

@@ -45,7 +45,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError
-from biphasic.records import ZERO_SHOT
+from biphasic.facts import facts_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -225,7 +225,7 @@ class Table:
             row
             for row in rows
             if (row.dataset != AVERAGE if datasets == ("each",) else row.dataset in datasets)
-            and ("task" in named or row.task != ZERO_SHOT.upper())  # the best one names none
+            and ("task" in named or facts_of(row.task).is_trained)  # the best one names none
             and ("finished" in named or row.finished)
             and (is_continued or not row.continued_steps)
         ]

@@ -10,7 +10,7 @@ from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import TASKS, amount, listing, metric_name
+from biphasic.analysis.text import amount, listing
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None
@@ -127,7 +127,8 @@ def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetIn
 def _title(dataset: DatasetInfo) -> str:
     """Return the title of a panel: the category of an average, else the dataset."""
     if dataset.is_average:
-        return TASKS.get(dataset.task, "").capitalize() or dataset.name
+        title = dataset.facts.title
+        return dataset.name if title == dataset.task else title.capitalize()
     return dataset.name
 
 
@@ -164,7 +165,7 @@ def score_chart(
             if known := tuple(point for point in points if point is not None):
                 series.append(Series(label, style, known, is_connected and not style.is_hollow))
         if series:
-            unit = f"{metric_name(dataset.metric)}, %"
+            unit = f"{dataset.metric_facts.title}, %"
             panels.append(Panel(dataset.name, _title(dataset), unit, tuple(series)))
     if not panels:
         return Skipped(name, title, "none of its models has a score")

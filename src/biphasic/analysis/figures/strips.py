@@ -17,7 +17,7 @@ from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, hea
 from biphasic.analysis.figures.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Score, Scores
-from biphasic.analysis.text import metric_name, points_cell, round_ticks, wrap
+from biphasic.analysis.text import points_cell, round_ticks, wrap
 
 _MOST_TICKS = 4
 _ROOM = 0.06
@@ -118,7 +118,7 @@ def draw_strips(
             left = column * (_WIDTH + _GAP) + _LEFT
             axes = add_field(figure, left, bottom, _WIDTH - _LEFT - _RIGHT, field)
             title = wrap(titles[dataset.name], width=40, num_lines=1)
-            head(axes, title, f"{metric_name(dataset.metric)}, %", left=_LEFT - 0.06)
+            head(axes, title, f"{dataset.metric_facts.title}, %", left=_LEFT - 0.06)
             _draw_rows(axes, scores, dataset, styles)
     return figure
 

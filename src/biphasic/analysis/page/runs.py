@@ -17,7 +17,7 @@ from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.text import metric_name, plain, rate
+from biphasic.analysis.text import plain, rate
 
 _STATUS: tuple[str, ...] = get_args(Status)
 
@@ -65,8 +65,7 @@ def run_data(
     return {
         "arms": [plain(model.label) for _, model in models],
         "datasets": [
-            [plain(titles[dataset.name]), metric_name(dataset.metric)]
-            for dataset in scores.datasets
+            [plain(titles[dataset.name]), dataset.metric_facts.title] for dataset in scores.datasets
         ],
         "rates": [rate(value) if value else "none" for value in rates],
         "status": _STATUS,

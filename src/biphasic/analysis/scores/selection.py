@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from biphasic.analysis.records import Outcome, StudyRecords
-from biphasic.records import ZERO_SHOT, ResultRecord
+from biphasic.records import ResultRecord
 
 RunT = TypeVar("RunT")
 
@@ -44,7 +44,7 @@ def grid_score(result: ResultRecord, run: RunT, *, metric: str) -> GridScore[Run
     if result.status != "finished":
         return None
     test = (result.test or {}).get(metric)
-    validation = test if result.kind == ZERO_SHOT else (result.validation or {}).get(metric)
+    validation = test if result.is_zero_shot else (result.validation or {}).get(metric)
     if test is None or validation is None:
         return None
     return GridScore(result.learning_rate, result.seed, validation, test, run)

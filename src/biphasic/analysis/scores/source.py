@@ -147,7 +147,9 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         source=records.study.title,
         convention=convention,
         models=tuple(_study_model(arm) for arm in records.arms),
-        datasets=tuple(DatasetInfo(t.name, t.kind.upper(), t.metric) for t in records.tasks),
+        datasets=tuple(
+            DatasetInfo(t.name, t.kind.upper(), t.metric, about=t.about) for t in records.tasks
+        ),
         cells=cells,
         planned=tuple(Planned(one.first, one.second, one.tasks) for one in records.study.compare),
         examples=None

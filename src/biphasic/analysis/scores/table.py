@@ -18,7 +18,8 @@ from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
 from biphasic.analysis.scores.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
-from biphasic.records import ZERO_SHOT, Convention
+from biphasic.facts import KindFacts, MetricFacts, facts_of
+from biphasic.records import Convention
 
 PERCENT = 100.0
 _DECADE = 10 * (1 + 1e-9)
@@ -80,6 +81,7 @@ class DatasetInfo:
         name: Unique in its table.
         task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
         trained_on: Dataset that models were fine-tuned on, if it is another one.
+        about: Facts about its kind of task; None for the first kinds.
     """
 
     name: str
@@ -87,11 +89,22 @@ class DatasetInfo:
     metric: str
     is_average: bool = False
     trained_on: str = ""
+    about: KindFacts | None = None
 
     @property
     def is_zero_shot(self) -> bool:
         """Whether models are scored without fine-tuning, so nothing is random."""
-        return self.task == ZERO_SHOT.upper()
+        return not self.facts.is_trained
+
+    @property
+    def facts(self) -> KindFacts:
+        """Facts about its kind of task."""
+        return facts_of(self.task, self.about)
+
+    @property
+    def metric_facts(self) -> MetricFacts:
+        """Facts about its metric."""
+        return self.facts.metric(self.metric)
 
 
 @dataclass(frozen=True)
@@ -294,7 +307,11 @@ def with_averages(scores: Scores) -> Scores:
             continue
         metrics = {member.metric for member in members}
         average = DatasetInfo(
-            average_name(task), task, metrics.pop() if len(metrics) == 1 else "mixed", True
+            average_name(task),
+            task,
+            metrics.pop() if len(metrics) == 1 else "mixed",
+            is_average=True,
+            about=members[0].about,
         )
         datasets.append(average)
         for model in scores.models:

@@ -7,13 +7,12 @@ from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.text import flat, listing
 from biphasic.errors import DataError
+from biphasic.facts import MetricFacts
 
-_SIGNED = {"matthews", "pearson", "spearman"}
-"""Metrics from -100 to 100 percentage points; all others start at 0."""
 _MOST_PLACES = 5
 
 
-def doubt(estimate: Estimate | None, metric: str, *, blank: str = "") -> str:
+def doubt(estimate: Estimate | None, metric: MetricFacts, *, blank: str = "") -> str:
     """Return why a mean with an interval is not a valid result; empty if it is valid.
 
     The estimate is in percentage points.
@@ -21,11 +20,11 @@ def doubt(estimate: Estimate | None, metric: str, *, blank: str = "") -> str:
     if estimate is None or estimate.half_width is None:
         return ""
     if estimate.half_width > NO_SPREAD:
-        is_wide = 2 * estimate.half_width > (200 if metric in _SIGNED else 100)
+        is_wide = 2 * estimate.half_width > (200 if metric.is_signed else 100)
         return "the interval is wider than the scale" if is_wide else ""
     if blank or estimate.mean:
         return blank or "every seed has the same score"
-    return "no entity was right" if metric == "entity_f1" else "every seed scores 0"
+    return metric.at_zero
 
 
 def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
@@ -36,7 +35,7 @@ def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
     score = scores.get(model, dataset.name)
     if score.by_seed is None:
         return ""
-    text = doubt(score.estimate, dataset.metric)
+    text = doubt(score.estimate, dataset.metric_facts)
     if not text or scores.examples is None or len(set(score.by_seed.values())) > 1:
         return text
     try:
@@ -44,7 +43,9 @@ def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
     except DataError:
         return text
     blanks = {run.blank for run in runs}
-    return doubt(score.estimate, dataset.metric, blank=blanks.pop() if len(blanks) == 1 else "")
+    return doubt(
+        score.estimate, dataset.metric_facts, blank=blanks.pop() if len(blanks) == 1 else ""
+    )
 
 
 def doubt_notes(

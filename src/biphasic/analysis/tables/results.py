@@ -18,7 +18,6 @@ from biphasic.analysis.text import (
     count,
     csv_text,
     exact,
-    metric_name,
     objective_name,
     plain,
     points_cell,
@@ -103,7 +102,7 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     for objective in objectives:
         rich_table.add_column(f"{objective_name(objective)} loss", justify="right")
     for task in records.tasks:
-        header = Text(f"{plain(task.title)}\n{metric_name(task.metric)}")
+        header = Text(f"{plain(task.title)}\n{task.metric_title}")
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
     lowest = {name: lowest_loss(records, name) for name in objectives}

@@ -15,7 +15,7 @@ from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import TASKS, flat, metric_name
+from biphasic.analysis.text import flat
 
 Mark = Literal["best", "level"]
 _PAPER_GROUPS = {
@@ -124,11 +124,11 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)
     blocks = tuple(_rows(scores, block, datasets, heads, values) for block in _blocks(models))
-    category = TASKS.get(task, task)
+    category = datasets[0].facts.title
     heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
     title = f"{heading or flat(scores.source)}: {category}"
-    if len(metrics := {dataset.metric for dataset in datasets}) == 1:
-        title += f", {metric_name(metrics.pop())}"
+    if len({dataset.metric for dataset in datasets}) == 1:
+        title += f", {datasets[0].metric_facts.title}"
     notes = (
         *([f"All models: {', '.join(constant)}."] if constant else []),
         *_notes(scores, blocks),
@@ -249,7 +249,7 @@ def columns_of(sheet: Sheet) -> tuple[str, ...]:
     return (
         *sheet.head_columns,
         *(
-            name if is_one else f"{name}, {metric_name(dataset.metric)}"
+            name if is_one else f"{name}, {dataset.metric_facts.title}"
             for name, dataset in zip(names, sheet.datasets, strict=True)
         ),
     )

@@ -14,13 +14,12 @@ from biphasic.analysis.text import (
     count,
     duration,
     listing,
-    metric_name,
     objective_name,
     scientific,
     short,
     truncations,
 )
-from biphasic.records import FEW_HELDOUT, ZERO_SHOT, LedgerEntry, ResultRecord, TaskRecord
+from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord, TaskRecord
 
 
 def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
@@ -91,7 +90,7 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
     trained: dict[tuple[str, str, float, int], ResultRecord] = {}
     for outcome in records.outcomes:
         result = outcome.result
-        if result is not None and result.kind != ZERO_SHOT:
+        if result is not None and not result.is_zero_shot:
             training = result.trained_on or result.task
             key = (result.state, training, result.learning_rate, result.seed)
             trained.setdefault(key, result)
@@ -156,7 +155,7 @@ def task_line(task: TaskRecord) -> str:
     sizes = {"train": task.num_train, "validation": task.num_validation, "test": task.num_test}
     there = {split: size for split, size in sizes.items() if size}
     numbers = " / ".join(f"{size:,}" for size in there.values())
-    return f"{metric_name(task.metric)} · {numbers} {' / '.join(there)}"
+    return f"{task.metric_title} · {numbers} {' / '.join(there)}"
 
 
 def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from biphasic.analysis.tables.markup import markdown_text
-from biphasic.analysis.text import TASKS, amount, flat, listing, metric_name, points, rate
+from biphasic.analysis.text import amount, flat, listing, points, rate
 from biphasic.export.cards.training import (
     TaskScore,
     objectives_of,
@@ -34,34 +34,20 @@ from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.formats.hf import WrittenModel
 from biphasic.export.output import CARD, FILL_IN
 from biphasic.export.source import Source
+from biphasic.facts import KindFacts
 from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
-from biphasic.records import ZERO_SHOT
 from biphasic.tasks.finetuned import HeadRecord
-from biphasic.tasks.formats.templates import PAIR_TEMPLATE
-from biphasic.tasks.records import TEXT_KINDS
+from biphasic.tasks.kinds.kind import TaskKind
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.rows.templates import PAIR_TEMPLATE
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-_PIPELINES = {
-    "tc": "token-classification",
-    "qa": "question-answering",
-    "ir": "sentence-similarity",
-    "zs": "sentence-similarity",
-}
 _METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Hub ids of our metrics, where they differ."""
 _MASKED = "mlm"
 """The objective whose head predicts a token at its own position; others predict the next one."""
-_DOES = {
-    "sc": "assigns one of {number} labels to a text",
-    "ml": "assigns any of {number} labels to a text",
-    "sr": "predicts a number for a text",
-    "tc": "finds entities in a text",
-    "qa": "finds the answer to a question in a context",
-    "ir": "embeds queries and documents; related ones are close",
-    "zs": "embeds queries and documents; related ones are close",
-}
 _CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
@@ -138,9 +124,10 @@ def write_export_card(folder: Path, export: Export) -> None:
 def _mean_score(score: TaskScore) -> EvalResult:
     """Return the mean on test for the hub, with a note on what it averages."""
     seeds = score.estimate.num_seeds
-    is_mean = score.kind != ZERO_SHOT and seeds > 1
+    is_mean = score.facts.is_trained and seeds > 1
     return _eval_result(
         kind=score.kind,
+        facts=score.facts,
         task=score.task,
         title=score.task,
         metric=score.metric,
@@ -195,9 +182,9 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
     splits = {"validation": record.validation, "test": record.test}
     held = {split: metrics for split, metrics in splits.items() if metrics}
     metrics = [record.metric, *sorted({n for m in held.values() for n in m} - {record.metric})]
-    is_pooled = record.kind in TEXT_KINDS
+    kind = KINDS[record.kind]
     template = record.template
-    if is_pooled and not template and len(record.fields) > 1:
+    if kind.is_pooled and not template and len(record.fields) > 1:
         template = PAIR_TEMPLATE
     has_pooling = record.form == "sentence-transformers"
     _write_card(
@@ -205,7 +192,8 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         name=name,
         scores=[
             _eval_result(
-                kind=record.kind,
+                kind=kind.name,
+                facts=kind.facts,
                 task=record.task,
                 title=record.title,
                 metric=metric,
@@ -219,17 +207,20 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         base_model=record.model,
         metadata={
             "library_name": "sentence-transformers" if has_pooling else "transformers",
-            "pipeline_tag": _pipeline(record.kind),
+            "pipeline_tag": kind.pipeline,
             "tags": ["custom_code"] if record.needs_code else None,
         },
         record=record,
-        does=_DOES[record.kind].format(number=len(record.labels)),
+        kind=kind,
+        does=kind.does.format(number=len(record.labels)),
         auto_class=_CLASSES.get(record.form),
-        is_pooled=is_pooled,
-        template=json.dumps(template, ensure_ascii=False) if is_pooled and template else "",
+        template=json.dumps(template, ensure_ascii=False) if kind.is_pooled and template else "",
         splits=[*held],
         score_rows=[
-            [metric_name(name), *(points(m[name]) if name in m else "" for m in held.values())]
+            [
+                kind.facts.metric(name).title,
+                *(points(m[name]) if name in m else "" for m in held.values()),
+            ]
             for name in metrics
         ],
         learning_rate=rate(record.learning_rate),
@@ -267,27 +258,30 @@ def _write_card(
     write_text(folder / CARD, card.content.replace("\n---\n", f"\n{blank}\n---\n", 1))
 
 
-def _pipeline(kind: str) -> str:
-    """Return the hub's pipeline tag of a kind of task."""
-    return _PIPELINES.get(kind, "text-classification")
-
-
 def _eval_result(
-    *, kind: str, task: str, title: str, metric: str, value: float, split: str, note: str = ""
+    *,
+    kind: str,
+    facts: KindFacts,
+    task: str,
+    title: str,
+    metric: str,
+    value: float,
+    split: str,
+    note: str = "",
 ) -> EvalResult:
     """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics.
 
     `note` is appended to the metric's name.
     """
-    is_retrieval = kind in {"ir", "zs"}
+    known = KINDS.get(kind, TaskKind)  # results may be of a kind that is not installed here
     return EvalResult(
-        task_type="information-retrieval" if is_retrieval else _pipeline(kind),
-        task_name=TASKS[kind.upper()],
+        task_type=known.hub_task or known.pipeline,
+        task_name=facts.title,
         dataset_type=flat(task),
         dataset_name=flat(title),
         dataset_split=split,
         metric_type=_METRIC_IDS.get(metric, flat(metric)),
-        metric_name=flat(f"{metric_name(metric)}{note}"),
+        metric_name=flat(f"{facts.metric(metric).title}{note}"),
         metric_value=round(value, 6),
     )
 

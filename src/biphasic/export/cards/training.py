@@ -14,7 +14,6 @@ from biphasic.analysis.text import (
     amount,
     count,
     listing,
-    metric_name,
     objective_name,
     rate,
     scientific,
@@ -22,8 +21,9 @@ from biphasic.analysis.text import (
 )
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import CheckpointError, DataError
+from biphasic.facts import KindFacts
 from biphasic.files import read_json, verify_folder
-from biphasic.records import ZERO_SHOT, LedgerEntry, ResultRecord, StateRecord
+from biphasic.records import LedgerEntry, ResultRecord, StateRecord
 from biphasic.sealed import read_result_record
 
 _CORPUS = "corpus.json"
@@ -158,12 +158,12 @@ def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _score_row(score: TaskScore) -> tuple[str, ...]:
     task = score.task if score.trained_on is None else f"{score.task} (after {score.trained_on})"
-    is_zero_shot = score.kind == ZERO_SHOT
+    is_zero_shot = not score.facts.is_trained
     rates = "none (zero-shot)" if is_zero_shot else listing(list(map(rate, score.learning_rates)))
     if score.num_diverged:
         rates += f"; {score.num_diverged} diverged"
     seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
-    return (task, metric_name(score.metric), seeds, rates, score_cell(score.estimate))
+    return (task, score.facts.metric(score.metric).title, seeds, rates, score_cell(score.estimate))
 
 
 def corpora_of(state: StateRecord, *, store: Path) -> list[dict[str, Any]]:
@@ -226,7 +226,8 @@ class TaskScore:
 
     Attributes:
         trained_on: The task trained on, if it is another one.
-        kind: Kind of task, such as `sc`; `zs` is scored without fine-tuning.
+        kind: Kind of task, such as `sc`.
+        facts: Facts about it.
         metric: The primary metric.
         estimate: Mean over seeds with its 95 % interval.
         learning_rates: Learning rates tried.
@@ -237,6 +238,7 @@ class TaskScore:
     task: str
     trained_on: str | None
     kind: str
+    facts: KindFacts
     metric: str
     estimate: Estimate
     learning_rates: tuple[float, ...]
@@ -296,6 +298,7 @@ def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> Ta
         task=task,
         trained_on=trained_on,
         kind=results[0].kind,
+        facts=results[0].facts,
         metric=metric,
         estimate=score,
         learning_rates=tuple(sorted({result.learning_rate for result in results})),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,13 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import padded_states
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
-from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.encoded.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
-from biphasic.tasks.records import RetrievalTask, Task
 
 TOLERANCE = 1e-4
 """Largest difference of outputs, relative to the largest output."""
-_NUM_EXAMPLES = 8
-
-
-def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
-    """Return a few texts of the test split as the model reads them; for QA, pairs."""
-    if isinstance(task, RetrievalTask):
-        both = (task.queries.values(), task.corpus.values())
-        return [text for texts in both for text in islice(texts, _NUM_EXAMPLES)]
-    examples = task.splits["test"][:_NUM_EXAMPLES]
-    match task.info.kind:
-        case "tc":
-            return [" ".join(example.words) for example in examples]
-        case "qa":
-            return [(example.question, example.context) for example in examples]
-    return [example.text for example in examples]
+NUM_EXAMPLES = 8
+"""Texts on which outputs are compared."""
 
 
 def example_sequences(

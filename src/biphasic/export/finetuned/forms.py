@@ -1,6 +1,6 @@
 """The forms in which a fine-tuned model can be written for other libraries.
 
-Our heads read the mean of all states (`sc`, `ml`, `sr`) or each state (`tc`, `qa`). Where
+Our heads read the mean of all states or each state. Where
 transformers has a class with exactly this structure, the model is written as that class. EuroBERT's
 sequence classifier is our dense head: a hidden layer with a GELU before the linear one. Since
 gelu(z) - gelu(-z) = z for every z, a hidden layer that holds each output and its negative computes
@@ -31,15 +31,10 @@ from biphasic.model.loading.directions import open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
 from biphasic.model.loading.reading import body_class, read_config
 from biphasic.tasks.finetuned import Form, HeadRecord, HeadWeights
-from biphasic.tasks.records import TEXT_KINDS
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
-_FORMS: Mapping[str, Form] = {
-    **dict.fromkeys(TEXT_KINDS, "sequence-classification"),
-    "tc": "token-classification",
-    "qa": "question-answering",
-}
 _LINEAR: Mapping[Form, Any] = {
     "token-classification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     "question-answering": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
@@ -50,13 +45,6 @@ _OWN: Mapping[Form, type[own.EncoderWithHead]] = {
     "question-answering": own.EncoderForQuestionAnswering,
 }
 _OWN_FILE = Path(own.__file__)
-_OUTPUTS = {"sr": ("LABEL_0",), "qa": ("start", "end")}
-"""Names of outputs that are no labels."""
-_PROBLEMS: Mapping[str, str] = {
-    "sc": "single_label_classification",
-    "ml": "multi_label_classification",
-    "sr": "regression",
-}
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,8 @@ def forms_of(
         plain = body_class(encoder, config)
         yield WrittenForm("sentence-transformers", plain, config, body, head=None)
         return
-    exact = _sequence_form if record.kind in TEXT_KINDS else _linear_form
+    form = KINDS[record.kind].form
+    exact = _sequence_form if form == "sequence-classification" else _linear_form
     if form := exact(config, body, head, record):
         yield form
     yield _own_form(config, body, head, record)
@@ -188,7 +177,7 @@ def _linear_form(
     record: HeadRecord,
 ) -> WrittenForm | None:
     """Return transformers' class for a kind of task if it is a body plus one linear layer."""
-    form = _FORMS[record.kind]
+    form: Form = KINDS[record.kind].form
     kind = _LINEAR[form].get(type(config), None)
     num_outputs = len(head["weight"])
     if not isinstance(kind, type):
@@ -220,7 +209,7 @@ def _own_form(
     record: HeadRecord,
 ) -> WrittenForm:
     """Return a class of its own: the body plus the head."""
-    form = _FORMS[record.kind]
+    form: Form = KINDS[record.kind].form
     kind = _OWN[form]
     is_dense = _is_dense(head)
     scale = {"mean": record.mean, "deviation": record.deviation}
@@ -261,12 +250,12 @@ def _only_layer(model: Any, num_outputs: int) -> str | None:
 def _labelled(config: Any, record: HeadRecord) -> Any:
     """Return a configuration with output names for transformers' pipelines."""
     config = deepcopy(config)
-    names: Sequence[str] = record.labels or _OUTPUTS[record.kind]
+    names: Sequence[str] = record.labels or KINDS[record.kind].output_names
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
-    if record.kind in _PROBLEMS:
-        config.problem_type = _PROBLEMS[record.kind]
+    if problem := KINDS[record.kind].problem_type:
+        config.problem_type = problem
     return config
 
 

@@ -26,11 +26,11 @@ from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
 from biphasic.export.cards.card import write_fitted_card
 from biphasic.export.finetuned.check import (
+    NUM_EXAMPLES,
     TOLERANCE,
     check_before,
     check_fitted,
     example_sequences,
-    example_texts,
 )
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
 from biphasic.export.formats.hf import write_tokenizer
@@ -40,18 +40,15 @@ from biphasic.files import expanded, write_json
 from biphasic.locks import sole_writer
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_bar, progress_console, say_on
-from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.keep import KeptModel
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.formats.folder import read_description
-from biphasic.tasks.formats.read import load_task, text_fields
-from biphasic.tasks.formats.templates import DOCUMENT_TEMPLATES, QUERY_TEMPLATES
-from biphasic.tasks.kinds.qa import encode_questions
-from biphasic.tasks.kinds.text import standardisation
+from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import RetrievalTask, Task
+from biphasic.tasks.records import Task
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,8 @@ def finetune(
         evaluation = score_grid(plan, scratch=None, **computing)
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
-    texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
+    texts = KINDS[planned.info.kind].sample(loaded, most=NUM_EXAMPLES)
+    limit = planned.training.protocol.max_seqlen
     with (
         sole_writer(out, say=say_on(console)),
         # Beside `out`, where there is space for weights.
@@ -224,33 +222,15 @@ def _draft(
             "validation": kept.metrics.get("validation"),
             "test": kept.metrics.get("test"),
             "protocol": planned.training.protocol.model_dump(mode="json"),
-            **_of_kind(planned, task, tokenizer),
+            **KINDS[planned.info.kind].head_fields(
+                task,
+                planned.folder,
+                read_description(planned.folder),
+                tokenizer,
+                planned.protocol,
+            ),
         }
     )
-
-
-def _of_kind(planned: PlannedTask, task: Task, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """Return the fields of `head.json` that only some kinds have."""
-    description = read_description(planned.folder)
-    if isinstance(task, RetrievalTask):
-        kind = task.info.kind
-        return {
-            "query_template": description.query_template or QUERY_TEMPLATES[kind],
-            "document_template": description.document_template or DOCUMENT_TEMPLATES[kind],
-        }
-    if task.info.kind == "tc":
-        return {"labels": task.labels}
-    if task.info.kind == "qa":
-        encoded = encode_questions(task, tokenizer, protocol=planned.protocol)
-        return {
-            "may_abstain": encoded.has_unanswerable,
-            "max_answer_tokens": encoded.max_answer_tokens,
-        }
-    written = {"fields": text_fields(planned.folder), "template": description.template}
-    if task.info.kind == "sr":
-        mean, deviation = standardisation(task)
-        return {"mean": mean, "deviation": deviation, **written}
-    return {"labels": task.labels, **written}
 
 
 def write_model(

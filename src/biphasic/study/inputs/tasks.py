@@ -18,24 +18,17 @@ from biphasic.config import nearest
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
-from biphasic.records import ZERO_SHOT
 from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
 from biphasic.tasks.formats.read import count_overlaps, load_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, Task, TaskInfo, epoch_length
-from biphasic.tasks.source import prepare_task, split_source
-
-BUILTIN_KINDS: dict[str, Kind] = {
-    "pydocs-sc": "sc",
-    "pydocs-tc": "tc",
-    "pydocs-qa": "qa",
-    "pydocs-ir": "ir",
-}
+from biphasic.tasks.records import SPLITS, Task, TaskInfo
+from biphasic.tasks.source import prepare_task, published_source, split_source
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,11 @@ class PlannedTask:
     def training(self) -> PlannedTask:
         """The task that encoders are fine-tuned on."""
         return self.trainer or self
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether encoders are fine-tuned for it; otherwise they are scored as they are."""
+        return KINDS[self.info.kind].facts.is_trained
 
     def with_trainers(self) -> Iterator[PlannedTask]:
         """Yield the task, and those that it and they are trained on."""
@@ -171,7 +169,7 @@ class TaskResolver:
             folder=folder,
             protocol=self.protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
-            epoch=epoch_length(loaded),
+            epoch=loaded.epoch_length(),
         )
 
     def _made(self, task: TaskConfig, scratch: Path | None = None) -> Path:
@@ -199,17 +197,17 @@ class TaskResolver:
             key = digest(builtin_tasks_origin(self.libraries))[:32]
             folder = self.store / "tasks" / f"builtin-{key}" / task.origin
             return folder if is_complete(folder) else None
-        kind, name = split_source(task.origin)
-        is_published = name in PUBLISHED and kind in {None, ZERO_SHOT}
-        if is_published and task.copies is None:
-            return self._fetched(task, name, is_zero_shot=kind == ZERO_SHOT)
+        published = published_source(task.origin)
+        if published and task.copies is None:
+            return self._fetched(task, *published)
         return self._made(task, scratch)
 
-    def _fetched(self, task: TaskConfig, name: str, *, is_zero_shot: bool) -> Path | None:
+    def _fetched(self, task: TaskConfig, name: str, kind: str | None) -> Path | None:
         """Return the folder of a published dataset that was fetched earlier; None if unclear."""
         if task.revision is not None:
             return None
-        is_paper = self.is_paper and PUBLISHED[name].kind == "ir"
+        is_paper = self.is_paper and PUBLISHED[name].source.has_paper_reading
+        kind = kind or PUBLISHED[name].kind
         folders: list[Path] = []
         for path in (self.store / "tasks").glob(f"*/{DESCRIPTION}"):
             try:
@@ -219,7 +217,7 @@ class TaskResolver:
                 raise DataError(f"{path}: damaged; {remedy}") from None
             origin = described.origin
             same = origin.get("published") == name and origin.get("paper") == is_paper
-            if same and (described.kind == ZERO_SHOT) == is_zero_shot:
+            if same and described.kind == kind:
                 folders.append(path.parent)
         return folders[0] if len(folders) == 1 and is_complete(folders[0]) else None
 
@@ -228,15 +226,15 @@ class TaskResolver:
         kind, name = split_source(task.origin)
         published = PUBLISHED.get(name)
         if published is None:
-            kind, trained_on = BUILTIN_KINDS[task.origin], None
+            kind, trained_on = BUILTIN_TASKS[task.origin], None
         else:
-            trained_on = None if kind == ZERO_SHOT else published.trained_on
+            trained_on = published.trained_on if kind is None else None
             kind = kind or published.kind
         info = TaskInfo(
             name=task.name,
             kind=kind,
             title=task.name if published is None else published.title,
-            metric=METRICS_BY_KIND[kind][0],
+            metric=KINDS[kind].facts.metric_keys[0],
             sha256=digest({"stand-in": "task", "described": described}),
             trained_on=trained_on,
         )
@@ -248,7 +246,7 @@ class TaskResolver:
         )
 
 
-def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
+def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
     """Return the kind of a task and the settings in its description, without reading examples.
 
     The kind is None if the source is invalid; reading the task then raises the error.
@@ -257,10 +255,10 @@ def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
         ConfigError: A setting of a task file is wrong.
         DataError: `task.json` is damaged.
     """
-    if source in BUILTIN_KINDS:
-        return BUILTIN_KINDS[source], {}
+    if source in BUILTIN_TASKS:
+        return BUILTIN_TASKS[source], {}
     kind, rest = split_source(source)
-    if rest in PUBLISHED and kind in {None, ZERO_SHOT}:
+    if published_source(source):
         return kind or PUBLISHED[rest].kind, {}
     path = expanded(rest)
     if path.suffix in {".yaml", ".yml"} and path.is_file():

@@ -20,6 +20,7 @@ from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.tree import is_steady
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.ledger import step_flops
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -105,7 +106,7 @@ def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[s
     for group in plan.groups:
         training, shape = group.training, shapes[group.state]
         examples = len(group.grid) * group.num_steps * training.protocol.batch_size
-        texts = 2 if training.info.kind == "ir" else 1
+        texts = KINDS[training.info.kind].texts_per_item
         length = min(example_tokens, training.protocol.max_seqlen)
         flops[group.id] = None if shape is None else 6 * shape.body * examples * texts * length
     return flops

@@ -11,11 +11,11 @@ from typing import Any
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import digest
-from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
+from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.spec.study import FinetuningConfig
-from biphasic.tasks.kinds.windows import check_room
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 from biphasic.training.recipe import Seeds
 
@@ -62,7 +62,7 @@ class FinetuneGroup:
     @property
     def is_zero_shot(self) -> bool:
         """Whether encoders are scored without training."""
-        return self.training.info.kind == ZERO_SHOT
+        return not self.training.is_trained
 
     @property
     def num_steps(self) -> int:
@@ -110,9 +110,9 @@ def refuse_lengths(
                 f"task '{name}': max_seqlen {protocol.max_seqlen} exceeds the model's {positions} "
                 f"positions; set max_seqlen={positions} or less"
             )
-        elif kind == "qa":
+        elif kind is not None:
             try:
-                check_room(tokenizer, protocol=protocol)
+                KINDS[kind].check_protocol(tokenizer, protocol=protocol)
             except ConfigError as error:
                 problems.append(f"task '{name}': {error}")
     if problems:
@@ -131,12 +131,11 @@ def _task_determinants(task: PlannedTask) -> dict[str, Any]:
 def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     """Return everything that determines the scores of a state on a task, except rate and seed."""
     shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
-    is_zero_shot = task.info.kind == ZERO_SHOT
-    if task.trainer is None and not is_zero_shot:
+    if task.trainer is None and task.is_trained:
         return {**shared, **_training_determinants(task)}
     scored = {
         **_task_determinants(task),
-        "protocol": task.protocol.scoring_determinants(is_zero_shot=is_zero_shot),
+        "protocol": task.protocol.scoring_determinants(is_zero_shot=not task.is_trained),
     }
     if task.trainer is not None:
         scored["trained_on"] = _training_determinants(task.trainer)
@@ -157,7 +156,7 @@ def plan_group(
     """
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
-    if training.info.kind == ZERO_SHOT:
+    if not training.is_trained:
         # Nothing is trained: no rate to choose, nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)

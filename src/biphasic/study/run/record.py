@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking import MaskingConfig
@@ -23,6 +24,7 @@ from biphasic.study.plan.plan import Plan, PlannedPoint, Segment
 from biphasic.study.spec.arms import family_of
 from biphasic.study.spec.naming import model_name
 from biphasic.study.spec.study import StudyConfig
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.state import read_state_record
@@ -68,6 +70,7 @@ def study_record(
                 num_test=task.num_examples["test"],
                 trained_on=None if task.trainer is None else task.trainer.info.name,
                 overlaps=dict(task.info.overlaps),
+                about=facts_to_record(task.info.kind, KINDS[task.info.kind].facts),
             )
             for task in plan.tasks
         ),

@@ -12,7 +12,7 @@ from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
-from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
+from biphasic.records import PRETRAINING, Convention
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.spec.axes import expand_arms
 from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
@@ -24,10 +24,11 @@ from biphasic.study.spec.tuned_rates import (
     with_tuned_rate,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import METRICS_BY_KIND, TaskInfo
-from biphasic.tasks.source import split_source
+from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.source import published_source, split_source
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe, Seeds
 
@@ -337,8 +338,7 @@ def merge_protocol(
 def anchor_source(source: str, folder: Path) -> str:
     """Return a task's source with a relative path resolved against a folder."""
     kind, path = split_source(source)
-    is_name = path in PUBLISHED if kind in {None, ZERO_SHOT} else False
-    if not path or is_name or (kind is None and path in BUILTIN_TASKS):
+    if not path or published_source(source) or (kind is None and path in BUILTIN_TASKS):
         return source
     anchored = str(folder / expanded(path))
     return anchored if kind is None else f"{kind}:{anchored}"
@@ -347,19 +347,18 @@ def anchor_source(source: str, folder: Path) -> str:
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
     """Return the main metric of a task.
 
-    With the reference study's protocol, token classification is scored by the mean of token F1
-    over sentences, unless the study or the task's description sets another metric.
+    With the reference study's protocol, it is the study's, unless the study or the task's
+    description sets another metric.
 
     Raises:
         ConfigError: The task has no such metric.
     """
-    known = METRICS_BY_KIND[info.kind]
+    known = KINDS[info.kind].facts.metric_keys
     if task.metric is not None and task.metric not in known:
         raise ConfigError(
             f"no metric '{task.metric}' for kind '{info.kind}'{nearest(task.metric, known)}",
             about=f"task '{task.name}'",
         )
     is_given = task.origin in PUBLISHED or task.origin in BUILTIN_TASKS
-    if is_paper and is_given and info.kind == "tc":
-        return task.metric or "sentence_token_f1"
-    return task.metric or info.metric
+    of_paper = KINDS[info.kind].paper_metric if is_paper and is_given else None
+    return task.metric or of_paper or info.metric

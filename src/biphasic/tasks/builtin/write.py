@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from biphasic.data.text.pydocs import Document, Split
@@ -16,12 +17,21 @@ from biphasic.tasks.builtin.kinds import (
     parameter_questions,
     summary_examples,
 )
-from biphasic.tasks.formats.folder import TaskContent, TaskDescription, write_task_folder
-from biphasic.tasks.records import Kind
+from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.kinds.classification import Classification
+from biphasic.tasks.kinds.kind import TaskKind
+from biphasic.tasks.kinds.questions import QuestionAnswering
+from biphasic.tasks.kinds.retrieval import Retrieval
+from biphasic.tasks.kinds.tagging import Tagging
+from biphasic.tasks.rows.content import TaskContent
 
 TASKS_VERSION = 1
 """Increase by hand whenever the same documents would give different tasks."""
-BUILTIN_TASKS = ("pydocs-sc", "pydocs-tc", "pydocs-qa", "pydocs-ir")
+BUILTIN_TASKS = {
+    f"pydocs-{kind.name}": kind.name
+    for kind in (Classification, Tagging, QuestionAnswering, Retrieval)
+}
+"""Kind of each built-in task."""
 LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
 RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
 
@@ -42,38 +52,43 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
     labels = library_labels(parsed)
 
     chosen = leak_filter.select(library_examples(parsed, labels), limits=LIMITS)
-    _write(out, "sc", chosen, title="Which library?", labels=labels)
+    _write(out, Classification, chosen, partial(_examples, labels), title="Which library?")
 
     chosen = leak_filter.select(parameter_examples(parsed), limits=LIMITS)
-    _write(out, "tc", chosen, title="Parameter spans", labels=TAGS)
+    _write(out, Tagging, chosen, partial(_examples, TAGS), title="Parameter spans")
 
     chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
-    _write(out, "qa", chosen, title="Parameter questions")
+    _write(out, QuestionAnswering, chosen, partial(_examples, ()), title="Parameter questions")
 
     chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
-    _write(out, "ir", chosen, title="Find the page")
+    _write(out, Retrieval, chosen, _texts, title="Find the page")
 
 
 def _write(
-    out: Path, kind: Kind, chosen: Selected, *, title: str, labels: Sequence[str] = ()
+    out: Path,
+    kind: type[TaskKind],
+    chosen: Selected,
+    content_of: Callable[[Selected], TaskContent],
+    *,
+    title: str,
 ) -> None:
-    name = f"pydocs-{kind}"
+    name = f"pydocs-{kind.name}"
     for split in SPLITS:
         if not chosen[split]:
             raise DataError(f"{name}: the documentation yields no {split} example")
-    if kind == "ir":
-        content = _retrieval_content(chosen)
-    else:
-        rows = {
-            split: [{"id": example.id, **example.record} for example in examples]
-            for split, examples in chosen.items()
-        }
-        content = TaskContent(splits=rows, labels=labels)
-    description = TaskDescription(name=name, kind=kind, title=title)
-    write_task_folder(out / name, description, content)
+    description = TaskDescription(name=name, kind=kind.name, title=title)
+    write_task_folder(out / name, description, content_of(chosen))
 
 
-def _retrieval_content(chosen: Selected) -> TaskContent:
+def _examples(labels: Sequence[str], chosen: Selected) -> TaskContent:
+    rows = {
+        split: [{"id": example.id, **example.record} for example in examples]
+        for split, examples in chosen.items()
+    }
+    return TaskContent(splits=rows, labels=labels)
+
+
+def _texts(chosen: Selected) -> TaskContent:
     """Return corpus, queries and judgements; all splits share one corpus."""
     every = sorted((e for part in chosen.values() for e in part), key=lambda e: e.id)
     return TaskContent(

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from biphasic.config import nearest
 from biphasic.errors import DataError, reading
 from biphasic.files import expanded
-from biphasic.tasks.custom.files import plain_suffix
-from biphasic.tasks.custom.readers import read_csv, read_tsv
-from biphasic.tasks.formats.rows import Row, read_jsonl, read_lines
+from biphasic.tasks.rows.names import plain_suffix
+from biphasic.tasks.rows.readers import read_csv, read_tsv
+from biphasic.tasks.rows.row import Row, read_jsonl, read_lines
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
 STANDARD_INPUT = "-"

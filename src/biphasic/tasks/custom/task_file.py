@@ -8,62 +8,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
 from biphasic.config import Config, load_config, parse_config
-from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, check_kind_settings
+from biphasic.tasks.formats.folder import TaskDescription, check_kind_settings, check_setting
+from biphasic.tasks.kinds.examples import LABELS
+from biphasic.tasks.kinds.registry import KINDS, KindName
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import LABEL_KINDS, Kind
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
-COLUMNS_BY_KIND: dict[str, set[str]] = {
-    "sc": {"id", "text", "label"},
-    "ml": {"id", "text", "labels"},
-    "sr": {"id", "text", "value"},
-    "tc": {"id", "tokens", "tags"},
-    "qa": {"id", "question", "context", "answers"},
-}
-
 Column = Annotated[str, Field(min_length=1)]
-
-
-class Columns(Config):
-    """Column names, where they differ from the usual ones."""
-
-    id: Column | None = Field(default=None, description="By default `id`, else the line number.")
-    text: Column | tuple[Column, Column] | None = Field(
-        default=None, description="sc, ml, sr: one name, or two for pairs."
-    )
-    label: Column | None = Field(default=None, description="sc.")
-    labels: Column | None = Field(default=None, description="ml: all labels of a text.")
-    value: Column | None = Field(default=None, description="sr: the number to predict.")
-    tokens: Column | PositiveInt | None = Field(
-        default=None, description="tc: in CoNLL files the number of the column, from 1."
-    )
-    tags: Column | PositiveInt | None = Field(default=None, description="tc: likewise.")
-    question: Column | None = Field(default=None, description="qa.")
-    context: Column | None = Field(default=None, description="qa.")
-    answers: Column | None = Field(default=None, description="qa.")
-
-    @model_validator(mode="after")
-    def _different(self) -> Columns:
-        if isinstance(self.text, tuple) and self.text[0] == self.text[1]:
-            raise ValueError("text: a pair needs two different columns")
-        return self
-
-    def check_kind(self, kind: Kind) -> None:
-        """Check that only columns of this kind of task are set.
-
-        Raises:
-            ValueError: Another kind's column is set.
-        """
-        for name in self.model_fields_set - COLUMNS_BY_KIND.get(kind, set()):
-            raise ValueError(f"columns.{name}: a task of kind {kind} has no such column")
 
 
 class TaskFile(Config):
     """A task made from the user's files."""
 
-    kind: Kind
+    kind: KindName
     """Kind of task."""
     name: str = ""
     """Name in reports; by default that of the task file or the folder."""
@@ -91,8 +50,9 @@ class TaskFile(Config):
     """Seed of the splits and of `limits`."""
     limits: dict[Literal["train", "validation", "test"], PositiveInt] = Field(default_factory=dict)
     """Maximum examples per split, chosen at random."""
-    columns: Columns = Columns()
-    """Column names, where they differ from the usual ones."""
+    columns: dict[str, Column | PositiveInt | tuple[Column, Column]] = Field(default_factory=dict)
+    """Column names, where they differ from the usual ones: two for a pair of texts, and in files
+    without a header the number of the column, from 1."""
     labels: tuple[str | StrictInt, ...] | None = None
     """sc, ml, tc: names of the labels in order; by default those of the training split, sorted."""
     template: str | None = None
@@ -111,14 +71,28 @@ class TaskFile(Config):
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:
         check_kind_settings(self)
-        self.columns.check_kind(self.kind)
-        if self.labels is not None and self.kind not in LABEL_KINDS:
-            known = " or ".join(LABEL_KINDS)
-            raise ValueError(f"'labels' is for tasks of kind {known}, not {self.kind}")
-        if (self.corpus or self.queries) and self.kind not in RETRIEVAL_KINDS:
-            raise ValueError(f"'corpus' and 'queries' are for retrieval, not for {self.kind}")
+        for name in (LABELS, "corpus", "queries"):
+            check_setting(self, name)
+        self._check_columns()
         self._check_splits()
         return self
+
+    @property
+    def has_training(self) -> bool:
+        """Whether the task has a training split of its own."""
+        return KINDS[self.kind].facts.is_trained and self.trained_on is None
+
+    def _check_columns(self) -> None:
+        kind = KINDS[self.kind]
+        for name, column in self.columns.items():
+            if name not in kind.columns:
+                raise ValueError(f"columns.{name}: a task of kind {kind.name} has no such column")
+            if isinstance(column, int) and name not in kind.numbered_columns:
+                raise ValueError(f"columns.{name}: expected the name of a column, not {column}")
+            if isinstance(column, tuple) and name not in kind.paired_columns:
+                raise ValueError(f"columns.{name}: expected one column, not two")
+            if isinstance(column, tuple) and column[0] == column[1]:
+                raise ValueError(f"columns.{name}: a pair needs two different columns")
 
     def _check_splits(self) -> None:
         fractions = {"validation": self.validation_fraction, "test": self.test_fraction}
@@ -130,7 +104,7 @@ class TaskFile(Config):
         cut = next((f"{split}_fraction" for split, share in fractions.items() if share), None)
         limited = "limits.train" if "train" in self.limits else None
         for name in ("train" if self.train else None, cut, limited):
-            if name and (self.kind == "zs" or self.trained_on):
+            if name and not self.has_training:
                 raise ValueError(f"'{name}': the task has no training split of its own")
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +10,22 @@ from pydantic import Field, model_validator
 from biphasic.config import Config, nearest, parse_config
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder, read_json, write_json
-from biphasic.tasks.formats.templates import check_retrieval_template, check_template
+from biphasic.tasks.kinds.kind import TRAINED_ON
+from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
+from biphasic.tasks.kinds.text import TEMPLATE
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import KINDS, LABEL_KINDS, METRICS_BY_KIND, SPLITS, TEXT_KINDS, Kind
+from biphasic.tasks.rows.beir import write_qrels
+from biphasic.tasks.rows.content import TaskContent, write_lines
+from biphasic.tasks.rows.templates import check_retrieval_template, check_template
 
 DESCRIPTION = "task.json"
-QRELS_HEADER = "query-id\tcorpus-id\tscore"
-RETRIEVAL_KINDS = ("ir", "zs")
 
 
 class TaskDescription(Config):
     """Description of a task without its examples: `task.json`."""
 
     name: str = Field(min_length=1, description="Name in reports.")
-    kind: Kind = Field(description="Kind of task.")
+    kind: KindName = Field(description="Kind of task.")
     title: str = Field(default="", description="Longer name; by default the name.")
     metric: str = Field(default="", description="The primary metric; by default the kind's first.")
     template: str | None = Field(
@@ -56,7 +55,8 @@ class TaskDescription(Config):
     def _defaults(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
-        first = METRICS_BY_KIND.get(str(raw.get("kind")), ("",))[0]
+        kind = KINDS.get(str(raw.get("kind")))
+        first = kind.facts.metric_keys[0] if kind else ""
         return {
             **raw,
             "title": raw.get("title") or raw.get("name", ""),
@@ -66,7 +66,7 @@ class TaskDescription(Config):
     @model_validator(mode="after")
     def _consistent(self) -> TaskDescription:
         check_kind_settings(self)
-        metrics = METRICS_BY_KIND[self.kind]
+        metrics = KINDS[self.kind].facts.metric_keys
         if self.metric not in metrics:
             known = nearest(self.metric, metrics)
             raise ValueError(f"no metric '{self.metric}' for kind '{self.kind}'{known}")
@@ -79,15 +79,8 @@ def check_kind_settings(task: Any) -> None:
     Raises:
         ValueError: A setting does not fit the kind, or a template is unusable.
     """
-    settings = {
-        "template": TEXT_KINDS,
-        "query_template": RETRIEVAL_KINDS,
-        "document_template": RETRIEVAL_KINDS,
-        "trained_on": ("ir",),
-    }
-    for name, kinds in settings.items():
-        if getattr(task, name) is not None and task.kind not in kinds:
-            raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {task.kind}")
+    for name in (TEMPLATE, "query_template", "document_template", TRAINED_ON):
+        check_setting(task, name)
     if task.template is not None:
         check_template(task.template)
     if task.query_template is not None:
@@ -96,12 +89,22 @@ def check_kind_settings(task: Any) -> None:
         check_retrieval_template(task.document_template, known=("title", "text"))
 
 
-def read_description(folder: Path, *, kind: Kind | None = None) -> TaskDescription:
+def check_setting(task: Any, name: str) -> None:
+    """Check that the kind of a task has a setting, if it is given.
+
+    Raises:
+        ValueError: It does not.
+    """
+    kinds = kinds_with(name)
+    if getattr(task, name) is not None and task.kind not in kinds:
+        raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {task.kind}")
+
+
+def read_description(folder: Path, *, kind: str | None = None) -> TaskDescription:
     """Read the description of a task folder.
 
-    `kind` is required if no `task.json` names one, and must agree with it otherwise, except that a
-    folder of kind `ir` may be read as `zs` (zero-shot retrieval) and keeps its kind. The name in
-    `task.json` overrides the folder's.
+    `kind` is required if no `task.json` names one, and must agree with it otherwise, or be derived
+    from it: the folder then keeps its kind. The name in `task.json` overrides the folder's.
 
     Raises:
         DataError: The folder is missing, or its description is unusable.
@@ -116,7 +119,7 @@ def read_description(folder: Path, *, kind: Kind | None = None) -> TaskDescripti
     if named_kind is None:
         lack = f"{path}: no 'kind'" if path.is_file() else f"{folder}: no {DESCRIPTION}"
         raise DataError(f"{lack}; set the kind of the task: {', '.join(KINDS)}")
-    if kind not in {None, named_kind} and (kind, named_kind) != ("zs", "ir"):
+    if kind is not None and named_kind not in {kind, KINDS[kind].derived_from}:
         raise DataError(f"{path}: the task is of kind '{named_kind}', not '{kind}'")
     settings = {"name": folder.resolve().name, **raw, "kind": named_kind}
     try:
@@ -133,43 +136,12 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
     Raises:
         DataError: A file is missing.
     """
-    if description.kind == "zs":
-        # No training, and no selection on validation.
-        names = ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
-    elif description.kind == "ir":
-        splits = SPLITS if description.trained_on is None else SPLITS[1:]
-        names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
-    else:
-        labels = ["labels.json"] if description.kind in LABEL_KINDS else []
-        names = [*(f"{split}.jsonl" for split in SPLITS), *labels]
+    kind = KINDS[description.kind]
+    names = kind.file_names(trained_on=description.trained_on)
     for name in names:
         if not (folder / name).is_file():
-            raise DataError(
-                f"{folder / name}: no such file; a task of kind '{description.kind}' needs it"
-            )
-    optional = "qrels/validation.tsv"
-    if description.kind == "zs" and (folder / optional).is_file():
-        names.insert(2, optional)
-    return names
-
-
-@dataclass(frozen=True)
-class TaskContent:
-    """Content of a task folder besides its description; its rows are read once.
-
-    Attributes:
-        splits: sc, ml, sr, tc, qa: rows by split.
-        labels: sc, ml, tc: names of the labels.
-        corpus: ir, zs: documents, `{"_id", "title", "text"}`.
-        queries: ir, zs: queries, `{"_id", "text"}`.
-        qrels: ir, zs: query, document and score, by split.
-    """
-
-    splits: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
-    labels: Sequence[str] = ()
-    corpus: Iterable[Mapping[str, Any]] = ()
-    queries: Iterable[Mapping[str, Any]] = ()
-    qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
+            raise DataError(f"{folder / name}: no such file; a task of kind '{kind.name}' needs it")
+    return names + [name for name in kind.optional_files() if (folder / name).is_file()]
 
 
 def write_task_folder(folder: Path, description: TaskDescription, content: TaskContent) -> None:
@@ -182,25 +154,11 @@ def write_task_folder(folder: Path, description: TaskDescription, content: TaskC
         if content.labels:
             write_json(partial / "labels.json", list(content.labels))
         for split, rows in content.splits.items():
-            _write_lines(partial / f"{split}.jsonl", rows)
-        if description.kind in RETRIEVAL_KINDS:
-            _write_lines(partial / "corpus.jsonl", content.corpus)
-            _write_lines(partial / "queries.jsonl", content.queries)
+            write_lines(partial / f"{split}.jsonl", rows)
+        for name, texts in (("corpus", content.corpus), ("queries", content.queries)):
+            if texts is not None:
+                write_lines(partial / f"{name}.jsonl", texts)
         for split, judgements in content.qrels.items():
-            _write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
+            write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
         write_json(partial / DESCRIPTION, description.model_dump(exclude_defaults=True))
         task_files(partial, description)
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        for row in rows:
-            stream.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
-
-
-def _write_qrels(path: Path, judgements: Iterable[tuple[str, str, int]]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.write(f"{QRELS_HEADER}\n")
-        for query, document, score in judgements:
-            stream.write(f"{query}\t{document}\t{score}\n")

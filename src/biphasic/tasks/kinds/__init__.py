@@ -1,1 +1,1 @@
-"""The kinds of tasks: how each is encoded, trained and scored."""
+"""Kinds of tasks: a class for each, and a registry."""

@@ -1,170 +1,186 @@
-"""Retrieval: mean-pooled states, cosine similarity, in-batch negatives, nDCG@10.
-
-Zero-shot retrieval has no training pairs and is otherwise the same.
-"""
+"""Retrieval: the documents that are relevant to a query; fine-tuned, or without training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from biphasic.data.packing import TokenIds
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
-from biphasic.tasks.kinds.metrics import SplitScores, retrieval_scores, top_documents
+from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.kinds.kind import TRAINED_ON, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, RetrievalTask, TaskInfo
+from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
+from biphasic.tasks.rows.beir import read_qrels, read_texts
+from biphasic.tasks.rows.content import TaskContent
+from biphasic.tasks.rows.names import SPLIT_NAMES, only_path
+from biphasic.tasks.rows.splits import cut_splits
+from biphasic.tasks.rows.templates import fill_document
 
-# Limits one block of similarities to 64 MiB; a full split against millions would not fit.
-_SIMILARITIES = 2**24
+if TYPE_CHECKING:
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.custom.task_file import TaskFile
+    from biphasic.tasks.encoded.retrieval import EncodedRetrieval
+    from biphasic.tasks.formats.folder import TaskDescription
 
-_Qrels = Mapping[str, Mapping[str, int]]
+_TEXTS = ("corpus", "queries")
+_TEMPLATES = ("query_template", "document_template")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRetrieval:
-    """A retrieval task as token sequences.
+class Retrieval(TaskKind):
+    """InfoNCE with in-batch negatives on mean states; nDCG@10.
 
     Attributes:
-        num_truncated: By split, the number of truncated queries, and as `corpus` that of documents.
-        query_ids: Ids of the judged queries of each split.
-        queries: Their token sequences, by split.
-        document_ids: Ids of the documents searched or trained on, in descending order. This is the
-            column order of similarities, so ties break as in trec_eval (`metrics.top_documents`).
-        searched: Indices of the documents that validation and test search, ascending.
-        qrels: Judgements by query, for each split to score.
-        pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
-        known: Code of every training pair, `query * num_documents + document`, sorted.
+        query_template: Prompt of queries: the reference study's, arXiv:2507.00994.
+        document_template: Prompt of documents.
     """
 
-    info: TaskInfo
-    pad_id: int
-    num_truncated: dict[str, int]
-    similarity_scale: float
-    query_ids: dict[str, tuple[str, ...]]
-    queries: dict[str, list[TokenIds]]
-    document_ids: tuple[str, ...]
-    documents: list[TokenIds]
-    searched: NDArray[np.int64]
-    qrels: Mapping[str, _Qrels]
-    pairs: NDArray[np.int64]
-    known: NDArray[np.int64]
-    num_outputs: int = 0
-    """Pooled states are compared directly."""
+    name = "ir"
+    facts = FIRST_KINDS["ir"]
+    settings: ClassVar[tuple[str, ...]] = (*_TEMPLATES, TRAINED_ON, *_TEXTS)
+    unit = "queries"
+    trained_unit = "query-document pairs"
+    texts_per_item = 2
+    predicts = False
+    does = "embeds queries and documents; related ones are close"
+    pipeline = "sentence-similarity"
+    hub_task = "information-retrieval"
+    query_template: ClassVar[str] = "Query: {text}"
+    document_template: ClassVar[str] = "Document: {title}. {text}"
 
-    @property
-    def num_train(self) -> int:
-        """Number of training pairs; zero if this task is not trained on."""
-        return len(self.pairs)
+    def file_names(self, *, trained_on: str | None) -> list[str]:
+        """Return documents, queries and judgements."""
+        splits = self.splits(trained_on=trained_on)
+        return ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
 
-    @property
-    def trained_sequences(self) -> list[TokenIds]:
-        """The sequences used in training."""
-        read = np.unique(self.pairs[:, 1]).tolist()
-        return self.queries["train"] + [self.documents[document] for document in read]
-
-    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
-        """Return InfoNCE: each query must find its document among those of the batch.
-
-        A query's negatives exclude the same document in other pairs, and other documents that are
-        also relevant to it.
-
-        Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4 (in-batch negatives).
-        """
-        pairs = self.pairs[indices]
-        sequences = [self.queries["train"][query] for query in pairs[:, 0]]
-        sequences += [self.documents[document] for document in pairs[:, 1]]
-        hidden, spans = encoder.states(sequences)
-        pooled = F.normalize(head(mean_pool(hidden, spans)), dim=-1)
-        queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
-        logits = self.similarity_scale * queries @ documents.T
-        codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
-        # `np.isin` would sort all known codes again at every step.
-        places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
-        also_relevant = self.known[places] == codes
-        np.fill_diagonal(also_relevant, val=False)
-        hidden_pairs = torch.from_numpy(also_relevant).to(logits.device)
-        targets = torch.arange(len(pairs), device=logits.device)
-        return F.cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
-
-    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test where judgements exist; a query's score is its nDCG@10."""
-        searched = encoder.pooled([self.documents[index] for index in self.searched])
-        documents = F.normalize(head(searched), dim=-1)
-        return {split: self._evaluate(encoder, head, split, documents) for split in self.qrels}
-
-    def _evaluate(
-        self, encoder: Encoder, head: nn.Module, split: str, documents: Tensor
-    ) -> SplitScores:
-        ids = self.query_ids[split]
-        queries = F.normalize(head(encoder.pooled(self.queries[split])), dim=-1)
-        rankings = {
-            query: [self.document_ids[self.searched[column]] for column in columns]
-            for query, columns in zip(ids, _ranked(queries, documents), strict=True)
+    def templates(self, description: TaskDescription) -> dict[str, str]:
+        """Return the prompts that differ from the kind's: these were once fixed."""
+        return {
+            name: given
+            for name in _TEMPLATES
+            if (given := getattr(description, name)) not in {None, getattr(self, name)}
         }
-        scores = retrieval_scores(rankings, self.qrels[split])
-        columns = {
-            name: np.array([scores[query][name] for query in ids])
-            for name in METRICS_BY_KIND[self.info.kind]
+
+    def read(
+        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
+    ) -> RetrievalTask:
+        """Read documents, queries and judgements; see `rows/beir.py`."""
+        document_template = description.document_template or self.document_template
+        query_template = description.query_template or self.query_template
+        corpus = {
+            key: fill_document(document_template, title=title, text=text)
+            for key, title, text in read_texts(folder / "corpus.jsonl")
         }
-        metrics = {name: float(column.mean()) for name, column in columns.items()}
-        return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
+        queries = {
+            key: fill_document(query_template, title="", text=text)
+            for key, _, text in read_texts(folder / "queries.jsonl")
+        }
+        qrels = {
+            split: read_qrels(folder / "qrels" / f"{split}.tsv", queries=queries, corpus=corpus)
+            for split in SPLITS
+            if f"qrels/{split}.tsv" in files
+        }
+        return RetrievalTask(info, corpus, queries, qrels)
 
+    def inputs(self, task: RetrievalTask, split: str) -> Iterator[str]:
+        """Yield the judged queries; documents are those of all splits."""
+        for query in task.qrels.get(split, ()):
+            yield task.queries[query]
 
-def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
-    for block in queries.split(max(1, _SIMILARITIES // len(documents))):
-        yield from top_documents((block @ documents.T).cpu().numpy())
+    def sample(self, task: RetrievalTask, *, most: int) -> list[Any]:
+        """Return a few queries and documents."""
+        both = (task.queries.values(), task.corpus.values())
+        return [text for texts in both for text in islice(texts, most)]
 
+    def needed_files(self) -> tuple[str, ...]:
+        """Return documents and queries."""
+        return _TEXTS
 
-def encode_retrieval(
-    task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedRetrieval:
-    """Tokenise a retrieval task once, for every run on it."""
-    # The training split of a zero-shot task is ignored.
-    train = {} if task.info.kind == "zs" else task.qrels.get("train", {})
-    scored = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
-    if protocol.retrieval_corpus == "full":
-        searched = set(task.corpus)
-    else:
-        searched = {key for qrels in scored.values() for judged in qrels.values() for key in judged}
-    learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
-    document_ids = tuple(sorted(searched | learnt, reverse=True))
-    documents, cut = encode_texts(
-        [task.corpus[document] for document in document_ids],
-        tokenizer,
-        max_seqlen=protocol.max_seqlen,
-    )
-    splits = ({"train": train} if train else {}) | scored
-    queries, num_truncated = {}, {"corpus": cut}
-    for split, qrels in splits.items():
-        queries[split], num_truncated[split] = encode_texts(
-            [task.queries[query] for query in qrels], tokenizer, max_seqlen=protocol.max_seqlen
+    def find_files(self, folder: Path) -> dict[str, Path]:
+        """Return documents, queries and judgements with BEIR's names."""
+        options = {key: [folder / f"{key}.jsonl"] for key in _TEXTS}
+        for split, names in SPLIT_NAMES.items():
+            options[split] = [folder / "qrels" / f"{name}.tsv" for name in names.split("|")]
+        files = {}
+        for key, plain in options.items():
+            paths = [*plain, *(path.with_name(f"{path.name}.gz") for path in plain)]
+            if path := only_path([path for path in paths if path.is_file()]):
+                files[key] = path
+        return files
+
+    def usual_names(self, content: str) -> str:
+        """Describe the usual names of judgements, or of texts."""
+        if content in _TEXTS:
+            return f"{content}.jsonl"
+        return " or ".join(f"qrels/{name}.tsv" for name in SPLIT_NAMES[content].split("|"))
+
+    def read_files(
+        self, file: TaskFile, files: Mapping[str, Path], *, where: str
+    ) -> tuple[TaskContent, dict[str, int]]:
+        """Read the user's documents, queries and judgements."""
+        corpus = {key: (title, text) for key, title, text in read_texts(files["corpus"])}
+        queries = {key: text for key, _, text in read_texts(files["queries"])}
+        judged = {
+            split: list(read_qrels(files[split], queries=queries, corpus=corpus).items())
+            for split in SPLITS
+            if split in files
+        }
+        cut = cut_splits(judged, file, where=where)
+        content = TaskContent(
+            corpus=[
+                {"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items()
+            ],
+            queries=[{"_id": key, "text": text} for key, text in queries.items()],
+            qrels={
+                split: [
+                    (query, document, score)
+                    for query, documents in judgements
+                    for document, score in documents.items()
+                ]
+                for split, judgements in cut.items()
+            },
         )
-    columns = {document: column for column, document in enumerate(document_ids)}
-    positives = [
-        (number, columns[document])
-        for number, judged in enumerate(train.values())
-        for document, score in judged.items()
-        if score > 0
-    ]
-    pairs = np.array(positives, dtype=np.int64).reshape(-1, 2)
-    return EncodedRetrieval(
-        info=task.info,
-        pad_id=tokenizer.pad_id,
-        num_truncated=num_truncated,
-        similarity_scale=protocol.similarity_scale,
-        query_ids={split: tuple(qrels) for split, qrels in splits.items()},
-        queries=queries,
-        document_ids=document_ids,
-        documents=documents,
-        searched=np.flatnonzero([document in searched for document in document_ids]),
-        qrels=scored,
-        pairs=pairs,
-        known=np.sort(pairs[:, 0] * len(documents) + pairs[:, 1]),
-    )
+        return content, {split: len(judgements) for split, judgements in cut.items()}
+
+    def encode(
+        self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedRetrieval:
+        """Tokenise queries and documents."""
+        from biphasic.tasks.encoded.retrieval import encode_retrieval  # noqa: PLC0415
+
+        train = task.qrels.get("train", {}) if self.facts.is_trained else {}
+        return encode_retrieval(
+            task, tokenizer, protocol=protocol, train=train, metrics=self.facts.metric_keys
+        )
+
+    def num_outputs(self, labels: Sequence[str]) -> int:
+        """Return none: pooled states are compared directly."""
+        del labels
+        return 0
+
+    def head_fields(
+        self,
+        task: RetrievalTask,
+        folder: Path,
+        description: TaskDescription,
+        tokenizer: TextTokenizer,
+        protocol: FinetuneProtocol,
+    ) -> dict[str, Any]:
+        """Return the prompts."""
+        del task, folder, tokenizer, protocol
+        return {name: getattr(description, name) or getattr(self, name) for name in _TEMPLATES}
+
+
+class ZeroShot(Retrieval):
+    """Retrieval by the mean states of an encoder as it is, without prompts."""
+
+    name = "zs"
+    facts = FIRST_KINDS["zs"]
+    settings = (*_TEMPLATES, *_TEXTS)
+    derived_from = Retrieval.name
+    query_template = "{text}"
+    document_template = "{title} {text}"
+
+    def optional_files(self) -> tuple[str, ...]:
+        """Return the judgements for validation."""
+        return ("qrels/validation.tsv",)

@@ -1,197 +1,137 @@
-"""Token classification: a linear head on the first token of each word, entity F1."""
+"""Token classification: a label for each word, as BIO2 tags of entities."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from biphasic.data.packing import TokenIds
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, frame
-from biphasic.tasks.kinds.metrics import (
-    NO_PREDICTION,
-    SplitScores,
-    entity_scores,
-    sentence_token_f1,
-)
+from biphasic.facts import FIRST_KINDS
+from biphasic.tasks.kinds.examples import LABELS, ExampleKind
+from biphasic.tasks.kinds.kind import Predictions
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
+from biphasic.tasks.records import ExampleTask, TaggedSentence
+from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
+from biphasic.tasks.rows.readers import read_conll
+from biphasic.tasks.rows.row import Row
+from biphasic.tasks.rows.tags import check_bio, check_tag_set
+from biphasic.tasks.rows.words import Words, words_of
 
-_LOST = -1
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-
-@dataclass(frozen=True, slots=True)
-class _Sentences:
-    """Sentences of a split; `positions` has each word's first token.
-
-    The position is -1 (a lost word) where the sentence was cut before the word or the tokenizer
-    drops it.
-    """
-
-    ids: tuple[str, ...]
-    sequences: list[TokenIds]
-    positions: list[NDArray[np.int64]]
-    tags: list[NDArray[np.int64]]
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.custom.task_file import TaskFile
+    from biphasic.tasks.encoded.tagging import EncodedTagging
+    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.formats.folder import TaskDescription
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedTagging:
-    """A tagging task as token sequences with words aligned to tokens.
+class Tagging(ExampleKind):
+    """A tag per word, from its first token; cross-entropy, entity F1."""
 
-    Attributes:
-        num_truncated: By split, the number of truncated sentences, and as `SPLIT_lost_words` the
-            number of lost words.
-    """
+    name = "tc"
+    facts = FIRST_KINDS["tc"]
+    settings = (LABELS,)
+    columns = ("id", "tokens", "tags")
+    numbered_columns = ("tokens", "tags")
+    suffixes = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
+    paper_metric = "sentence_token_f1"
+    ready_field = "tokens"
+    does = "finds entities in a text"
+    pipeline = "token-classification"
+    form = "token-classification"
 
-    info: TaskInfo
-    labels: tuple[str, ...]
-    pad_id: int
-    num_truncated: dict[str, int]
-    splits: dict[str, _Sentences]
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
+        """Return words and the numbers of their tags."""
+        del template
+        words, tags = row.items("tokens", str), row.items("tags", str)
+        if len(words) != len(tags):
+            raise row.error(f"{len(words)} tokens but {len(tags)} tags")
+        words = words_of(row).words
+        check_bio(row, tags)
+        numbers = {label: number for number, label in enumerate(labels)}
+        for position, tag in enumerate(tags):
+            if tag not in numbers:
+                known = f"the labels are {', '.join(numbers)}"
+                raise row.error(
+                    f"unknown label '{tag}' at token {position}; {known}", token=position
+                )
+        return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of tags."""
-        return len(self.labels)
+    def input_of(self, example: TaggedSentence) -> str:
+        """Return the words, joined."""
+        return " ".join(example.words)
 
-    @property
-    def num_train(self) -> int:
-        """Number of training sentences."""
-        return len(self.splits["train"].sequences)
+    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
+        """Return the reader of CoNLL's and similar files."""
+        del path
+        token, tag = (
+            column if isinstance(column, int) else None
+            for column in (file.columns.get("tokens"), file.columns.get("tags"))
+        )
+        return partial(read_conll, token_column=token, tag_column=tag)
 
-    @property
-    def trained_sequences(self) -> list[TokenIds]:
-        """The sequences used in training."""
-        return self.splits["train"].sequences
+    def check_labels(self, labels: Sequence[str], *, where: str) -> None:
+        """Check that labels are BIO2 tags."""
+        check_labels(labels, where=where)
+        check_tag_set(labels, where=where)
 
-    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
-        """Return the mean cross-entropy over words."""
-        train = self.splits["train"]
-        hidden, spans = encoder.states([train.sequences[index] for index in indices])
-        rows = _word_rows([train.positions[index] for index in indices], spans)
-        tags = np.concatenate([train.tags[index] for index in indices])
-        kept = torch.from_numpy(rows[rows != _LOST]).to(hidden.device)
-        labels = torch.from_numpy(tags[rows != _LOST]).to(hidden.device)
-        total = F.cross_entropy(head(hidden.index_select(0, kept)), labels, reduction="sum")
-        return total / max(1, len(labels))
+    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
+        """Return the tags of every type."""
+        return found_tags(rows, source=source)
 
-    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test; a sentence's score is its token F1."""
-        return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the tags by name."""
+        tags = row.value.get("tags")
+        if not labels or not isinstance(tags, list):
+            return {}
+        return {"tags": [labels.tag(row, position, tag) for position, tag in enumerate(tags)]}
 
-    def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
-        sentences = self.splits[split]
-        predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
-        by_sentence = word_logits(encoder, head, sentences.sequences, sentences.positions)
-        for index, logits in by_sentence:
-            predicted[index] = best_tags(logits, sentences.positions[index])
-        token_f1 = sentence_token_f1(sentences.tags, predicted, num_labels=len(self.labels))
-        entities = entity_scores(self._names(sentences.tags), self._names(predicted))
-        metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
-        columns = {
-            "sentence_token_f1": token_f1,
-            "num_entities": entities.expected,
-            "num_predicted": entities.predicted,
-            "num_right": entities.right,
-            "num_lost_words": np.array([_num_lost(words) for words in sentences.positions]),
-        }
-        return SplitScores(metrics, sentences.ids, token_f1, columns, entities.by_type)
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTagging:
+        """Tokenise the words."""
+        from biphasic.tasks.encoded.tagging import encode_tagging  # noqa: PLC0415
 
-    def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
-        # For entity scores, a word without a prediction is outside every entity.
-        names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
-        return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
+        return encode_tagging(task, tokenizer, protocol=protocol)
 
+    def head_fields(
+        self,
+        task: ExampleTask,
+        folder: Path,
+        description: TaskDescription,
+        tokenizer: TextTokenizer,
+        protocol: FinetuneProtocol,
+    ) -> dict[str, Any]:
+        """Return the tags."""
+        del folder, description, tokenizer, protocol
+        return {"labels": task.labels}
 
-def word_logits(
-    encoder: Encoder,
-    head: nn.Module,
-    sequences: Sequence[TokenIds],
-    positions: Sequence[NDArray[np.int64]],
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Run sentences through a model, longest first.
+    def example(self, row: Row, record: HeadRecord) -> Words:
+        """Return the words of `tokens`, or those of `text`."""
+        del record
+        return words_of(row)
 
-    `positions` are the first tokens of the words of each sentence, -1 for lost words.
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return entities with borders in characters (in words if these were given), and tags."""
+        import pyarrow as pa  # noqa: PLC0415
 
-    Yields:
-        The index of the sentence and the logits of its words, [num_words, num_tags]. The logits of
-        lost words are meaningless.
-    """
-    for indices, hidden, spans in encoder.batches(sequences):
-        chosen = [positions[index] for index in indices]
-        rows = torch.from_numpy(_word_rows(chosen, spans).clip(0)).to(hidden.device)
-        logits = head(hidden.index_select(0, rows)).cpu().numpy()
-        borders = np.cumsum([len(words) for words in chosen])[:-1]
-        yield from zip(indices.tolist(), np.split(logits, borders), strict=True)
+        del record
+        entity = pa.struct(
+            [
+                ("type", pa.string()),
+                ("start", pa.int64()),
+                ("end", pa.int64()),
+                ("text", pa.string()),
+                ("score", pa.float64()),
+            ]
+        )
+        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
 
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
+        """Find entities."""
+        from biphasic.tasks.encoded.entities import predict_entities  # noqa: PLC0415
 
-def best_tags(logits: NDArray[np.floating], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tag of each word of a sentence, `NO_PREDICTION` for lost words."""
-    return np.where(positions == _LOST, NO_PREDICTION, logits.argmax(axis=1))
-
-
-def encode_tagging(
-    task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTagging:
-    """Tokenise a tagging task once, for every run on it."""
-    splits, num_truncated = {}, {}
-    for split, records in task.splits.items():
-        sentences = _Sentences(tuple(record.id for record in records), [], [], [])
-        num_cut = num_lost = 0
-        for record in records:
-            ids, positions = align_words(record.words, tokenizer, max_seqlen=protocol.max_seqlen)
-            sentences.sequences.append(frame(ids, tokenizer, max_seqlen=protocol.max_seqlen))
-            sentences.positions.append(positions)
-            sentences.tags.append(np.array(record.tags, dtype=np.int64))
-            num_cut += len(ids) + 2 > protocol.max_seqlen
-            num_lost += _num_lost(positions)
-        splits[split] = sentences
-        num_truncated |= {split: num_cut, f"{split}_lost_words": num_lost}
-    return EncodedTagging(
-        info=task.info,
-        labels=task.labels,
-        pad_id=tokenizer.pad_id,
-        num_truncated=num_truncated,
-        splits=splits,
-    )
-
-
-def align_words(
-    words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int
-) -> tuple[list[int], NDArray[np.int64]]:
-    """Join words with spaces, and find the first token of each by character offsets.
-
-    Some tokenizers count a leading space as part of the token, and a character split into several
-    tokens repeats in the offsets of each. In every case the first token of a word is the first one
-    that ends after the word's start.
-    """
-    ids, offsets = tokenizer.encode_offsets(" ".join(words))
-    lengths = np.array([len(word) for word in words])
-    word_ends = np.cumsum(lengths + 1) - 1
-    word_starts = word_ends - lengths
-    token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-    first = np.searchsorted(token_ends, word_starts, side="right")
-    # A word that the tokenizer drops (only stripped characters) has no token of its own.
-    has_token = first < min(len(ids), max_seqlen - 2)
-    has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
-    positions = np.where(has_token, first + 1, _LOST)  # + 1 for BOS
-    return ids, positions
-
-
-def _num_lost(positions: NDArray[np.int64]) -> int:
-    return int((positions == _LOST).sum())
-
-
-def _word_rows(
-    positions: Sequence[NDArray[np.int64]], spans: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the state row of each word of a batch, or -1."""
-    starts = np.repeat(spans[:, 0], [len(words) for words in positions])
-    flat = np.concatenate(positions)
-    return np.where(flat == _LOST, _LOST, flat + starts)
+        return predict_entities(finetuned, examples)

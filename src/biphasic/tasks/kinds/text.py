@@ -1,235 +1,124 @@
-"""Kinds with one answer per text: a linear head on the mean of its states.
-
-- `sc`: one label; cross-entropy.
-- `ml`: any labels; one sigmoid each, and those with a probability above one half are predicted.
-- `sr`: a number; squared error of targets standardized with the mean and standard deviation of
-  the training split, so one range of learning rates suits every scale and the head starts at the
-  mean.
-"""
+"""Kinds with one answer per text: a linear head on the mean of its states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from biphasic.data.packing import TokenIds
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import TrainingError
-from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
-from biphasic.tasks.kinds.metrics import (
-    SplitScores,
-    accuracy,
-    macro_f1,
-    matthews,
-    multi_label_scores,
-    pearson,
-    spearman,
-)
+from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
+from biphasic.tasks.records import ExampleTask
+from biphasic.tasks.rows.names import USUAL_TEXTS
+from biphasic.tasks.rows.row import Row, read_jsonl
+from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.custom.task_file import TaskFile
+    from biphasic.tasks.encoded.text import Answers, EncodedTextTask
+    from biphasic.tasks.finetuned import HeadRecord
+    from biphasic.tasks.formats.folder import TaskDescription
+
+TEMPLATE = "template"
+"""Setting of kinds that join the fields of an example into one text."""
+_PAIR = ("text_a", "text_b")
 
 
-@dataclass(frozen=True, slots=True)
-class TextKind:
-    """Targets, loss and scoring of one kind of task.
+class TextKind(ExampleKind):
+    """A kind with one answer per text, or per pair of texts joined by a template.
 
     Attributes:
-        expected: Returns the expected answer of a record of the task.
-        targets: Converts expected answers to loss targets, one per text.
-        loss: Takes outputs [num_texts, num_outputs] and targets; returns the mean over texts.
-        score: Takes text ids, outputs [num_texts, num_outputs] and expected answers.
+        answer: Field of the answer.
+        usual_answers: Usual names of its column.
     """
 
-    num_outputs: int
-    expected: Callable[[Any], Any]
-    targets: Callable[[Array], Array]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    score: Callable[[tuple[str, ...], Array, Array], SplitScores]
+    settings: ClassVar[tuple[str, ...]] = (TEMPLATE,)
+    paired_columns: ClassVar[Collection[str]] = ("text",)
+    is_pooled: ClassVar[bool] = True
+    form: ClassVar[Any] = "sequence-classification"
+    answer: ClassVar[str]
+    usual_answers: ClassVar[tuple[tuple[str, ...], ...]]
 
+    @abstractmethod
+    def answers(self, task: ExampleTask) -> Answers:
+        """Return the expected answers of a task's examples, their loss and their scores."""
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    ids: tuple[str, ...]
-    sequences: list[TokenIds]
-    expected: Array
+    def text(self, row: Row, template: str | None) -> str:
+        """Return the text of a row, its fields joined."""
+        if template is not None:
+            return fill(template, row)
+        return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
 
+    def input_of(self, example: Any) -> str:
+        """Return the text."""
+        return example.text
 
-@dataclass(frozen=True, slots=True)
-class EncodedTextTask:
-    """A tokenized task with one answer per text."""
-
-    info: TaskInfo
-    kind: TextKind
-    pad_id: int
-    num_truncated: dict[str, int]
-    splits: dict[str, _Texts]
-
-    @property
-    def num_outputs(self) -> int:
-        """Width of the head."""
-        return self.kind.num_outputs
-
-    @property
-    def num_train(self) -> int:
-        """Number of training texts."""
-        return len(self.trained_sequences)
-
-    @property
-    def trained_sequences(self) -> list[TokenIds]:
-        """The sequences used in training."""
-        return self.splits["train"].sequences
-
-    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
-        """Return the mean loss over the training texts `indices`."""
-        train = self.splits["train"]
-        hidden, spans = encoder.states([train.sequences[index] for index in indices])
-        targets = torch.from_numpy(self.kind.targets(train.expected[indices])).to(hidden.device)
-        return self.kind.loss(head(mean_pool(hidden, spans)), targets)
-
-    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test.
-
-        Raises:
-            TrainingError: A predicted value is not finite (regression).
-        """
-        scores = {}
-        for split in SPLITS[1:]:
-            texts = self.splits[split]
-            outputs = head(encoder.pooled(texts.sequences)).cpu().numpy()
-            scores[split] = self.kind.score(texts.ids, outputs, texts.expected)
-        return scores
-
-
-def encode_text_task(
-    task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTextTask:
-    """Tokenise a task once, for every run on it."""
-    kind = {"sc": _classification, "ml": _multi_label, "sr": _regression}[task.info.kind](task)
-    splits, num_truncated = {}, {}
-    for split, records in task.splits.items():
-        sequences, num_truncated[split] = encode_texts(
-            [record.text for record in records], tokenizer, max_seqlen=protocol.max_seqlen
+    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+        """Return the columns of the texts and of the answer."""
+        chosen = _text_columns(there, path, file)
+        given = file.columns.get(self.answer)
+        chosen[self.answer] = (
+            str(given) if given else usual_columns(self.usual_answers, there, path=path)[0]
         )
-        ids = tuple(record.id for record in records)
-        splits[split] = _Texts(ids, sequences, np.array(list(map(kind.expected, records))))
-    return EncodedTextTask(task.info, kind, tokenizer.pad_id, num_truncated, splits)
+        return chosen
+
+    def check_same_fields(self, splits: Mapping[str, Sequence[Row]]) -> None:
+        """Check that either all splits have pairs or none do."""
+        learnt = next(iter(splits.values()))[0]
+        for split, (first, *_) in splits.items():
+            if ("text_a" in first.value) != ("text_a" in learnt.value):
+                units = ("pairs of texts", "single texts")
+                here, there = units if "text_a" in first.value else reversed(units)
+                raise first.error(f"the {split} split has {here}, but {learnt.path} has {there}")
+
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTextTask:
+        """Tokenise the texts."""
+        from biphasic.tasks.encoded.text import encode_text_task  # noqa: PLC0415
+
+        return encode_text_task(task, self.answers(task), tokenizer, protocol=protocol)
+
+    def head_fields(
+        self,
+        task: ExampleTask,
+        folder: Path,
+        description: TaskDescription,
+        tokenizer: TextTokenizer,
+        protocol: FinetuneProtocol,
+    ) -> dict[str, Any]:
+        """Return labels, fields and template."""
+        del tokenizer, protocol
+        fields = ("text",)
+        if description.template is not None:
+            fields = template_fields(description.template)
+        elif "text_a" in next(read_jsonl(folder / "train.jsonl")).value:
+            fields = _PAIR
+        return {"labels": task.labels, "fields": fields, "template": description.template}
+
+    def example(self, row: Row, record: HeadRecord) -> str:
+        """Return the text of a row."""
+        if record.template is not None:
+            return fill(record.template, row)
+        return fill(PAIR_TEMPLATE, row) if record.fields == _PAIR else row.text("text")
 
 
-def predicted_labels(logits: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which labels of `ml` are predicted; both arrays are [num_texts, num_labels]."""
-    return logits > 0
+def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+    fields = template_fields(file.template) if file.template is not None else ()
+    given: Any = file.columns.get("text")
+    if given is not None:
+        chosen = _numbered((given,) if isinstance(given, str) else given)
+    elif fields and all(field in there for field in fields):
+        chosen = {}
+    else:
+        chosen = _numbered(usual_columns(USUAL_TEXTS, there, path=path))
+    if not fields:
+        return chosen
+    # A template may name any column; columns that it omits are not part of the text.
+    return {field: chosen.get(field, field) for field in fields}
 
 
-def standardisation(task: ExampleTask) -> tuple[float, float]:
-    """Return mean and standard deviation of the training split's values."""
-    learnt = np.array([record.value for record in task.splits["train"]])
-    return float(learnt.mean()), float(learnt.std())
-
-
-def _classification(task: ExampleTask) -> TextKind:
-    return TextKind(
-        num_outputs=len(task.labels),
-        expected=lambda record: record.label,
-        targets=lambda labels: labels,
-        loss=F.cross_entropy,
-        score=partial(_score_labels, names=task.labels),
-    )
-
-
-def _score_labels(
-    ids: tuple[str, ...],
-    logits: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    *,
-    names: Sequence[str],
-) -> SplitScores:
-    """Score 1 for each correct label."""
-    # numpy returns the first of equal maxima; torch does not guarantee which.
-    predicted = logits.argmax(axis=1)
-    metrics = {
-        "accuracy": accuracy(labels, predicted),
-        "macro_f1": macro_f1(labels, predicted),
-        "matthews": matthews(labels, predicted),
-    }
-    correct = predicted == labels
-    columns = {
-        "correct": correct,
-        "label": [names[label] for label in labels.tolist()],
-        "predicted": [names[label] for label in predicted.tolist()],
-    }
-    return SplitScores(metrics, ids, correct.astype(np.float64), columns)
-
-
-def _multi_label(task: ExampleTask) -> TextKind:
-    numbers = np.arange(len(task.labels))
-    return TextKind(
-        num_outputs=len(task.labels),
-        expected=lambda record: np.isin(numbers, record.labels),
-        targets=lambda holds: holds.astype(np.float32),
-        loss=F.binary_cross_entropy_with_logits,
-        score=partial(_score_label_sets, names=task.labels),
-    )
-
-
-def _score_label_sets(
-    ids: tuple[str, ...],
-    logits: NDArray[np.floating],
-    holds: NDArray[np.bool_],
-    *,
-    names: Sequence[str],
-) -> SplitScores:
-    """Score 1 for each text whose labels are all correct."""
-    predicted = predicted_labels(logits)
-    correct = (predicted == holds).all(axis=1)
-    columns = {
-        "correct": correct,
-        "label": _named(holds, names),
-        "predicted": _named(predicted, names),
-        "num_labels": holds.sum(axis=1),
-        "num_predicted": predicted.sum(axis=1),
-        "num_right": (predicted & holds).sum(axis=1),
-    }
-    metrics = multi_label_scores(holds, predicted)
-    return SplitScores(metrics, ids, correct.astype(np.float64), columns)
-
-
-def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
-    return [[names[label] for label in np.flatnonzero(row).tolist()] for row in holds]
-
-
-def _regression(task: ExampleTask) -> TextKind:
-    mean, deviation = standardisation(task)
-    return TextKind(
-        num_outputs=1,
-        expected=lambda record: record.value,
-        targets=lambda values: ((values - mean) / deviation).astype(np.float32),
-        loss=lambda outputs, targets: F.mse_loss(outputs.squeeze(1), targets),
-        score=partial(_score_values, mean=mean, deviation=deviation),
-    )
-
-
-def _score_values(
-    ids: tuple[str, ...],
-    outputs: NDArray[np.floating],
-    values: NDArray[np.float64],
-    *,
-    mean: float,
-    deviation: float,
-) -> SplitScores:
-    """Score each text by its negated squared error."""
-    predicted = outputs[:, 0].astype(np.float64) * deviation + mean
-    if not np.isfinite(predicted).all():
-        raise TrainingError("a predicted value is not finite")
-    metrics = {"spearman": spearman(values, predicted), "pearson": pearson(values, predicted)}
-    columns = {"value": values, "predicted": predicted}
-    return SplitScores(metrics, ids, -np.square(predicted - values), columns)
+def _numbered(names: Sequence[str]) -> dict[str, str]:
+    return dict(zip(("text",) if len(names) == 1 else _PAIR, names, strict=True))

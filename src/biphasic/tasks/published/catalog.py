@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from biphasic.config import nearest
 from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
-from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, write_task_folder
+from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.examples import ClassificationSource, QuestionSource, TaggingSource
 from biphasic.tasks.published.ir import RetrievalSource
 from biphasic.tasks.published.tables import DatasetTable, Opener
-from biphasic.tasks.records import Kind
 
 Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource
 
@@ -37,10 +37,16 @@ class PublishedTask:
 
     name: str
     title: str
-    kind: Kind
     source: Source
     license: str = ""
     trained_on: str | None = None
+    derived: str | None = None
+    """Kind as which it is scored, derived from that of the source."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the task."""
+        return self.derived or self.source.kind
 
     @property
     def repositories(self) -> tuple[str, ...]:
@@ -63,7 +69,6 @@ _TASKS = (
     PublishedTask(
         name="mnli",
         title="MNLI (matched)",
-        kind="sc",
         license="other",
         source=ClassificationSource(
             train=_glue("mnli", "train"),
@@ -76,7 +81,6 @@ _TASKS = (
     PublishedTask(
         name="qqp",
         title="QQP",
-        kind="sc",
         license="other",
         source=ClassificationSource(
             train=_glue("qqp", "train"),
@@ -89,7 +93,6 @@ _TASKS = (
     PublishedTask(
         name="sst2",
         title="SST-2",
-        kind="sc",
         license="other",
         source=ClassificationSource(
             train=_glue("sst2", "train"),
@@ -101,7 +104,6 @@ _TASKS = (
     PublishedTask(
         name="conll2003",
         title="CoNLL-2003 English",
-        kind="tc",
         source=TaggingSource(
             dataset="hgissbkh/conll2003-en",
             words="words",
@@ -112,7 +114,6 @@ _TASKS = (
     PublishedTask(
         name="ontonotes5",
         title="OntoNotes 5 English",
-        kind="tc",
         source=TaggingSource(
             dataset="hgissbkh/ontonotes5",
             words="tokens",
@@ -123,7 +124,6 @@ _TASKS = (
     PublishedTask(
         name="uner_en",
         title="UNER English",
-        kind="tc",
         source=TaggingSource(
             dataset="hgissbkh/uner_en",
             words="tokens",
@@ -134,24 +134,19 @@ _TASKS = (
     PublishedTask(
         name="squad",
         title="SQuAD",
-        kind="qa",
         license="cc-by-sa-4.0",
         source=QuestionSource("rajpurkar/squad"),
     ),
     PublishedTask(
         name="squad_v2",
         title="SQuAD v2",
-        kind="qa",
         license="cc-by-sa-4.0",
         source=QuestionSource("rajpurkar/squad_v2"),
     ),
-    PublishedTask(
-        name="record", title="ReCoRD", kind="qa", source=QuestionSource("hgissbkh/record")
-    ),
+    PublishedTask(name="record", title="ReCoRD", source=QuestionSource("hgissbkh/record")),
     PublishedTask(
         name="msmarco",
         title="MS MARCO",
-        kind="ir",
         license="cc-by-sa-4.0",
         source=RetrievalSource(
             pairs=DatasetTable("hgissbkh/msmarco-pairs", "train"),
@@ -166,7 +161,6 @@ _TASKS = (
     PublishedTask(
         name="nq",
         title="Natural Questions",
-        kind="ir",
         license="cc-by-sa-4.0",
         trained_on="msmarco",
         source=RetrievalSource(
@@ -179,7 +173,6 @@ _TASKS = (
     PublishedTask(
         name="mldr",
         title="MLDR English",
-        kind="ir",
         trained_on="msmarco",
         source=RetrievalSource(
             corpus=DatasetTable("hgissbkh/mldr-en", "corpus", "corpus"),
@@ -201,7 +194,7 @@ def write_published(
     copies: Path | None = None,
     revision: str | None = None,
     paper: bool = False,
-    kind: Literal["zs"] | None = None,
+    kind: str | None = None,
 ) -> None:
     """Write a dataset of the study as a canonical task folder.
 
@@ -215,13 +208,10 @@ def write_published(
     """
     task = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(name, revision))
-    if isinstance(task.source, RetrievalSource):
-        fields, content = task.source.read(opener, paper=paper)
-    else:
-        fields, content = task.source.read(opener)
+    fields, content = task.source.read(opener, paper=paper)
     origin = {
         "published": name,
-        "paper": paper and task.kind in RETRIEVAL_KINDS,
+        "paper": paper and task.source.has_paper_reading,
         "tables": opener.origins,
         **fields.pop("origin", {}),
     }
@@ -243,7 +233,7 @@ def published_origin(
     copies: Path | None = None,
     revision: str | None = None,
     paper: bool = False,
-    kind: Literal["zs"] | None = None,
+    kind: str | None = None,
 ) -> dict[str, Any]:
     """Return what determines a published task, without reading it.
 
@@ -255,8 +245,7 @@ def published_origin(
     return {
         "published": name,
         "kind": task.kind,
-        # It changes what is read of retrieval alone.
-        "paper": paper and task.kind in RETRIEVAL_KINDS,
+        "paper": paper and task.source.has_paper_reading,
         "version": _READING_VERSION,
         "tables": [
             hub_fingerprint(
@@ -271,20 +260,20 @@ def published_origin(
     }
 
 
-def _find(name: str, kind: Literal["zs"] | None) -> PublishedTask:
-    """Return a task, or its zero-shot variant, which has no training pairs and no prompts."""
+def _find(name: str, kind: str | None) -> PublishedTask:
+    """Return a task, or its variant of a derived kind, without training pairs and prompts."""
     if name not in PUBLISHED:
         raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
     task = PUBLISHED[name]
     if kind is None:
         return task
-    if not isinstance(task.source, RetrievalSource):
-        raise DataError(f"'{name}' is not a retrieval task, so it cannot be scored zero-shot")
+    if KINDS[kind].derived_from != task.kind or not isinstance(task.source, RetrievalSource):
+        raise DataError(f"'{name}' is of kind {task.kind}, so it cannot be read as kind {kind}")
     return replace(
         task,
-        name=f"{name}-zs",
-        title=f"{task.title}, zero-shot",
-        kind=kind,
+        name=f"{name}-{kind}",
+        title=f"{task.title}, {KINDS[kind].facts.title}",
+        derived=kind,
         trained_on=None,
         source=replace(task.source, pairs=None, has_prompts=False),
     )

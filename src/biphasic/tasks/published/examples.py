@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.formats.folder import TaskContent
+from biphasic.tasks.kinds.classification import Classification
+from biphasic.tasks.kinds.questions import QuestionAnswering
+from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.published.tables import (
     DatasetTable,
     Fields,
@@ -22,6 +24,7 @@ from biphasic.tasks.published.tables import (
     label_names,
 )
 from biphasic.tasks.records import SPLITS
+from biphasic.tasks.rows.content import TaskContent
 
 _QUESTION = ("question", "query")
 _CONTEXT = ("context", "passage")
@@ -44,18 +47,21 @@ class ClassificationSource:
     columns: tuple[str] | tuple[str, str]
     labels: tuple[str, ...]
     template: str | None = None
+    kind: ClassVar[str] = Classification.name
+    has_paper_reading: ClassVar[bool] = False
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
         """The tables to read."""
         return self.train, self.test
 
-    def read(self, opener: Opener) -> tuple[Fields, TaskContent]:
+    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a row's id is its published split and row number.
 
         Raises:
             DataError: A column is missing or a label unknown.
         """
+        del paper
         splits = cut_splits(opener, self.train, self.test, partial(_labelled_rows, self))
         fields = {"template": self.template} if self.template else {}
         return fields, TaskContent(labels=self.labels, splits=splits)
@@ -87,18 +93,21 @@ class TaggingSource:
     words: str
     tags: str
     labels: tuple[str, ...]
+    kind: ClassVar[str] = Tagging.name
+    has_paper_reading: ClassVar[bool] = False
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
         """The tables to read."""
         return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
-    def read(self, opener: Opener) -> tuple[Fields, TaskContent]:
+    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a sentence's id is its split and row number.
 
         Raises:
             DataError: A column is missing, a tag is unknown, or numbers of words and tags differ.
         """
+        del paper
         splits: dict[str, list[Row]] = {}
         begun: dict[str, int] = {}
         for table in self.tables:
@@ -147,18 +156,21 @@ class QuestionSource:
     """
 
     dataset: str
+    kind: ClassVar[str] = QuestionAnswering.name
+    has_paper_reading: ClassVar[bool] = False
 
     @property
     def tables(self) -> tuple[DatasetTable, DatasetTable]:
         """The tables to read: train, then test."""
         return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
 
-    def read(self, opener: Opener) -> tuple[Fields, TaskContent]:
+    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a question without an id gets its published split and row number.
 
         Raises:
             DataError: A column is missing, or answers have no positions.
         """
+        del paper
         return {}, TaskContent(splits=cut_splits(opener, *self.tables, _question_rows))
 
 

@@ -9,11 +9,12 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.formats.folder import TaskContent
+from biphasic.tasks.kinds.retrieval import Retrieval
 from biphasic.tasks.published.tables import (
     SPLIT_SEED,
     DatasetTable,
@@ -24,10 +25,10 @@ from biphasic.tasks.published.tables import (
     find_column,
     select,
 )
+from biphasic.tasks.rows.content import TaskContent
 
 MAX_PAIRS = 160_000
 """Maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read."""
-_QUERY_TEMPLATE = "Query: {text}"
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 # BEIR's archives call the validation split `dev`.
 _QRELS_FILES = {
@@ -60,6 +61,8 @@ class RetrievalSource:
     pairs: DatasetTable | None = None
     document_template: str = "Document: {text}"
     has_prompts: bool = True
+    kind: ClassVar[str] = Retrieval.name
+    has_paper_reading: ClassVar[bool] = True
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
@@ -81,7 +84,7 @@ class RetrievalSource:
             pairs, origin["pairs"] = choose_pairs(opener.open(self.pairs), paper=paper)
         fields: Fields = {"protocol": {"retrieval_corpus": "judged"}, "origin": origin}
         if self.has_prompts:
-            fields["query_template"] = _QUERY_TEMPLATE
+            fields["query_template"] = Retrieval.query_template
             fields["document_template"] = self.document_template
         qrels = {split: _lines(by_query) for split, by_query in judged.items()}
         if pairs:

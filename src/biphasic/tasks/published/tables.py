@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubTable, find_copy, open_hub
 from biphasic.errors import DataError
-from biphasic.tasks.formats.rows import Row as Line
-from biphasic.tasks.formats.rows import read_jsonl
+from biphasic.tasks.rows.row import Row as Line
+from biphasic.tasks.rows.row import read_jsonl
 
 if TYPE_CHECKING:
     from datasets import Dataset

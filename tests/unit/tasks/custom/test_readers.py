@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.custom.readers import read_conll, read_csv, read_squad, read_tsv
-from biphasic.tasks.formats.examples import question
-from biphasic.tasks.formats.rows import Row
+from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.records import Answer, Question
+from biphasic.tasks.rows.readers import read_conll, read_csv, read_squad, read_tsv
+from biphasic.tasks.rows.row import Row
 
 NEWS = """\
 -DOCSTART- -X- O O
@@ -198,7 +198,7 @@ def read_questions(tmp_path: Path, *questions: Any) -> list[Question]:
     path = tmp_path / "dev.json"
     article = {"title": "T", "paragraphs": [{"context": CONTEXT, "qas": list(questions)}]}
     path.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
-    return [question(row) for row in read_squad(path)]
+    return [QuestionAnswering().parse(row, labels=(), template=None) for row in read_squad(path)]
 
 
 def refused_question(tmp_path: Path, message: str, *questions: Any) -> None:

@@ -34,7 +34,7 @@ def test_paths_begin_at_the_file(tmp_path):
         ("kind: qa\nlabels: [a, b]", "'labels' is for tasks of kind sc or ml or tc, not qa"),
         # YAML reads these two names as true and false.
         ("kind: sc\nlabels: [yes, no]", "labels.0"),
-        ("kind: qa\ncorpus: x", "'corpus' and 'queries' are for retrieval, not for qa"),
+        ("kind: qa\ncorpus: x", "'corpus' is for tasks of kind ir or zs, not qa"),
         ("kind: qa\ntemplate: '{text}'", "'template' is for tasks of kind sc or ml or sr, not qa"),
         ("kind: sc\ntest: x\ntest_fraction: 0.1", "give 'test' or 'test_fraction', not both"),
         ("kind: sc\ntest_fraction: 1.0", "test_fraction"),

@@ -257,7 +257,7 @@ def test_zero_shot_variants_have_no_training_split_and_no_prompts(copies, tmp_pa
 
 
 def test_only_retrieval_can_be_zero_shot(copies, tmp_path):
-    with pytest.raises(DataError, match="'sst2' is not a retrieval task"):
+    with pytest.raises(DataError, match="'sst2' is of kind sc"):
         write_published("sst2", tmp_path / "task", copies=copies, kind="zs")
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError
-from biphasic.tasks.formats.examples import is_bio
-from biphasic.tasks.formats.rows import Row, parse_json, read_lines
+from biphasic.tasks.rows.row import Row, parse_json, read_lines
+from biphasic.tasks.rows.tags import is_bio
 
 # The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1

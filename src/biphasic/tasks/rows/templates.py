@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from biphasic.tasks.formats.rows import Row
+from biphasic.tasks.rows.row import Row
 
 PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"
 """Default template of pairs."""
-QUERY_TEMPLATES: Mapping[str, str] = {"ir": "Query: {text}", "zs": "{text}"}
-DOCUMENT_TEMPLATES: Mapping[str, str] = {"ir": "Document: {title}. {text}", "zs": "{title} {text}"}
-"""Retrieval prompts of the reference study, arXiv:2507.00994; zero-shot has none."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _TITLE_TO_TEXT = re.compile(r"\{title\}.*?(?=\{text\})", re.DOTALL)
@@ -24,7 +20,7 @@ def template_fields(template: str) -> tuple[str, ...]:
 
 
 def check_template(template: str) -> None:
-    """Check a template of `sc` or `sr`.
+    """Check a template of a text.
 
     Raises:
         ValueError: It names no field, or one that reveals the answer.

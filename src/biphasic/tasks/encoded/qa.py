@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,11 +14,14 @@ from torch import Tensor, nn
 
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder
-from biphasic.tasks.kinds.metrics import SplitScores, answer_scores, question_metrics
-from biphasic.tasks.kinds.windows import NO_ANSWER, Window, check_room, question_windows
+from biphasic.tasks.encoded.encoding import Encoder
+from biphasic.tasks.encoded.metrics import SplitScores, answer_scores, question_metrics
+from biphasic.tasks.encoded.windows import NO_ANSWER, Window, check_room, question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, Question, TaskInfo
+
+if TYPE_CHECKING:
+    from biphasic.tasks.finetuned import FinetunedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +198,38 @@ def encode_questions(
         questions=dict(task.splits),
         windows={split: part.windows for split, part in parts.items()},
     )
+
+
+def predict_answers(
+    finetuned: FinetunedModel, questions: Sequence[Question]
+) -> tuple[list[dict[str, Any]], int]:
+    """Answer questions; also return the number of truncated ones."""
+    part = question_windows(questions, finetuned.tokenizer, protocol=finetuned.protocol)
+    spans = best_spans(
+        finetuned.encoder,
+        finetuned.head,
+        part.windows,
+        num_questions=len(questions),
+        max_answer_tokens=finetuned.record.max_answer_tokens,
+    )
+    rows = [
+        _answer_row(span, question.context, may_abstain=finetuned.record.may_abstain)
+        for span, question in zip(spans, questions, strict=True)
+    ]
+    return rows, part.num_cut
+
+
+def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any]:
+    answer = span.text(context, may_abstain=may_abstain)
+    # Without a context token there is nothing to score.
+    row = {
+        "answer": answer,
+        "start": None,
+        "end": None,
+        "score": span.score if np.isfinite(span.score) else None,
+        "no_answer_score": span.no_answer if may_abstain else None,
+    }
+    if not answer:
+        return row
+    start = context.index(answer, span.start)
+    return {**row, "start": start, "end": start + len(answer)}

@@ -11,8 +11,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.files import read_json
-from biphasic.tasks.formats.examples import is_bio
-from biphasic.tasks.formats.rows import Row
+from biphasic.tasks.rows.row import Row
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 LABEL_SEPARATOR = "|"
@@ -46,19 +45,6 @@ def check_labels(labels: Sequence[str], *, where: str) -> None:
     if len(set(labels)) != len(labels) or len(labels) < 2:
         names = ", ".join(map(repr, labels)) or "none"
         raise DataError(f"{where}: expected at least two different label names, found {names}")
-
-
-def check_tag_set(labels: Sequence[str], *, where: str) -> None:
-    """Check that labels are tags of token classification.
-
-    Raises:
-        DataError: A label is not BIO2, or `O` is missing.
-    """
-    for label in labels:
-        if not is_bio(label):
-            raise DataError(f"{where}: '{label}' is not a BIO2 tag")
-    if "O" not in labels:
-        raise DataError(f"{where}: the tag 'O' is missing")
 
 
 @dataclass(frozen=True)

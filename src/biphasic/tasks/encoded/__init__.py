@@ -1,0 +1,1 @@
+"""Tasks as token sequences: loss and scores of each kind."""

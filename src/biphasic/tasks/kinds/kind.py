@@ -1,0 +1,256 @@
+"""The interface of kinds of tasks; each kind is implemented in its own file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from biphasic.facts import KindFacts
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS, Task, TaskInfo
+
+if TYPE_CHECKING:  # plans read kinds without torch
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from biphasic.data.packing import TokenIds
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.custom.task_file import TaskFile
+    from biphasic.tasks.encoded.encoding import Encoder
+    from biphasic.tasks.encoded.metrics import SplitScores
+    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.formats.folder import TaskDescription
+    from biphasic.tasks.rows.content import TaskContent
+    from biphasic.tasks.rows.row import Row
+
+TRAINED_ON = "trained_on"
+"""Setting of kinds that can be scored after fine-tuning on another task of the kind."""
+Predictions = tuple[list[dict[str, Any]], int]
+"""One prediction per example, its values by column, and the number of truncated examples."""
+Sample = str | tuple[str, str]
+"""A text as the model reads it, or two that it reads as a pair."""
+
+
+class EncodedTask(Protocol):
+    """A task as token sequences, with its loss and its scores."""
+
+    @property
+    def info(self) -> TaskInfo:
+        """The task."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """Token that fills rows."""
+        ...
+
+    @property
+    def num_truncated(self) -> dict[str, int]:
+        """Number of truncated inputs by split, or as `SPLIT_lost_WHAT` of lost parts."""
+        ...
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the linear head; 0 for none."""
+        ...
+
+    @property
+    def num_train(self) -> int:
+        """Length of a training epoch; 0 if the task is not trained on."""
+        ...
+
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences used in training."""
+        ...
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[Any]) -> Tensor:
+        """Return the mean loss over some training items, a scalar."""
+        ...
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score the splits that have answers, at least `test`.
+
+        Raises:
+            TrainingError: An output is not finite.
+        """
+        ...
+
+
+class TaskKind(ABC):
+    """A kind of task: its files, its examples, how a model learns and answers them, its scores.
+
+    One object of each class is in the registry (`kinds/registry.py`); nothing else knows a kind by
+    its name. A class must be importable without torch: methods that compute import it.
+
+    `ExampleKind` reads and writes splits of one example per line, and `TextKind` also encodes texts
+    with one answer each. Start from them if they fit.
+
+    Attributes:
+        name: Name in files and on the command line.
+        facts: What reports say about it: title, metrics, and whether encoders are fine-tuned.
+        settings: Settings of task files and `task.json` that only some kinds have.
+        columns: Columns of examples that people may rename, in task files.
+        paired_columns: Those that may be two columns: a pair of texts.
+        numbered_columns: Those that may be the number of a column, in files without a header.
+        derived_from: Kind whose folders and published datasets this kind scores as well, without
+            their training split and prompts.
+        unit: What a split has many of.
+        trained_unit: What an epoch has many of.
+        texts_per_item: Texts that a model reads for one of these.
+        paper_metric: Metric that decides in the reference study, if it is not the first.
+        input_fields: What a model reads in prediction; columns are chosen for them.
+        ready_field: Column that replaces these in a row that has it.
+        predicts: Whether fine-tuned models predict.
+        is_pooled: Whether the head takes the mean of a text's states, not each state.
+        does: What a fine-tuned model does, in cards; `{number}` is the number of labels.
+        pipeline: The hub's tag of fine-tuned models.
+        hub_task: The hub's name of the task in scores.
+        form: How transformers loads fine-tuned models that have a head; see `Form`.
+        problem_type: Setting of that class.
+        output_names: Names of outputs of heads without labels.
+        output_note: Sentence in cards about the meaning of outputs.
+    """
+
+    name: ClassVar[str]
+    facts: ClassVar[KindFacts]
+    settings: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Collection[str]] = ()
+    paired_columns: ClassVar[Collection[str]] = ()
+    numbered_columns: ClassVar[Collection[str]] = ()
+    derived_from: ClassVar[str | None] = None
+    unit: ClassVar[str] = "examples"
+    trained_unit: ClassVar[str] = "examples"
+    texts_per_item: ClassVar[int] = 1
+    paper_metric: ClassVar[str | None] = None
+    input_fields: ClassVar[tuple[str, ...]] = ("text",)
+    ready_field: ClassVar[str | None] = None
+    predicts: ClassVar[bool] = True
+    is_pooled: ClassVar[bool] = False
+    does: ClassVar[str] = ""
+    pipeline: ClassVar[str] = "text-classification"
+    hub_task: ClassVar[str | None] = None
+    form: ClassVar[Any] = None
+    problem_type: ClassVar[str | None] = None
+    output_names: ClassVar[tuple[str, ...]] = ()
+    output_note: ClassVar[str] = ""
+
+    def splits(self, *, trained_on: str | None) -> tuple[str, ...]:
+        """Return the splits that a task must have."""
+        if not self.facts.is_trained:
+            return SPLITS[2:]  # nothing is selected on validation either
+        return SPLITS if trained_on is None else SPLITS[1:]
+
+    @abstractmethod
+    def file_names(self, *, trained_on: str | None) -> list[str]:
+        """Return the files that a task folder needs."""
+
+    def optional_files(self) -> tuple[str, ...]:
+        """Return files that a task folder may have as well."""
+        return ()
+
+    @abstractmethod
+    def read(
+        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
+    ) -> Task:
+        """Read the examples of a task folder.
+
+        Raises:
+            DataError: A record is unusable; the message names file and line.
+        """
+
+    def templates(self, description: TaskDescription) -> dict[str, str]:
+        """Return templates that are hashed beside the files: those that are not the kind's own."""
+        del description
+        return {}
+
+    @abstractmethod
+    def inputs(self, task: Any, split: str) -> Iterator[Sample]:
+        """Yield what a model reads of each example of a split."""
+
+    def sample(self, task: Any, *, most: int) -> list[Sample]:
+        """Return a few inputs on which exports are checked."""
+        return [*islice(self.inputs(task, "test"), most)]
+
+    @abstractmethod
+    def find_files(self, folder: Path) -> dict[str, Path]:
+        """Return the files of a folder with the usual names, by split or content.
+
+        Raises:
+            DataError: Several files match.
+        """
+
+    def needed_files(self) -> tuple[str, ...]:
+        """Return the contents that a task needs beside its splits."""
+        return ()
+
+    @abstractmethod
+    def usual_names(self, content: str) -> str:
+        """Describe the usual file names of a content, for an error message."""
+
+    def check_file(self, path: Path, content: str) -> None:
+        """Check the name of a file.
+
+        Raises:
+            DataError: It has another format.
+        """
+        del path, content
+
+    @abstractmethod
+    def read_files(
+        self, file: TaskFile, files: Mapping[str, Path], *, where: str
+    ) -> tuple[TaskContent, dict[str, int]]:
+        """Read the user's files; return their content, and the number of examples by split.
+
+        Raises:
+            DataError: The data are unusable; the message names file and line.
+        """
+
+    def check_protocol(self, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
+        """Check before any work that tasks can be encoded.
+
+        Raises:
+            ConfigError: `max_seqlen` is too small.
+        """
+        del tokenizer, protocol
+
+    @abstractmethod
+    def encode(
+        self, task: Any, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTask:
+        """Tokenise a task once, for every run on it."""
+
+    def num_outputs(self, labels: Sequence[str]) -> int:
+        """Return the width of the head of a model with these labels."""
+        return max(len(labels or self.output_names), 1)
+
+    @abstractmethod
+    def head_fields(
+        self,
+        task: Any,
+        folder: Path,
+        description: TaskDescription,
+        tokenizer: TextTokenizer,
+        protocol: FinetuneProtocol,
+    ) -> dict[str, Any]:
+        """Return the fields of `head.json` that only some kinds have."""
+
+    def example(self, row: Row, record: HeadRecord) -> Any:
+        """Return the example to predict that a row holds, from `input_fields`.
+
+        Raises:
+            DataError: The row cannot be used.
+        """
+        raise NotImplementedError
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return the types of a prediction's values, by column."""
+        raise NotImplementedError
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[Any]) -> Predictions:
+        """Predict, with the computation that scored the model."""
+        raise NotImplementedError

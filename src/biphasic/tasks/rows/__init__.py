@@ -1,0 +1,1 @@
+"""Rows of task files, and what is in their columns."""
