@@ -46,7 +46,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "model/loading/directions.py",
         "objectives/lr.py",
         "seeds.py",
-        "tasks/encoding.py",
+        "tasks/encoded",
         "tasks/finetune.py",
         "tasks/kinds",
         "tasks/protocol.py",

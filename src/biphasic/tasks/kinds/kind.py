@@ -228,7 +228,6 @@ class TaskKind(ABC):
         """Return the width of the head of a model with these labels."""
         return max(len(labels or self.output_names), 1)
 
-    @abstractmethod
     def head_fields(
         self,
         task: Any,
@@ -238,6 +237,8 @@ class TaskKind(ABC):
         protocol: FinetuneProtocol,
     ) -> dict[str, Any]:
         """Return the fields of `head.json` that only some kinds have."""
+        del folder, description, tokenizer, protocol
+        return {"labels": task.labels}
 
     def example(self, row: Row, record: HeadRecord) -> Any:
         """Return the example to predict that a row holds, from `input_fields`.

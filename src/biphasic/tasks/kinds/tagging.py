@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoded.tagging import EncodedTagging
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.formats.folder import TaskDescription
 
 
 class Tagging(ExampleKind):
@@ -96,18 +95,6 @@ class Tagging(ExampleKind):
         from biphasic.tasks.encoded.tagging import encode_tagging  # noqa: PLC0415
 
         return encode_tagging(task, tokenizer, protocol=protocol)
-
-    def head_fields(
-        self,
-        task: ExampleTask,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
-    ) -> dict[str, Any]:
-        """Return the tags."""
-        del folder, description, tokenizer, protocol
-        return {"labels": task.labels}
 
     def example(self, row: Row, record: HeadRecord) -> Words:
         """Return the words of `tokens`, or those of `text`."""
