@@ -157,7 +157,9 @@ class Finetuner:
                 head = new_head(
                     self._model.config.hidden_size,
                     run.task.num_outputs,
-                    is_dense=run.protocol.has_dense_head(run.task.info.kind),
+                    is_dense=run.protocol.has_dense_head(
+                        is_pooled=KINDS[run.task.info.kind].is_pooled
+                    ),
                     generator=generator,
                 )
                 head.to(self._model.device)

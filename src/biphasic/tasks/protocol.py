@@ -17,7 +17,6 @@ from pydantic import (
 from biphasic.config import Config
 from biphasic.data.packing import Batching
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.tasks.records import TEXT_KINDS, Kind
 from biphasic.training.recipe import FinetunePrecision
 
 _ADDED = ("attention", "batching", "head")
@@ -125,9 +124,9 @@ class FinetuneProtocol(Config):
             "head": "dense",
         }
 
-    def has_dense_head(self, kind: Kind) -> bool:
-        """Return whether the head of a kind of task has a layer before its linear one."""
-        return self.head == "dense" and kind in TEXT_KINDS
+    def has_dense_head(self, *, is_pooled: bool) -> bool:
+        """Return whether a head has a layer before its linear one: only one of pooled states."""
+        return self.head == "dense" and is_pooled
 
     def num_steps(self, num_train: int) -> int:
         """Return the number of optimizer steps of a run over `num_train` examples."""
@@ -141,18 +140,18 @@ class FinetuneProtocol(Config):
             peak=learning_rate, warmup_steps=warmup_steps, decay_steps=num_steps - warmup_steps
         )
 
-    def determinants(self, kind: Kind) -> dict[str, Any]:
-        """Return the constants that determine the identity of a fine-tuning on a kind of task.
+    def determinants(self, *, is_pooled: bool) -> dict[str, Any]:
+        """Return the constants that determine the identity of a fine-tuning.
 
         A field added later must have a default that keeps the old behaviour. It is omitted while it
         has this default (`_ADDED`), which keeps the identities of old results. So is a head that
-        the kind does not have.
+        only kinds with pooled states (`is_pooled`) have.
         """
         return {
             name: value
             for name, value in self.model_dump().items()
             if (name not in _ADDED or value != type(self).model_fields[name].default)
-            and (name != "head" or self.has_dense_head(kind))
+            and (name != "head" or self.has_dense_head(is_pooled=is_pooled))
         }
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
@@ -164,4 +163,5 @@ class FinetuneProtocol(Config):
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
             names |= {"precision", "batching", "attention"}
-        return {name: value for name, value in self.determinants("ir").items() if name in names}
+        determinants = self.determinants(is_pooled=False)
+        return {name: value for name, value in determinants.items() if name in names}

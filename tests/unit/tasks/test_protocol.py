@@ -8,8 +8,8 @@ from transformers import get_linear_schedule_with_warmup
 
 from biphasic.objectives.lr import check_learning_rate, learning_rate
 from biphasic.tasks.finetune import batch_indices
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import KINDS
 
 
 def test_defaults_are_the_studys():
@@ -33,21 +33,24 @@ def test_the_studys_way(max_positions, longest):
 
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
-    named = set(plain.determinants("sc"))
+    named = set(plain.determinants(is_pooled=True))
     assert set(FinetuneProtocol.model_fields) - named == {"attention", "batching", "head"}
     same = FinetuneProtocol(batching="packed", head="linear")
-    assert plain.determinants("sc") == same.determinants("sc")
+    assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)
     for name, other in {"batching": "padded", "attention": "causal", "head": "dense"}.items():
-        assert FinetuneProtocol(**{name: other}).determinants("sc")[name] == other
+        assert FinetuneProtocol(**{name: other}).determinants(is_pooled=True)[name] == other
     for name, other in {"max_steps": 7, "precision": "paper", "max_answer_tokens": 3}.items():
-        assert FinetuneProtocol(**{name: other}).determinants("sc") != plain.determinants("sc")
+        assert FinetuneProtocol(**{name: other}).determinants(is_pooled=True) != plain.determinants(
+            is_pooled=True
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_that_a_kind_does_not_have_names_nothing(kind):
     dense = FinetuneProtocol(head="dense")
-    is_named = dense.determinants(kind) != FinetuneProtocol().determinants(kind)
-    assert is_named == dense.has_dense_head(kind) == (kind in {"sc", "ml", "sr"})
+    given = {"is_pooled": KINDS[kind].is_pooled}
+    is_named = dense.determinants(**given) != FinetuneProtocol().determinants(**given)
+    assert is_named == dense.has_dense_head(**given) == (kind in {"sc", "ml", "sr"})
 
 
 def test_scores_of_other_tasks_are_named_by_what_scoring_reads():

@@ -66,6 +66,11 @@ class PlannedTask:
         """Whether encoders are fine-tuned for it; otherwise they are scored as they are."""
         return KINDS[self.info.kind].facts.is_trained
 
+    @property
+    def determinants(self) -> dict[str, Any]:
+        """The constants that determine the identity of a fine-tuning."""
+        return self.protocol.determinants(is_pooled=KINDS[self.info.kind].is_pooled)
+
     def with_trainers(self) -> Iterator[PlannedTask]:
         """Yield the task, and those that it and they are trained on."""
         task: PlannedTask | None = self

@@ -86,8 +86,7 @@ def _changed_tasks(plan: Plan, other: Plan) -> Iterator[str]:
 
 def _task(task: PlannedTask) -> dict[str, Any]:
     """Return what determines the fine-tunings on a task, besides state, rate and seed."""
-    protocol = task.protocol.determinants(task.info.kind)
-    settings = {"examples": task.info.sha256, "protocol": protocol}
+    settings = {"examples": task.info.sha256, "protocol": task.determinants}
     return settings if task.trainer is None else {**settings, "trained_on": _task(task.trainer)}
 
 

@@ -121,7 +121,7 @@ def refuse_lengths(
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:
     """Return everything that determines fine-tuning on a task, except rate and seed."""
-    return {**_task_determinants(task), "protocol": task.protocol.determinants(task.info.kind)}
+    return {**_task_determinants(task), "protocol": task.determinants}
 
 
 def _task_determinants(task: PlannedTask) -> dict[str, Any]:
