@@ -151,6 +151,15 @@ FAMILIES: dict[str, Family] = {
         {**SHARED, "local_attention": 10, "cls_token_id": 1, "sep_token_id": 2},
         "local and global layers with rope thetas of their own, dense layer before the tied head",
     ),
+    "modernbert-decoder": Family(
+        "ModernBERT decoder (Ettin)", "ModernBertDecoderConfig",
+        {**SHARED, "local_attention": 12, "cls_token_id": 1, "sep_token_id": 2},
+        "local and global layers with rope thetas of their own, dense layer before the tied head",
+    ),
+    "biogpt": Family(
+        "BioGPT", "BioGptConfig", {**_NO_DROPOUT, "activation_dropout": 0.0, "layerdrop": 0.0},
+        "absolute positions from 2, scaled embeddings, tied head",
+    ),
     "bert": Family(
         "BERT", "BertConfig", _NO_DROPOUT, "absolute positions, dense layer before the tied head"
     ),
@@ -172,6 +181,10 @@ PADDED_ONLY: dict[str, Family] = {
         "DeBERTa v2", "DebertaV2Config",
         {**_NO_DROPOUT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
         "adds biases of its own to attention",
+    ),
+    "layoutlm": Family(
+        "LayoutLM", "LayoutLMConfig", _NO_DROPOUT,
+        "always makes an attention mask; its texts have no boxes here",
     ),
 }  # fmt: skip
 """Encoders whose attention cannot be replaced: they are fine-tuned on padded rows."""

@@ -72,8 +72,8 @@ These families need computations that biphasic does not have. They are refused w
 _PADDED = """
 ## Only on padded rows
 
-Encoders that compute attention themselves cannot be pretrained. They can be fine-tuned
-and scored with `batching: padded`.
+Encoders whose attention cannot read packed rows cannot be pretrained. They can be fine-tuned and
+scored with `batching: padded`.
 
 | family | why |
 |---|---|

@@ -109,7 +109,11 @@ def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
             return model.get_submodule(name)
         except AttributeError:
             continue
-    layer = getattr(model, "lm_head", None)  # RoBERTa
+    layer = getattr(model, "lm_head", None)
+    output = model.get_output_embeddings()
+    if isinstance(layer, nn.Module) and all(part is not output for part in layer.modules()):
+        return layer  # ModernBERT's decoder
+    # RoBERTa
     dense, norm = getattr(layer, "dense", None), getattr(layer, "layer_norm", None)
     if isinstance(dense, nn.Module) and isinstance(norm, nn.Module):
         return lambda states: norm(functional.gelu(dense(states)))

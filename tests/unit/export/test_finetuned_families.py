@@ -42,6 +42,7 @@ EXACT = {
         "qwen2": "Qwen2", "qwen2.5": "Qwen2", "qwen3": "Qwen3", "smollm3": "SmolLM3",
         "mistral": "Mistral", "gemma2": "Gemma2", "phi3": "Phi3",
         "bert": "Bert", "roberta": "Roberta", "mpnet": "MPNet", "deberta-v2": "DebertaV2",
+        "biogpt": "BioGpt", "layoutlm": "LayoutLM",
     }.items()},
     **{(family, "qa"): name for family, name in {
         "mistral": "Mistral", "bert": "Bert", "roberta": "Roberta", "mpnet": "MPNet",

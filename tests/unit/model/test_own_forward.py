@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,12 +13,18 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import PretrainedConfig, PreTrainedModel
 
+from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.checks import own_forward
 from biphasic.model.checks.contract import check_contract, load_checked_encoder
 from biphasic.model.checks.own_forward import probe_tokens
 from biphasic.model.compute.attention import register_attention
-from biphasic.model.compute.forward import batching_of, padded_states
+from biphasic.model.compute.forward import (
+    batching_of,
+    hidden_states,
+    packed_arguments,
+    padded_states,
+)
 from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
 from families import SHARED, replaced_attention, tiny_config, with_head
 
@@ -117,7 +124,7 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path):
 
 def test_both_ways_are_named_where_neither_is_right(tmp_path):
     config = transformers.StableLmConfig(**GROUPED)
-    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* uses its own"):
+    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* was called without"):
         load_checked_encoder(save(config, tmp_path))
 
 
@@ -208,10 +215,6 @@ def test_states_with_an_axis_more_hide_no_leak(causal):
 
 
 UNREADABLE = {
-    "modernbert-decoder": (
-        transformers.ModernBertDecoderConfig(**TWO_LAYERS, cls_token_id=1, sep_token_id=2),
-        "ModernBertDecoderForCausalLM: its language-model head does more than a product",
-    ),
     "llama4": (
         transformers.Llama4TextConfig(
             **GROUPED, intermediate_size_mlp=48, num_local_experts=4, head_dim=8
@@ -233,3 +236,26 @@ def test_what_cannot_be_adapted_is_refused_in_one_line(family, tmp_path):
     with pytest.raises(ModelError, match=reason) as error:
         load_pretrained(save(config, tmp_path))
     assert "\n" not in str(error.value)
+
+
+def test_a_layer_beside_attention_is_probed(tmp_path):
+    """Jamba's attention reads packed rows, its state-space layers do not."""
+    config = transformers.JambaConfig(
+        **GROUPED, num_experts=2, num_experts_per_tok=1, attn_layer_period=2, attn_layer_offset=1,
+        use_mamba_kernels=False, mamba_dt_rank=4,
+    )  # fmt: skip
+    model = load_pretrained(save(config, tmp_path))
+    with pytest.raises(ModelError, match=r"layer layers\.0: tokens attend to other documents"):
+        check_contract(model, causal=True)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 4)])
+def test_a_mask_that_hides_nothing_is_no_padding(mask):
+    """BioGPT makes a mask of ones if it gets none."""
+    model = new_model(tiny_config("biogpt"), init_seed=0)
+    batch = pack_sequences([np.array([3, 4]), np.array([5, 6])], row_length=4, pad_id=0)
+    arguments = packed_arguments(model, batch, causal=True)
+    states = model.base_model(**arguments, attention_mask=mask).last_hidden_state
+    assert_close(states.flatten(0, 1), hidden_states(model, batch, causal=True))
+    with pytest.raises(ModelError, match="padding is a separate segment"):
+        model.base_model(**arguments, attention_mask=torch.tensor([[1, 1, 1, 0]]))

@@ -156,12 +156,15 @@ def packed_attention(
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
-            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: either the "
-            "model was not called through biphasic.model.compute.forward, or its family does not "
-            "pass them to its layers and cannot read packed rows"
+            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: its family's "
+            "layers do not pass them on, so it cannot read packed rows (or the model was not "
+            "called through biphasic.model.compute.forward)"
         )
     if attention_mask is not None:
-        raise ModelError(f"{_name(module)}: packed rows support no attention_mask")
+        raise ModelError(
+            f"{_name(module)}: its family always makes an attention_mask, which packed rows do not "
+            "support; fine-tune it with `batching: padded`"
+        )
     if unused.get("s_aux") is not None:
         raise ModelError(
             f"{_name(module)} has attention sinks, which packed attention does not support; "
@@ -311,6 +314,7 @@ def varlen_options(
 
 
 def _no_padding_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
-    """Replace transformers' mask creation; refuse a mask, which would be ignored."""
-    if attention_mask is not None:
+    """Replace transformers' mask creation; refuse padding, which would be ignored."""
+    # BioGPT makes a mask of ones if it gets none.
+    if attention_mask is not None and not bool(attention_mask.all()):
         raise ModelError("packed rows support no attention_mask; padding is a separate segment")

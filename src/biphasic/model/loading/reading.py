@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,20 +165,23 @@ def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
 
 
 def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:
-    """Raise an error for a family whose layers do not use a configurable attention function.
+    """Raise an error for a family whose code never looks up an attention function.
+
+    Whether each layer uses the function, and passes on what it needs, is probed: transformers'
+    `_supports_attention_backend` is unset for families that do.
 
     Raises:
-        ModelError: They do not; the message names the first such layer.
+        ModelError: It does not; the message names the first layer that computes attention itself.
     """
     body = body_class(where, config)
-    if body._supports_attention_backend:
+    if hasattr(sys.modules[body.__module__], "ALL_ATTENTION_FUNCTIONS"):
         return
     with loading(where), torch.device("meta"):
         modules = body(config).named_modules()
     layer = next((name for name, module in modules if "Attention" in type(module).__name__), "")
     raise ModelError(
-        f"{where}: {body.__name__} uses its own attention ({layer or 'every layer'}), "
-        f"which would see beyond a packed document{remedy}"
+        f"{where}: {body.__name__} computes attention itself ({layer or 'every layer'}) and lets "
+        f"nobody replace it, so it would see beyond a packed document{remedy}"
     )
 
 
