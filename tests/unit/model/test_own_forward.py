@@ -124,7 +124,9 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path):
 
 def test_both_ways_are_named_where_neither_is_right(tmp_path):
     config = transformers.StableLmConfig(**GROUPED)
-    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* was called without"):
+    with pytest.raises(
+        ModelError, match=r"stays causal where .*; on packed rows: .* was called without"
+    ):
         load_checked_encoder(save(config, tmp_path))
 
 
