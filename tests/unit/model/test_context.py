@@ -16,7 +16,7 @@ from families import FAMILIES, save_family, tiny_config
 
 pytestmark = pytest.mark.slow
 
-ABSOLUTE = ("bert", "roberta")
+ABSOLUTE = ("bert", "roberta", "biogpt")
 ROTARY = [family for family in FAMILIES if family not in ABSOLUTE]
 
 

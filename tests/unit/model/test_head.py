@@ -12,7 +12,7 @@ from biphasic.model.loading.build import new_model
 from families import FAMILIES, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
-WITH_TRANSFORM = {"bert", "roberta", "modernbert"}
+WITH_TRANSFORM = {"bert", "roberta", "modernbert", "modernbert-decoder"}
 
 
 @EVERY
