@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Generic, TypeVar
 
 from biphasic.analysis.records import Outcome, StudyRecords
@@ -107,14 +108,15 @@ def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
 
 def selected_runs(records: StudyRecords) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
     """Return the selected runs of every arm on every task, in the study's order."""
-    cells = [(arm.name, task) for arm in records.arms for task in records.tasks]
-    return records.once(
-        "selected runs",
-        lambda: {
-            (arm, task.name): select(records.by_cell.get((arm, task.name), ()), metric=task.metric)
-            for arm, task in cells
-        },
-    )
+
+    def compute() -> dict[tuple[str, str], tuple[Outcome, ...]]:
+        tasks = {task.name: task.metric for task in records.tasks}
+        cells = product((arm.name for arm in records.arms), tasks)
+        return {
+            cell: select(records.by_cell.get(cell, ()), metric=tasks[cell[1]]) for cell in cells
+        }
+
+    return records.once("selected runs", compute)
 
 
 def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:

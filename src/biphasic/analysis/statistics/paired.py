@@ -232,7 +232,14 @@ def detectable(criteria: Sequence[Criterion], *, other_misses: float = 0.0) -> f
     Probabilities of misses are added, so the power may be a little higher; `other_misses` is that
     of a miss for another reason.
     """
+    # In units of the first standard error, most pairs of a study ask for the same number.
+    unit = criteria[0].error
+    relative = tuple(one._replace(error=one.error / unit) for one in criteria)
+    return unit * _detectable(relative, other_misses)
 
+
+@lru_cache(maxsize=4096)
+def _detectable(criteria: tuple[Criterion, ...], other_misses: float) -> float:
     def shortfall(difference: float) -> float:
         return other_misses + sum(one.miss(difference) for one in criteria) - (1 - POWER)
 

@@ -73,8 +73,13 @@ def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
 
     All pairs are computed at once, since their number grows with the square of the models.
     """
-    parts = [np.empty((4, 0)), *_paired_tests(_by_seed_table(scores, models, dataset))]
-    tests = PairTests(*np.concatenate(parts, axis=1))
+    num_pairs = len(models) * (len(models) - 1) // 2
+    # Filled in place: a study of thousands of arms has millions of pairs.
+    found, end = np.empty((4, num_pairs)), 0
+    for part in _paired_tests(_by_seed_table(scores, models, dataset)):
+        found[:, end : end + part.shape[1]] = part
+        end += part.shape[1]
+    tests = PairTests(*found)
     if tests.num_seeds.all():
         return tests
     for index, (first, second) in enumerate(combinations(models, 2)):
@@ -95,10 +100,10 @@ def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArr
 
 def _paired_tests(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
     """Yield the fields of `PairTests` for pairs of rows, [4, num_pairs] at a time."""
-    first, second = np.triu_indices(len(table), 1)
-    for start in range(0, len(first), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        differences = table[first[part]] - table[second[part]]
+    step = max(1, _AT_ONCE // max(1, len(table)))
+    for start in range(0, len(table) - 1, step):
+        rows = range(start, min(start + step, len(table) - 1))
+        differences = np.concatenate([table[row] - table[row + 1 :] for row in rows])
         is_there = ~np.isnan(differences)
         num = is_there.sum(axis=1).astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
