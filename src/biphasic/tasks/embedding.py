@@ -81,13 +81,7 @@ class Choices:
 
 
 def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
-    """Find a model on disk or on the hub, with its sentence-transformers files.
-
-    Raises:
-        ConfigError: A revision was given for a folder.
-        DataError: The model does not exist, or the hub cannot be reached.
-        ModelError: It has no weights as safetensors.
-    """
+    """Find a model on disk or on the hub, with its sentence-transformers files."""
     folder, commit = locate_model(model, revision=revision)
     if commit is not None:
         patterns = [MODULES, _SETTINGS, "*/config.json"]
@@ -114,11 +108,6 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
 
     A folder with `modules.json` is read as by sentence-transformers. Otherwise states are averaged,
     special tokens included, as in fine-tuning.
-
-    Raises:
-        ConfigError: A choice does not fit the model.
-        DataError: A file is damaged.
-        ModelError: Its pooling is not the mean.
     """
     if choices.prefix is not None and choices.prompt is not None:
         raise ConfigError("--prefix and --prompt both set the text before each input; give one")
@@ -248,11 +237,7 @@ class Embedder:
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Return a vector for each text, [num_texts, width], and how many texts were cut.
-
-        Raises:
-            TrainingError: A state is not finite.
-        """
+        """Return a vector for each text, [num_texts, width], and how many texts were cut."""
         settings = self.settings
         written = [settings.prefix + text for text in texts]
         if settings.is_lower_case:
@@ -291,9 +276,6 @@ def load_embedder(
     Vectors are float32 in any precision. `batch_tokens` is 4,096 by default, on a GPU 65,536.
     `watch` is called after each batch with the number of texts read and the total of the `embed`
     call.
-
-    Raises:
-        ModelError: The model cannot be an encoder.
     """
     model = load_checked_encoder(settings.folder, on_compute_device)
     set_precision(model, "bf16" if precision == "bfloat16" else "fp32")

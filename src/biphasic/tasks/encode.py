@@ -63,11 +63,6 @@ def encode_file(
     The whole input is checked before the model is loaded, unless it is a stream. `out` is `.npy`,
     float32 [num_texts, width], or `.parquet` with `id` and `embedding`; `field` is the column or
     key of the text.
-
-    Raises:
-        ConfigError: The device does not exist.
-        DataError: A row has no text, or the input is empty.
-        ModelError: The model cannot be an encoder.
     """
     chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))

@@ -123,11 +123,7 @@ class Finetuner:
     """
 
     def __init__(self, model: PreTrainedModel, *, precision: FinetunePrecision) -> None:
-        """Take ownership of a model and compute in `precision` from now on.
-
-        Raises:
-            ModelError: The model's weights are not in fp32.
-        """
+        """Take ownership of a model and compute in `precision` from now on."""
         if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
             raise ModelError("fine-tuning starts from weights in fp32; load the model again")
         self.precision: FinetunePrecision = precision
@@ -144,10 +140,6 @@ class Finetuner:
 
         A non-finite loss, gradient or state ends the run as diverged, which is a valid result for
         every task. The result on a task does not depend on the others.
-
-        Raises:
-            ConfigError: The run needs another precision, has nothing to train on, or scores a task
-                that does not fit the training task.
         """
         self._check(run)
         started = time.perf_counter()

@@ -110,11 +110,7 @@ class FinetunedModel:
 
 
 def read_head(folder: Path) -> HeadRecord:
-    """Read a folder's `head.json` without loading the model.
-
-    Raises:
-        DataError: It is not a fine-tuned model's folder.
-    """
+    """Read a folder's `head.json` without loading the model."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     path = folder / HEAD_RECORD
@@ -140,10 +136,6 @@ def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) 
     """Load a fine-tuned model with the batching and precision it was scored with.
 
     `precision` overrides the recorded one.
-
-    Raises:
-        DataError: It is not a fine-tuned model's folder.
-        ModelError: Its weights are missing or damaged.
     """
     record = read_head(folder)
     protocol = parse_config(FinetuneProtocol, record.protocol, where=f"{folder}: protocol")

@@ -50,9 +50,6 @@ class TextColumns:
         """Choose columns for a model.
 
         Columns are given in the order of the fields; without any, the usual names are used.
-
-        Raises:
-            DataError: The number of columns is wrong.
         """
         kind = KINDS[record.kind]
         self.fields = record.fields or kind.input_fields
@@ -65,11 +62,7 @@ class TextColumns:
         self._chosen = dict(zip(self.fields, given, strict=True)) if given else {}
 
     def renamed(self, row: Row) -> Row:
-        """Return a row with its id and the task's fields under their own names.
-
-        Raises:
-            DataError: A column is missing.
-        """
+        """Return a row with its id and the task's fields under their own names."""
         if self._ready_field in row.value:
             return row
         if not self._chosen:
@@ -118,10 +111,6 @@ def predict_file(
     The whole input is checked before the model is loaded, unless it is a stream. `columns` are
     those of the text, the two texts, or question and context. Rows go to a `.jsonl`, `.csv` or
     `.parquet` file, or to standard output.
-
-    Raises:
-        ConfigError: The device does not exist.
-        DataError: The folder holds no fine-tuned model that predicts, or a row is unusable.
     """
     target = parse_device(device)
     record = read_head(folder)

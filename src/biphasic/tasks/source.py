@@ -77,10 +77,6 @@ def prepare_task(
         paper: Read published datasets exactly as in the reference study, mistakes included.
         scratch: Written instead of a read-only store; the store is then only searched.
         say: Receives progress lines: what was made, and overlaps between splits.
-
-    Raises:
-        DataError: Data are missing or unusable, or the folder `copies` does not exist.
-        ConfigError: The source is none of these, or a setting is wrong.
     """
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")

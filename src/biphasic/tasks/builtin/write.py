@@ -43,9 +43,6 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
 
     The files depend on the documents alone. Examples come from documents of their own split, and
     none from a passage that occurs in another split.
-
-    Raises:
-        DataError: The documents yield no example for some split of a task.
     """
     parsed = parse_documents(documents)
     leak_filter = LeakFilter(parsed)

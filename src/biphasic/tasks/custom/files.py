@@ -16,9 +16,6 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     """Return the files of a task by content: splits, `labels`, `corpus`, `queries`.
 
     Paths that the task file names take precedence over files found in its folder.
-
-    Raises:
-        DataError: A file is missing, or several match.
     """
     kind, files = KINDS[file.kind], {}
     if file.folder:

@@ -38,11 +38,7 @@ class Input:
     is_stream: bool
 
     def rows(self) -> Iterator[Row]:
-        """Read the examples from the beginning, one at a time.
-
-        Raises:
-            DataError: The file is missing or damaged, or a row is invalid.
-        """
+        """Read the examples from the beginning, one at a time."""
         with reading(self.path, DataError):
             yield from _READERS[self.format](self.path)
 
@@ -52,9 +48,6 @@ def open_input(source: str, *, format: str | None = None) -> Input:
 
     `source` is a path, or `-` for standard input. The default format is that of the suffix, and
     lines of text for standard input.
-
-    Raises:
-        DataError: The file does not exist, or its format is unknown.
     """
     known = get_args(InputFormat)
     if format is not None and format not in known:
@@ -83,9 +76,6 @@ def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
 
     A stream can be read only once, so it is not read here and the result is None. `check` raises an
     error for an unusable row.
-
-    Raises:
-        DataError: A row is unusable, or the input is empty.
     """
     if source.is_stream:
         return None
@@ -99,11 +89,7 @@ def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
 
 
 def require_columns(row: Row, columns: Iterable[str]) -> None:
-    """Check that a row has some columns.
-
-    Raises:
-        DataError: One is missing; the message lists the available ones.
-    """
+    """Check that a row has some columns."""
     for column in columns:
         if column not in row.value:
             there = [str(name) for name in row.value]

@@ -109,11 +109,7 @@ class TaskFile(Config):
 
 
 def load_task_file(path: Path) -> TaskFile:
-    """Read a task file; its paths are relative to its folder.
-
-    Raises:
-        ConfigError: A key is unknown, or a value is wrong.
-    """
+    """Read a task file; its paths are relative to its folder."""
     file = load_config(TaskFile, path)
     parse_config(FinetuneProtocol, file.protocol, where=f"{path}: protocol")
     places = {
@@ -128,11 +124,7 @@ def load_task_file(path: Path) -> TaskFile:
 
 
 def describe(file: TaskFile, *, origin: dict[str, Any], where: str) -> TaskDescription:
-    """Return the task description that a task file defines.
-
-    Raises:
-        ConfigError: The kind has no such metric.
-    """
+    """Return the task description that a task file defines."""
     shared = TaskDescription.model_fields.keys() & file.model_fields_set | {"name"}
     settings = {key: getattr(file, key) for key in shared}
     return parse_config(TaskDescription, {**settings, "origin": origin}, where=where)

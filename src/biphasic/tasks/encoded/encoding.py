@@ -67,9 +67,6 @@ class Encoder:
 
         Yields:
             The indices of the sequences, and their states and spans as in `states`.
-
-        Raises:
-            TrainingError: A state is not finite.
         """
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")

@@ -176,11 +176,7 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
 def encode_questions(
     task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedQuestions:
-    """Tokenise a question-answering task once, for every run on it.
-
-    Raises:
-        ConfigError: Sequences are too short for question and overlap.
-    """
+    """Tokenise a question-answering task once, for every run on it."""
     check_room(tokenizer, protocol=protocol)
     parts = {
         split: question_windows(questions, tokenizer, protocol=protocol)

@@ -93,11 +93,7 @@ class EncodedTextTask:
         return self.answers.loss(head(mean_pool(hidden, spans)), targets)
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test.
-
-        Raises:
-            TrainingError: A predicted value is not finite (regression).
-        """
+        """Score validation and test."""
         scores = {}
         for split in SPLITS[1:]:
             texts = self.splits[split]

@@ -54,11 +54,7 @@ class SplitWindows:
 
 
 def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
-    """Raise an error before any work if the protocol leaves windows no room for context.
-
-    Raises:
-        ConfigError: Sequences are too short for question and overlap.
-    """
+    """Raise an error before any work if the protocol leaves windows no room for context."""
     least = 2 + len(tokenizer.separator_ids) + 1
     needed = least + protocol.max_question_tokens + protocol.window_overlap
     if protocol.max_seqlen >= needed:

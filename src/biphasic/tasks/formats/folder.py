@@ -74,11 +74,7 @@ class TaskDescription(Config):
 
 
 def check_kind_settings(task: Any) -> None:
-    """Check the settings of a task, or of a task file, that only some kinds support.
-
-    Raises:
-        ValueError: A setting does not fit the kind, or a template is unusable.
-    """
+    """Check the settings of a task, or of a task file, that only some kinds support."""
     for name in (TEMPLATE, "query_template", "document_template", TRAINED_ON):
         check_setting(task, name)
     if task.template is not None:
@@ -90,11 +86,7 @@ def check_kind_settings(task: Any) -> None:
 
 
 def check_setting(task: Any, name: str) -> None:
-    """Check that the kind of a task has a setting, if it is given.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Check that the kind of a task has a setting, if it is given."""
     kinds = kinds_with(name)
     if getattr(task, name) is not None and task.kind not in kinds:
         raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {task.kind}")
@@ -105,9 +97,6 @@ def read_description(folder: Path, *, kind: str | None = None) -> TaskDescriptio
 
     `kind` is required if no `task.json` names one, and must agree with it otherwise, or be derived
     from it: the folder then keeps its kind. The name in `task.json` overrides the folder's.
-
-    Raises:
-        DataError: The folder is missing, or its description is unusable.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such task folder")
@@ -131,11 +120,7 @@ def read_description(folder: Path, *, kind: str | None = None) -> TaskDescriptio
 
 
 def task_files(folder: Path, description: TaskDescription) -> list[str]:
-    """Return the file names of a task, in a fixed order.
-
-    Raises:
-        DataError: A file is missing.
-    """
+    """Return the file names of a task, in a fixed order."""
     kind = KINDS[description.kind]
     names = kind.file_names(trained_on=description.trained_on)
     for name in names:
@@ -145,11 +130,7 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
 
 
 def write_task_folder(folder: Path, description: TaskDescription, content: TaskContent) -> None:
-    """Write a complete task folder; `folder` must not exist, or already be complete.
-
-    Raises:
-        DataError: A file that the kind needs is missing.
-    """
+    """Write a complete task folder; `folder` must not exist, or already be complete."""
     with complete_folder(folder) as partial:
         if content.labels:
             write_json(partial / "labels.json", list(content.labels))

@@ -23,11 +23,7 @@ Write = Callable[[Rows], None]
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Check an output path before any work.
-
-    Raises:
-        DataError: The path exists, its folder is missing, or the suffix is unknown.
-    """
+    """Check an output path before any work."""
     if path.suffix.lower() not in suffixes:
         raise DataError(f"{path}: unknown suffix; --out ends in {', '.join(suffixes)}")
     if path.exists() or path.is_symlink():
@@ -38,11 +34,7 @@ def check_output(path: Path, suffixes: Sequence[str]) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; rename it to `path` on success, delete it otherwise.
-
-    Raises:
-        DataError: Another process has created `path` meanwhile.
-    """
+    """Yield a temporary path; rename it to `path` on success, delete it otherwise."""
     partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
     with sole_writer(path):
         try:

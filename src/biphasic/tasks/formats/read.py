@@ -22,11 +22,7 @@ from biphasic.tasks.rows.templates import PAIR_TEMPLATE
 
 
 def load_task(folder: Path) -> Task:
-    """Read a task folder.
-
-    Raises:
-        DataError: A file is missing, or a record is unusable; the message names file and line.
-    """
+    """Read a task folder."""
     description = read_description(folder)
     files = task_files(folder, description)
     info = TaskInfo(

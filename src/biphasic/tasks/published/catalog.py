@@ -202,9 +202,6 @@ def write_published(
     `owner/name=revision,owner/name=revision` for several; by default the newest. `copies` has local
     copies as `owner/name/`, used instead of the hub. With `paper`, the study's public code is
     followed where the default differs from it.
-
-    Raises:
-        DataError: The dataset is unknown, cannot be opened, or has another layout.
     """
     task = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(name, revision))
@@ -235,11 +232,7 @@ def published_origin(
     paper: bool = False,
     kind: str | None = None,
 ) -> dict[str, Any]:
-    """Return what determines a published task, without reading it.
-
-    Raises:
-        DataError: The dataset is unknown, or its revision cannot be found.
-    """
+    """Return what determines a published task, without reading it."""
     task = _find(name, kind)
     revisions = _revisions(name, revision)
     return {

@@ -56,11 +56,7 @@ class ClassificationSource:
         return self.train, self.test
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a row's id is its published split and row number.
-
-        Raises:
-            DataError: A column is missing or a label unknown.
-        """
+        """Read a task; a row's id is its published split and row number."""
         del paper
         splits = cut_splits(opener, self.train, self.test, partial(_labelled_rows, self))
         fields = {"template": self.template} if self.template else {}
@@ -102,11 +98,7 @@ class TaggingSource:
         return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a sentence's id is its split and row number.
-
-        Raises:
-            DataError: A column is missing, a tag is unknown, or numbers of words and tags differ.
-        """
+        """Read a task; a sentence's id is its split and row number."""
         del paper
         splits: dict[str, list[Row]] = {}
         begun: dict[str, int] = {}
@@ -165,11 +157,7 @@ class QuestionSource:
         return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task; a question without an id gets its published split and row number.
-
-        Raises:
-            DataError: A column is missing, or answers have no positions.
-        """
+        """Read a task; a question without an id gets its published split and row number."""
         del paper
         return {}, TaskContent(splits=cut_splits(opener, *self.tables, _question_rows))
 

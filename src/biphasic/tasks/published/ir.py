@@ -74,9 +74,6 @@ class RetrievalSource:
         """Read a task: training pairs, judged queries, and judged documents.
 
         With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
-
-        Raises:
-            DataError: A column, a judged query or a judged document is missing.
         """
         judged, texts, origin = _judgements(self, opener, paper=paper)
         pairs = None

@@ -100,11 +100,7 @@ def cut_splits(
     test_table: DatasetTable,
     rows: Callable[[DatasetTable, HubTable, Iterable[int]], Iterator[Row]],
 ) -> dict[str, Iterator[Row]]:
-    """Split off validation from a published training split; another published split is test.
-
-    Raises:
-        DataError: There are too few rows to split.
-    """
+    """Split off validation from a published training split; another published split is test."""
     train, test = opener.open(train_table), opener.open(test_table)
     parts = halves(train_table, len(dataset_of(train)))
     splits = {
@@ -118,9 +114,6 @@ def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
     """Split the row numbers of a published training split into train and validation.
 
     The result equals that of the library's own `train_test_split` with these settings.
-
-    Raises:
-        DataError: There are too few rows to split.
     """
     import datasets  # noqa: PLC0415 - slow import that few tasks need
 
@@ -143,11 +136,7 @@ def select(opened: HubTable, indices: Sequence[int]) -> HubTable:
 
 
 def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> str:
-    """Return the first of several spellings that is a column of the table.
-
-    Raises:
-        DataError: The table has none of them.
-    """
+    """Return the first of several spellings that is a column of the table."""
     existing = list(names)
     for spelling in spellings:
         if spelling in existing:
@@ -163,9 +152,6 @@ def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> 
     """Return the names of an integer label column, in order.
 
     If the column has no names, the published ones are used.
-
-    Raises:
-        DataError: The column has other names.
     """
     names = tuple(getattr(feature, "names", None) or published)
     if sorted(names) != sorted(published):
@@ -177,11 +163,7 @@ def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> 
 
 
 def label_name(table: DatasetTable, number: int, value: Any, names: Sequence[str]) -> str:
-    """Return the name of a label that a row gives as a number or a name.
-
-    Raises:
-        DataError: There is no such label.
-    """
+    """Return the name of a label that a row gives as a number or a name."""
     if isinstance(value, str) and value in names:
         return value
     if type(value) is int and 0 <= value < len(names):

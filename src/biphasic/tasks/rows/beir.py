@@ -17,11 +17,7 @@ Qrels = dict[str, dict[str, int]]
 
 
 def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield id, title and text of each document or query.
-
-    Raises:
-        DataError: A line is unusable, an id is repeated, or there are none.
-    """
+    """Yield id, title and text of each document or query."""
     seen: set[str] = set()
     for row in read_jsonl(path):
         if "_id" not in row.value:
@@ -40,10 +36,6 @@ def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -
 
     Returns:
         Scores by document, for each judged query.
-
-    Raises:
-        DataError: A line is unusable, names an unknown query or document, or contradicts another;
-            or no document is relevant.
     """
     qrels: Qrels = {}
     lines = read_lines(path)

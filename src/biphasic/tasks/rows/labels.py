@@ -20,11 +20,7 @@ _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read `labels.json`: a list of names, or an object that maps numbers to names.
-
-    Raises:
-        DataError: It is missing or malformed.
-    """
+    """Read `labels.json`: a list of names, or an object that maps numbers to names."""
     labels = read_json(path)
     if isinstance(labels, dict):
         if sorted(labels) != sorted(str(number) for number in range(len(labels))):
@@ -37,11 +33,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def check_labels(labels: Sequence[str], *, where: str) -> None:
-    """Check that there are at least two different labels.
-
-    Raises:
-        DataError: There are fewer than two labels, or one is repeated.
-    """
+    """Check that there are at least two different labels."""
     if len(set(labels)) != len(labels) or len(labels) < 2:
         names = ", ".join(map(repr, labels)) or "none"
         raise DataError(f"{where}: expected at least two different label names, found {names}")
@@ -63,11 +55,7 @@ class Labels:
     is_numbered: bool = False
 
     def number(self, row: Row, key: str) -> int:
-        """Return the number of a row's label.
-
-        Raises:
-            DataError: The label is unknown.
-        """
+        """Return the number of a row's label."""
         value = label_of(row, key)
         is_position = _WHOLE.fullmatch(value) and not any(map(_WHOLE.fullmatch, self.names))
         if is_position or (self.is_numbered and type(row.value[key]) is int):
@@ -78,11 +66,7 @@ class Labels:
         raise row.error(f"unknown label '{value}'; {self._hint(value)}")
 
     def tag(self, row: Row, position: int, value: Any) -> Any:
-        """Return a tag by name; convert it if the file gives it as a number.
-
-        Raises:
-            DataError: There is no tag with this number.
-        """
+        """Return a tag by name; convert it if the file gives it as a number."""
         if type(value) is not int:
             return value
         if not 0 <= value < len(self.names):
@@ -94,11 +78,7 @@ class Labels:
 
 
 def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
-    """Return the labels of a training split, sorted; numbers by value.
-
-    Raises:
-        DataError: There are fewer than two, or one is not a label.
-    """
+    """Return the labels of a training split, sorted; numbers by value."""
     names = {label_of(row, key) for row in rows}
     are_numbers = all(map(_WHOLE.fullmatch, names))
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
@@ -107,11 +87,7 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
 
 
 def single_labels(row: Row, key: str) -> list[Row]:
-    """Return one row per label of a row: its labels are a list, or one text joined with `|`.
-
-    Raises:
-        DataError: They are neither.
-    """
+    """Return one row per label of a row: its labels are a list, or one text joined with `|`."""
     given = row.value.get(key)
     if isinstance(given, str):
         given = given.split(LABEL_SEPARATOR) if given.strip() else []
@@ -121,11 +97,7 @@ def single_labels(row: Row, key: str) -> list[Row]:
 
 
 def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
-    """Return `O`, and `B-` and `I-` of every type in a training split, sorted.
-
-    Raises:
-        DataError: A tag is a number, or there is no entity.
-    """
+    """Return `O`, and `B-` and `I-` of every type in a training split, sorted."""
     types = set()
     for row in rows:
         tags = row.value["tags"]
@@ -139,11 +111,7 @@ def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
 
 
 def label_of(row: Row, key: str) -> str:
-    """Return a row's label as a text.
-
-    Raises:
-        DataError: It is neither a name nor an integer.
-    """
+    """Return a row's label as a text."""
     value = row.value.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise row.error(f"the label must be a name or a whole number, not {value!r}")

@@ -27,11 +27,7 @@ def plain_suffix(path: Path) -> str:
 
 
 def find_splits(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
-    """Return the files of splits in a folder.
-
-    Raises:
-        DataError: Several files match.
-    """
+    """Return the files of splits in a folder."""
     files, ends = {}, "|".join(map(re.escape, suffixes))
     for split, names in SPLIT_NAMES.items():
         # SQuAD's file names include the version, those of Universal Dependencies the treebank.
@@ -43,11 +39,7 @@ def find_splits(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
 
 
 def only_path(paths: list[Path]) -> Path | None:
-    """Return the only path, or None if there is none.
-
-    Raises:
-        DataError: There are several.
-    """
+    """Return the only path, or None if there is none."""
     if len(paths) > 1:
         names = " or ".join(path.name for path in paths)
         raise DataError(f"{paths[0].parent}: several files match ({names}); set one in a task file")

@@ -24,11 +24,7 @@ _SPACES = re.compile(" +")
 
 
 def read_csv(path: Path) -> Iterator[Row]:
-    """Read comma-separated values; quoted fields may hold commas, doubled quotes and line breaks.
-
-    Raises:
-        DataError: There is no header, or a record does not fit it.
-    """
+    """Read comma-separated values; quoted fields may hold commas, quotes and line breaks."""
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         yield from _table_rows(path, _csv_records(path))
@@ -37,11 +33,7 @@ def read_csv(path: Path) -> Iterator[Row]:
 
 
 def read_tsv(path: Path) -> Iterator[Row]:
-    """Read tab-separated values; quotes have no special meaning.
-
-    Raises:
-        DataError: There is no header, or a record does not fit it.
-    """
+    """Read tab-separated values; quotes have no special meaning."""
     lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     return _table_rows(path, lines)
 
@@ -97,9 +89,6 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
     the token and the last the tag; if the first column counts the tokens of a sentence (CoNLL-U,
     Universal NER), they are the second and third. `-DOCSTART-` lines and comments above a sentence
     are not tokens; `# sent_id = ...` sets the sentence's id.
-
-    Raises:
-        DataError: A line has more or fewer columns than the first, or a column does not exist.
     """
     sentences = [sentence for sentence in _sentences(path) if sentence.tokens]
     if not sentences:
@@ -171,9 +160,6 @@ def read_squad(path: Path) -> Iterator[Row]:
     """Yield the questions of a file of version 1.1 or 2.0.
 
     Plausible answers of unanswerable questions are ignored.
-
-    Raises:
-        DataError: The file has another structure, or a question contradicts itself.
 
     Reference: arXiv:1606.05250, arXiv:1806.03822.
     """

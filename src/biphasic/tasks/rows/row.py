@@ -42,11 +42,7 @@ class Row:
         )
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
-        """Return a text field.
-
-        Raises:
-            DataError: It is missing or not a text.
-        """
+        """Return a text field."""
         value = self.value.get(key, default)
         if value is _REQUIRED:
             raise self.error(f"no field '{key}'")
@@ -55,11 +51,7 @@ class Row:
         return value
 
     def real(self, key: str) -> float:
-        """Return a finite number field.
-
-        Raises:
-            DataError: It is missing or not a finite number.
-        """
+        """Return a finite number field."""
         value = self.value.get(key, _REQUIRED)
         if value is _REQUIRED:
             raise self.error(f"no field '{key}'")
@@ -73,11 +65,7 @@ class Row:
         return number
 
     def items(self, key: str, kind: type) -> list[Any]:
-        """Return a field that is a list of values of one type.
-
-        Raises:
-            DataError: It is missing or anything else.
-        """
+        """Return a field that is a list of values of one type."""
         value = self.value.get(key)
         # bool is a subclass of int, but users do not mean it as one.
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
@@ -85,11 +73,7 @@ class Row:
         return value
 
     def id(self, key: str = "id") -> str:
-        """Return the id; by default the line number.
-
-        Raises:
-            DataError: It is neither a text nor a whole number.
-        """
+        """Return the id; by default the line number."""
         value = self.value.get(key, self.number)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise self.error(f"'{key}' must be a text or a whole number, not {value!r}")
@@ -97,11 +81,7 @@ class Row:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line, line ends included; `.gz` is decompressed.
-
-    Raises:
-        DataError: The file is missing, or is not UTF-8 text.
-    """
+    """Yield number and text of each line, line ends included; `.gz` is decompressed."""
     with reading(path, DataError):
         try:
             for number, line in enumerate(lines.read_lines(path), start=1):
@@ -124,11 +104,7 @@ def _decode(line: bytes, *, path: Path, number: int) -> str:
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
-    """Yield the JSON objects of a file, one per line.
-
-    Raises:
-        DataError: A line is not a JSON object.
-    """
+    """Yield the JSON objects of a file, one per line."""
     for number, line in read_lines(path):
         value = parse_json(line, where=f"{path}:{number}")
         if not isinstance(value, dict):
@@ -137,11 +113,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def parse_json(text: str, *, where: str) -> Any:
-    """Parse JSON text.
-
-    Raises:
-        DataError: It is invalid, or contains an unpaired surrogate, which UTF-8 cannot encode.
-    """
+    """Parse JSON text."""
     if not text.strip():
         raise DataError(f"{where}: not valid JSON (empty)")
     try:

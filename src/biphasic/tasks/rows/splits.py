@@ -23,9 +23,6 @@ def cut_splits(
 
     Both choices are random and depend only on the seed and the number of examples. The order of
     examples does not change. Of two missing splits, `test` takes its share first.
-
-    Raises:
-        DataError: A split would be empty.
     """
     cut = {split: list(items) for split, items in splits.items()}
     shares = {"test": file.test_fraction, "validation": file.validation_fraction}

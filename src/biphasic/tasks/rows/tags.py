@@ -14,11 +14,7 @@ def is_bio(tag: str) -> bool:
 
 
 def check_bio(row: Row, tags: Sequence[str]) -> None:
-    """Check that tags are valid BIO2 (IOB2): every entity starts with `B-`.
-
-    Raises:
-        DataError: They are not valid.
-    """
+    """Check that tags are valid BIO2 (IOB2): every entity starts with `B-`."""
     previous = "O"
     for position, tag in enumerate(tags):
         if not is_bio(tag):
@@ -36,11 +32,7 @@ def check_bio(row: Row, tags: Sequence[str]) -> None:
 
 
 def check_tag_set(labels: Sequence[str], *, where: str) -> None:
-    """Check that labels are tags of token classification.
-
-    Raises:
-        DataError: A label is not BIO2, or `O` is missing.
-    """
+    """Check that labels are tags of token classification."""
     for label in labels:
         if not is_bio(label):
             raise DataError(f"{where}: '{label}' is not a BIO2 tag")

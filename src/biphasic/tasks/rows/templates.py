@@ -20,11 +20,7 @@ def template_fields(template: str) -> tuple[str, ...]:
 
 
 def check_template(template: str) -> None:
-    """Check a template of a text.
-
-    Raises:
-        ValueError: It names no field, or one that reveals the answer.
-    """
+    """Check a template of a text."""
     fields = template_fields(template)
     if not fields:
         raise ValueError(f"the template {template!r} names no field, such as {{text}}")
@@ -33,11 +29,7 @@ def check_template(template: str) -> None:
 
 
 def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
-    """Check a template of queries or documents.
-
-    Raises:
-        ValueError: `{text}` is missing, another field is unknown, or the title follows the text.
-    """
+    """Check a template of queries or documents."""
     fields = template_fields(template)
     if "text" not in fields or not set(fields) <= set(known):
         names = " and ".join(f"{{{name}}}" for name in known)
@@ -47,11 +39,7 @@ def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
 
 
 def fill(template: str, row: Row) -> str:
-    """Fill a template with a row's fields.
-
-    Raises:
-        DataError: The row lacks a field.
-    """
+    """Fill a template with a row's fields."""
     return _FIELD.sub(lambda field: row.text(field[1]), template)
 
 
