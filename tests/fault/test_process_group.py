@@ -7,11 +7,14 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,7 +22,7 @@ import pytest
 import torch
 
 from biphasic.data.building.build import RECORD
-from biphasic.errors import DataError, LostRankError, StoppedError
+from biphasic.errors import DataError, DoneElsewhereError, LostRankError, StoppedError
 from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
 from biphasic.execution.slots import Nodes
@@ -303,6 +306,40 @@ def test_another_user_reaches_neither_ports_nor_files_of_ranks(
     compute = job.compute.model_copy(update={"shard": shard})
     job.model_copy(update={"compute": compute}).run(attack)
     assert attacks
+
+
+def pester() -> None:
+    """Connect to every new port of this machine at once, and pretend to be a rank of gloo."""
+
+    def listening() -> set[int]:
+        lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        return {int(each[1].rpartition(":")[2], 16) for each in lines if each[3] == "0A"}
+
+    def connect_to_all() -> None:
+        seen, sockets = listening(), []
+        while True:
+            for port in listening() - seen:
+                seen.add(port)
+                with suppress(OSError):
+                    sockets.append(socket.create_connection(("127.0.0.1", port), timeout=1))
+                    sockets[-1].sendall(bytes(4096))
+
+    threading.Thread(target=connect_to_all, daemon=True).start()
+
+
+@needs_root
+def test_another_user_who_connects_at_once_changes_nothing(make_job, ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANG_FAULT", "none")
+    job, other = make_job(tmp_path / "store"), make_job(tmp_path / "other")
+    other.run(silent)
+    with as_other_user(pester, stays=True):
+        for _ in range(3):
+            # They are found when processes start, or gloo refuses what they send.
+            with suppress(LostRankError, DoneElsewhereError):
+                job.run(silent)
+    with suppress(DoneElsewhereError):
+        job.run(silent)
+    assert content(job.store / "states" / job.id) == content(other.store / "states" / job.id)
 
 
 TWICE = """
