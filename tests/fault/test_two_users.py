@@ -35,11 +35,14 @@ def shared(monkeypatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="biphasic-shared-"))
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2775)
-    monkeypatch.setenv("HOME", str(folder))
+    home = Path(tempfile.mkdtemp(prefix="biphasic-home-"))
+    home.chmod(0o777)
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", "/tmp")  # noqa: S108 - root's own is closed to others
     yield folder
     shutil.rmtree(folder)
+    shutil.rmtree(home)
 
 
 def act_as(user: int, act: Callable[[], Any], *, umask: int = 0o002) -> None:
