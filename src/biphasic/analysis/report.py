@@ -78,7 +78,7 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
     from biphasic.analysis.page.content import comparisons_csv, problems_csv  # noqa: PLC0415
-    from biphasic.analysis.page.evidence import study_families  # noqa: PLC0415
+    from biphasic.analysis.page.evidence import page_scores, study_families  # noqa: PLC0415
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
     from biphasic.analysis.page.render import render  # noqa: PLC0415
     from biphasic.analysis.page.runs import store_link  # noqa: PLC0415
@@ -93,7 +93,10 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     (folder / _NOTE).unlink(missing_ok=True)
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))
-    write_text(folder / "comparisons.csv", comparisons_csv(study_families(records).values()))
+    _, recipes = page_scores(records)
+    names = {} if recipes.runs is None else recipes.labels
+    compared = study_families(records).values()
+    write_text(folder / "comparisons.csv", comparisons_csv(compared, names))
     write_text(folder / "problems.csv", problems_csv(records.problems))
     write_figures(folder / "figures", few_arms(records, scores), scores)
     write_text(page, html)

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import io
 import json
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from made_scores import made_scores
 from test_replicates import replicated_study, run_cli
 
-from biphasic.analysis.page.content import comparisons_csv
 from biphasic.analysis.page.evidence import study_families
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
@@ -103,12 +101,13 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert "<h3>Planned comparisons</h3>" in page
     assert "<h3>Exploratory comparisons</h3>" in page
     assert "The study names no planned comparisons" not in page
-    records = load_study(*study)
-    rows = [*csv.DictReader(io.StringIO(comparisons_csv(study_families(records).values())))]
-    assert [(row["kind"], row["dataset"]) for row in rows] == [
-        ("planned", "pydocs-sc"), ("exploratory", "pydocs-tc"),
+    rows = [*csv.DictReader((study[0] / "report/comparisons.csv").open())]
+    assert [(row["kind"], row["dataset"], row["first"], row["second"]) for row in rows] == [
+        ("planned", "pydocs-sc", "clm", "mlm"), ("exploratory", "pydocs-tc", "clm", "mlm"),
     ]  # fmt: skip
-    assert (study[0] / "report/comparisons.csv").read_text().startswith("kind,dataset,first")
+    [planned_one] = study_families(load_study(*study))["pydocs-sc"].of_plan
+    assert float(rows[0]["p_corrected"]) == planned_one.p_adjusted
+    assert (rows[0]["num_comparisons"], rows[0]["verdict"]) == ("1", planned_one.verdict)
     shown = run_cli("analyze", str(study[0]), "--by-pretraining", "--compare")
     assert "Planned: clm is" in shown
     assert "Exploratory: clm is" in shown

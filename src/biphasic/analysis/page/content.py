@@ -143,25 +143,26 @@ def comparison_tables(
         yield ComparisonTable(f"{title}: {best} against …", shown, notes)
 
 
-def comparisons_csv(families: Iterable[Family]) -> str:
+def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
     """Write the planned comparisons, and those of each dataset's best arm, which are exploratory.
 
-    An exploratory one that is also planned is written once, as planned.
+    An exploratory one that is also planned is written once, as planned. `names` are those of
+    recipes that stand for several arms.
     """
     rows = []
     for family in families:
         others = (one for one in family.with_best if not one.is_planned)
-        rows += [_comparison_row(one) for one in (*family.of_plan, *others)]
+        rows += [_comparison_row(one, names) for one in (*family.of_plan, *others)]
     return csv_text(_COMPARISON_COLUMNS, rows)
 
 
-def _comparison_row(one: ModelComparison) -> tuple[object, ...]:
+def _comparison_row(one: ModelComparison, names: Mapping[str, str]) -> tuple[object, ...]:
     low, high = one.interval or (None, None)
     return (
         "planned" if one.is_planned else "exploratory",
         one.dataset,
-        one.first,
-        one.second,
+        names.get(one.first, one.first),
+        names.get(one.second, one.second),
         repr(one.difference.mean),
         *map(exact, (low, high, one.p_value, one.p_adjusted)),
         one.family_size,

@@ -236,7 +236,11 @@ def caveats(scores: Scores) -> list[str]:
         sentences.append(pretraining_sentence(scores))
     if seeds:
         arms = "arms" if scores.finished.models == scores.models else "finished arms"
-        among = "planned comparisons among themselves, all others " if scores.planned else ""
+        among = (
+            "planned comparisons among themselves, and the others, which are exploratory, "
+            if scores.planned
+            else ""
+        )
         sentences.append(
             f"“Clear” means p of at most {LEVEL}, corrected: {among}for all pairs of {arms} on the "
             f"task. The test is over {scores.unit}s and, where single examples were read, test "

@@ -61,7 +61,9 @@ def planned_tests(scores: Scores, *, with_examples: bool) -> Mapping[Key, Planne
     corrected = holm(_known(one.p_value for one in tests))
     over_seeds = holm(_known(one.p_over_seeds for one in tests))
     return {
-        key: PlannedTest(key[1], one, one.p_corrected(p), one.p_corrected(of_seeds), size)
+        key: PlannedTest(
+            key[1], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
+        )
         for (key, one), p, of_seeds in zip(found.items(), corrected, over_seeds, strict=True)
     }
 
