@@ -101,7 +101,7 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert "<h3>Planned comparisons</h3>" in page
     assert "<h3>Exploratory comparisons</h3>" in page
     assert "The study names no planned comparisons" not in page
-    rows = [*csv.DictReader((study[0] / "report/comparisons.csv").open())]
+    rows = [*csv.DictReader((study[0] / "report/comparisons.csv").read_text().splitlines())]
     assert [(row["kind"], row["dataset"], row["first"], row["second"]) for row in rows] == [
         ("planned", "pydocs-sc", "clm", "mlm"), ("exploratory", "pydocs-tc", "clm", "mlm"),
     ]  # fmt: skip
