@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 from biphasic.model.compute.device import compute_device
-from biphasic.model.compute.products import processor, products
 from biphasic.numerics import is_other_code, running_code
 from biphasic.records import StateRecord
 from biphasic.training.lineage import NUMERICS_VERSION
@@ -38,6 +37,8 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "s
 def environment() -> dict[str, Any]:
     """Return versions, hardware and thread count as JSON, without names of hosts or people."""
     import torch  # noqa: PLC0415 - commands that only read studies need no environment
+
+    from biphasic.model.compute.products import processor, products  # noqa: PLC0415 - torch
 
     device = compute_device()
     return {
