@@ -14,12 +14,17 @@ from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.execution.display import job_bar
+from biphasic.model.loading.build import empty_body
+from biphasic.model.matrices import body_matrices
 from biphasic.progress import say_on
 from biphasic.records import ResultRecord
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
+from biphasic.study.plan.cost import EXAMPLE_TOKENS, training_flops
+from biphasic.study.sizing.here import duration
+from biphasic.study.sizing.speed import measure_speed
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -83,6 +88,9 @@ def score_grid(
     missing = plan.missing(group, say=say)
     say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:
+        if task.training.is_trained:
+            with compute_threads(num_threads):
+                say(expected_time(plan, len(missing), num_workers=num_workers))
         job = plan.job(group).model_copy(update={"keep": scratch})
         run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
     return summarise(task, runs, plan.store, convention="standard")
@@ -106,6 +114,21 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     if steps == protocol.max_steps:
         text += f"; limited by max_steps={steps} (--set max_steps=...)"
     return text
+
+
+def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -> str:
+    """Say how long runs of a grid take here at most, by a second of measurement."""
+    training = plan.tasks[0].training
+    precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
+    body = body_matrices(empty_body(plan.encoder.folder))
+    run_flops = training_flops(body, training, EXAMPLE_TOKENS)
+    rounds = math.ceil(num_runs / num_workers)  # of runs at once
+    seconds = rounds * run_flops / measure_speed(precision)
+    length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
+    return (
+        f"about {duration(seconds)} on this machine if texts have {length} tokens, less if they "
+        "are shorter, by a second of measurement; scoring is not counted"
+    )
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:

@@ -41,6 +41,11 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
     )
 
 
+def body_matrices(body: PreTrainedModel) -> int:
+    """Count the entries of a body's matrices; see `ModelShape.body`."""
+    return _matrix_weights(body, body.config)
+
+
 def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
     """Count the entries of the matrices a token is multiplied with, without embedding tables."""
     total = 0

@@ -8,11 +8,14 @@ import pytest
 from biphasic import adaptation
 from biphasic.config import parse_config
 from biphasic.errors import StudyError
+from biphasic.evaluation import best
+from biphasic.evaluation.best import expected_time
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.presets import PRESETS
 from biphasic.study.sizing import here, speed
 from biphasic.study.sizing.here import duration, speed_here
 from biphasic.study.sizing.speed import measure_speed
+from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
@@ -102,3 +105,25 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
                             (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
         found = adaptation._time(recipe, local, ComputeConfig(processes=processes))
         assert found == f"about {told} by a second of measurement"
+
+
+@pytest.mark.parametrize(("workers", "told"), [(1, "2 minutes"), (2, "80 seconds")])
+def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, workers, told):
+    special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    architecture_config(
+        PRESETS["nano"], vocab_size=8192, max_seqlen=256, special_ids=special
+    ).save_pretrained(tmp_path)
+    protocol = FinetuneProtocol(max_steps=100, max_seqlen=64)
+    training = SimpleNamespace(
+        info=SimpleNamespace(kind="sc"), protocol=protocol, epoch=320  # ten steps of 32
+    )  # fmt: skip
+    plan = SimpleNamespace(
+        tasks=[SimpleNamespace(training=training)], encoder=SimpleNamespace(folder=tmp_path)
+    )
+    body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
+    monkeypatch.setattr(best, "measure_speed", lambda _: 6 * body * 10 * 32 * 64 / 40)
+    # Three runs of 40 seconds; with two workers, two of them run at once.
+    assert expected_time(plan, 3, num_workers=workers) == (
+        f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "
+        "second of measurement; scoring is not counted"
+    )

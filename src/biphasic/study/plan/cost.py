@@ -27,6 +27,7 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
 
 if TYPE_CHECKING:
+    from biphasic.study.inputs.tasks import PlannedTask
     from biphasic.study.plan.plan import Plan, Segment
 
 EXAMPLE_TOKENS = 256
@@ -104,12 +105,19 @@ def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[s
     }
     flops: dict[str, int | None] = {}
     for group in plan.groups:
-        training, shape = group.training, shapes[group.state]
-        examples = len(group.grid) * group.num_steps * training.protocol.batch_size
-        texts = KINDS[training.info.kind].texts_per_item
-        length = min(example_tokens, training.protocol.max_seqlen)
-        flops[group.id] = None if shape is None else 6 * shape.body * examples * texts * length
+        shape = shapes[group.state]
+        run = None if shape is None else training_flops(shape.body, group.training, example_tokens)
+        flops[group.id] = None if run is None else len(group.grid) * run
     return flops
+
+
+def training_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
+    """Count six FLOPs per weight of the body and token, of one fine-tuning."""
+    protocol = task.protocol
+    steps = protocol.max_steps if task.epoch is None else protocol.num_steps(task.epoch)
+    texts = KINDS[task.info.kind].texts_per_item
+    length = min(example_tokens, protocol.max_seqlen)
+    return 6 * body * steps * protocol.batch_size * texts * length
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
