@@ -175,7 +175,7 @@ def finetune_command(
 
     The best model is the one with the highest validation score.
     """
-    from biphasic.analysis.text import metric_name, rate
+    from biphasic.analysis.text import rate
     from biphasic.cli.evaluation import print_evaluation
     from biphasic.config import parse_overrides
     from biphasic.evaluation.plan import task_from_text
@@ -199,14 +199,14 @@ def finetune_command(
         console=console,
     )
     print_evaluation(finetuned.evaluation)
-    record = finetuned.record
+    record, facts = finetuned.record, KINDS[finetuned.record.kind].facts
     by_split = {"validation": finetuned.validation, "test": finetuned.test}
     scores = ", ".join(
-        f"{split} {metric_name(record.metric)} {metrics[record.metric]:.2f}"
+        f"{split} {facts.metric(record.metric).title} {metrics[record.metric]:.2f}"
         for split, metrics in by_split.items()
         if record.metric in metrics
     )
-    if KINDS[record.kind].facts.is_trained:
+    if facts.is_trained:
         echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
     code = " and trust_remote_code=True" if record.needs_code else ""
     echo(f"{finetuned.folder}: {_FORMS[record.form]}{code}")
