@@ -132,6 +132,8 @@ def is_file(path: Path) -> bool:
         if is_system_fault(error):
             raise
         return False
+    except ValueError:  # a null character, which no path has
+        return False
 
 
 def is_folder(path: Path) -> bool:

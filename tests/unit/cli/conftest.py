@@ -19,7 +19,7 @@ def run(request, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str,
     """Run a command in an empty folder; a test file names the first words as COMMAND."""
     first = getattr(request.module, "COMMAND", ())
     # Measured in a process of its own, which imports torch.
-    monkeypatch.setattr(here, "speed_here", lambda _: 2e9)
+    monkeypatch.setattr(here, "speed_here", lambda _: here.Speed(2e9, 2))
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["biphasic", *first, *map(str, arguments)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
+
+from biphasic.study.sizing import here
 
 COMMAND = ["study"]
 STUDIES = Path(__file__).parents[3] / "studies"
@@ -23,15 +24,15 @@ def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):
 
 
 def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    _, here, _ = run("plan", STUDIES / "smoke.yaml")
-    assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each by a second of measurement" in here
-    assert "--rate 2e9" not in here
+    monkeypatch.setattr(here, "speed_here", lambda _: here.Speed(2e9, 3))
+    _, plan, _ = run("plan", STUDIES / "smoke.yaml")
+    assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each by a second of measurement" in plan
+    assert "--rate 2e9" not in plan
     # Three jobs at 2e9 take the time of one device at 6e9.
     _, there, _ = run("plan", STUDIES / "smoke.yaml", "--rate", "6e9")
     hours = re.compile(r"^ +([\d.<]+ ?[\d.]* h)  (training and fine-tuning)$", re.MULTILINE)
-    assert hours.findall(here)
-    assert hours.findall(here) == hours.findall(there)
+    assert hours.findall(plan)
+    assert hours.findall(plan) == hours.findall(there)
 
 
 def test_a_plan_as_json_is_nothing_but_json(run):

@@ -55,14 +55,15 @@ def test_another_process_measures(monkeypatch):
     seen = {}
 
     class Done:
-        returncode, stdout, stderr = 0, "1.5e10\n", ""
+        returncode, stderr = 0, ""
+        stdout = '{"flops_per_second": 1.5e10, "num_jobs": 2}\n'
 
     def run(command, **settings):
         seen.update(settings, command=command)
         return Done
 
     monkeypatch.setattr(here.subprocess, "run", run)
-    assert speed_here("bf16") == 1.5e10
+    assert speed_here("bf16") == (1.5e10, 2)
     assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
 

@@ -72,7 +72,6 @@ def study_plan(
     import json
     import math
 
-    from biphasic.execution.slots import local_slots
     from biphasic.files import write_text
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
@@ -89,7 +88,7 @@ def study_plan(
     summary = summarise_plan(config.name, preview, store, example_tokens=example_tokens)
     jobs_here = None
     if rate is None:
-        rate, jobs_here = speed_here(config.recipe.precision), len(local_slots())
+        rate, jobs_here = speed_here(config.recipe.precision)
     if as_json:
         echo(json.dumps(summary_json(summary, preview.plan, rate=rate), indent=1))
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 from biphasic.analysis.text import count
 from biphasic.errors import StudyError
@@ -12,8 +14,15 @@ from biphasic.errors import StudyError
 _MODULE = "biphasic.study.sizing.speed"
 
 
-def speed_here(precision: str) -> float:
-    """Measure the FLOP/s of a job of one thread, in a process of its own."""
+class Speed(NamedTuple):
+    """What this machine computes: FLOP/s of a job of one thread, and jobs at once."""
+
+    flops_per_second: float
+    num_jobs: int
+
+
+def speed_here(precision: str) -> Speed:
+    """Measure in a process of its own."""
     command = [sys.executable, "-m", _MODULE, precision]
     done = subprocess.run(  # noqa: S603 - our own module
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
@@ -22,7 +31,7 @@ def speed_here(precision: str) -> float:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
-    return float(done.stdout)
+    return Speed(**json.loads(done.stdout))
 
 
 def duration(seconds: float) -> str:

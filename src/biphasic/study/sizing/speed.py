@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -13,6 +14,7 @@ import torch
 
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
+from biphasic.execution.slots import local_slots
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.build import architecture_config, new_model
@@ -61,4 +63,5 @@ def measure_speed(precision: str) -> float:
 
 
 if __name__ == "__main__":
-    print(measure_speed(sys.argv[1]))  # noqa: T201 - read by `here.py`
+    found = {"flops_per_second": measure_speed(sys.argv[1]), "num_jobs": len(local_slots())}
+    print(json.dumps(found))  # noqa: T201 - read by `here.py`
