@@ -44,6 +44,7 @@ from biphasic.study.sizing.here import duration
 from biphasic.study.sizing.speed import measure_speed
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.intervals import CHECKPOINT_EVERY
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
@@ -137,7 +138,7 @@ def adapt(
     format: Format = "sentence-transformers",
     revision: str | None = None,
     root: Path | str = DEFAULT_ROOT,
-    checkpoint_every: int = 200,
+    checkpoint_every: int = CHECKPOINT_EVERY.default,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
     fresh: bool = False,

@@ -21,6 +21,7 @@ from biphasic.cli.options import (
     shown,
 )
 from biphasic.errors import ConfigError
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 SkipSteps = Annotated[
     list[int] | None,
@@ -42,7 +43,7 @@ Compute = Annotated[
         "compile=true.",
     ),
 ]
-CheckpointEvery = Annotated[int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")]
+CheckpointEvery = Annotated[int, typer.Option(min=0, help=CHECKPOINT_EVERY.help)]
 
 
 def pretrain_command(
@@ -59,10 +60,10 @@ def pretrain_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=micro."),
     ] = None,
-    checkpoint_every: CheckpointEvery = 200,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
     heldout_every: Annotated[
-        int, typer.Option(min=0, help="Steps between held-out evaluations; 0 for the end only.")
-    ] = 100,
+        int, typer.Option(min=0, help=HELDOUT_EVERY.help)
+    ] = HELDOUT_EVERY.default,
     compute: Compute = None,
     device: Device = None,
     max_time: Annotated[
@@ -236,7 +237,7 @@ def adapt_command(
         str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
     ] = "sentence-transformers",
     revision: Revision = None,
-    checkpoint_every: CheckpointEvery = 200,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
     root: StoreRoot = Path("runs"),
     device: Device = None,
     skip_steps: SkipSteps = None,

@@ -30,6 +30,7 @@ from biphasic.study.plan.finetuning import (
 )
 from biphasic.study.plan.finished import missing_runs
 from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
@@ -104,7 +105,7 @@ def plan_evaluation(
     )
     is_paper = protocol == PAPER
     if isinstance(protocol, FinetuneProtocol):
-        settings = protocol.model_dump(include=protocol.model_fields_set)
+        settings = protocol.model_dump(exclude_unset=True)
     else:
         settings = {} if protocol is None or protocol == PAPER else dict(protocol)
     limits = model_limits(encoder.folder)
@@ -113,7 +114,7 @@ def plan_evaluation(
         return merge_protocol(
             PAPER if is_paper else shared or FinetuneProtocol(),
             needed,
-            {**settings, **task.protocol},
+            merge_settings(settings, task.protocol),
             longest=limits.longest_input,
         )
 

@@ -32,6 +32,7 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
@@ -132,8 +133,8 @@ def pretrain(
     corpus: CorpusConfig | Mapping[str, Any] | Path | str | None = None,
     overrides: Iterable[str] = (),
     root: Path | str = DEFAULT_ROOT,
-    checkpoint_every: int = 200,
-    heldout_every: int = 100,
+    checkpoint_every: int = CHECKPOINT_EVERY.default,
+    heldout_every: int = HELDOUT_EVERY.default,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
     max_seconds: float | None = None,

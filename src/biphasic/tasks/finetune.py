@@ -30,7 +30,6 @@ from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task, TaskInfo
 from biphasic.training.memory import release_excess
-from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 from biphasic.training.step.embedding_rows import short_table
 from biphasic.training.step.optimizer import (
@@ -275,13 +274,7 @@ def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProto
     added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
     return Optimizer(
         MasterWeights({**body.working, **added}, {**body.masters, **added}),
-        AdamW(
-            beta1=protocol.adam_beta1,
-            beta2=protocol.adam_beta2,
-            epsilon=protocol.adam_epsilon,
-            weight_decay=protocol.weight_decay,
-            max_gradient_norm=protocol.max_gradient_norm,
-        ),
+        protocol.optimizer,
     )
 
 

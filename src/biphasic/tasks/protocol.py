@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 from pydantic import (
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -17,10 +16,19 @@ from pydantic import (
 from biphasic.config import Config
 from biphasic.data.packing import Batching
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
 _ADDED = ("attention", "batching", "head")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
+_OPTIMIZER_NAMES = {
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "epsilon": "adam_epsilon",
+    "weight_decay": "weight_decay",
+    "max_gradient_norm": "max_gradient_norm",
+}
+"""Names of the optimizer's settings in identities: those of the first fine-tunings."""
 
 FINETUNING_VERSION = 3
 """Increase by hand whenever the same fine-tuning would give different scores."""
@@ -63,18 +71,10 @@ class FinetuneProtocol(Config):
     warmup_fraction: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the steps used for learning-rate warmup."
     )
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW: decay of first moment.")
-    adam_beta2: float = Field(
-        default=0.95, ge=0, lt=1, description="AdamW: decay of second moment."
-    )
-    adam_epsilon: PositiveFloat = Field(default=1e-5, description="AdamW's epsilon.")
-    weight_decay: NonNegativeFloat = Field(
-        default=0.1, description="AdamW: decoupled weight decay of matrices; vectors have none."
-    )
-    max_gradient_norm: PositiveFloat | None = Field(
-        default=1.0,
-        description="Gradients with a larger norm are clipped to it. The study does not state it; "
-        "1 is the default of the trainer that its public configurations are written for.",
+    optimizer: AdamW = Field(
+        default=AdamW(),
+        description="AdamW, with the study's constants. The study does not state the gradient "
+        "norm; 1 is the default of the trainer that its public configurations are written for.",
     )
     precision: FinetunePrecision = Field(
         default="fp32",
@@ -147,12 +147,14 @@ class FinetuneProtocol(Config):
         has this default (`_ADDED`), which keeps the identities of old results. So is a head that
         only kinds with pooled states (`is_pooled`) have.
         """
-        return {
+        settings = {
             name: value
-            for name, value in self.model_dump().items()
+            for name, value in self.model_dump(exclude={"optimizer"}).items()
             if (name not in _ADDED or value != type(self).model_fields[name].default)
             and (name != "head" or self.has_dense_head(is_pooled=is_pooled))
         }
+        optimizer = self.optimizer
+        return settings | {old: getattr(optimizer, new) for new, old in _OPTIMIZER_NAMES.items()}
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
         """Return what identifies the scores on a task that is not itself trained on.

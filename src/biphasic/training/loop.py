@@ -19,6 +19,7 @@ from biphasic.training.background import BackgroundWriter, background_writer, pr
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
+from biphasic.training.intervals import CHECKPOINT_EVERY
 from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
@@ -58,7 +59,7 @@ class RunOptions:
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
-    checkpoint_every: int = 200
+    checkpoint_every: int = CHECKPOINT_EVERY.default
     heldout_every: int = 0
     heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
     tensorboard: Path | None = None

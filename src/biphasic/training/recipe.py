@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
@@ -64,13 +64,11 @@ class Seeds(Config):
         return dict.fromkeys(cls.model_fields, seed)
 
 
-class Recipe(Config):
-    """One training run, from random weights or a pretrained model."""
+class RecipeSettings(Config):
+    """The settings of a recipe without its phases, which the arms of a study share."""
 
     model: PresetName | Architecture | PretrainedModel
     """A preset's name, dimensions, or a pretrained model."""
-    phases: tuple[Phase, ...] = ()
-    """Phases in order; without any, the model stays in its initial state."""
     learning_rate: LearningRateConfig
     """Schedule over all phases, until one starts its own schedule."""
     max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
@@ -89,6 +87,19 @@ class Recipe(Config):
     skip_steps: SkippedSteps = ()
     """Steps, counted from 0, whose rows are read and change no weight: those of a loss or gradient
     that is not finite."""
+
+    def anchored(self, folder: Path) -> Self:
+        """Return the settings with relative paths resolved against their file's folder."""
+        if not isinstance(self.model, PretrainedModel):
+            return self
+        return self.model_copy(update={"model": self.model.anchored(folder)})
+
+
+class Recipe(RecipeSettings):
+    """One training run, from random weights or a pretrained model."""
+
+    phases: tuple[Phase, ...] = ()
+    """Phases in order; without any, the model stays in its initial state."""
 
     @property
     def architecture(self) -> Architecture | None:
@@ -135,12 +146,10 @@ class Recipe(Config):
         skipped = tuple(sorted({*self.skip_steps, *steps}))
         return self.model_copy(update={"skip_steps": skipped})
 
-    def anchored(self, folder: Path) -> Recipe:
+    def anchored(self, folder: Path) -> Self:
         """Return the recipe with relative paths resolved against the recipe file's folder."""
-        update: dict[str, Any] = {"phases": anchored_phases(self.phases, folder)}
-        if isinstance(self.model, PretrainedModel):
-            update["model"] = self.model.anchored(folder)
-        return self.model_copy(update=update)
+        phases = anchored_phases(self.phases, folder)
+        return super().anchored(folder).model_copy(update={"phases": phases})
 
 
 def anchored_phases(phases: tuple[Phase, ...], folder: Path) -> tuple[Phase, ...]:

@@ -76,3 +76,39 @@ def test_completion_can_be_shown_and_installed(cli):
     out = cli("--help")[1]
     assert "--install-completion" in out
     assert "--show-completion" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("pretrain", "checkpoint_every"), ("pretrain", "heldout_every"),
+        ("adapt", "checkpoint_every"),
+    ],
+)  # fmt: skip
+def test_intervals_of_a_run_are_the_same_everywhere(command, name):
+    from inspect import signature
+
+    import biphasic
+    from biphasic.study.spec.study import StudyConfig
+
+    parameters = typer.main.get_command(app).commands[command].params
+    option = next(option for option in parameters if option.name == name)
+    function = signature(getattr(biphasic, command)).parameters[name]
+    field = StudyConfig.model_fields[name]
+    assert option.default == function.default == field.default
+    assert option.help == field.description
+
+
+def test_pretrain_passes_its_intervals_on(cli, tmp_path, monkeypatch):
+    seen = {}
+
+    def pretrain(_file, **settings):
+        seen.update(settings)
+        return tmp_path
+
+    monkeypatch.setattr("biphasic.study.api.pretrain", pretrain)
+    code, _, _ = cli("pretrain", "r.yaml", "--heldout-every", "7", "--checkpoint-every", "0")
+    assert (code, seen["heldout_every"], seen["checkpoint_every"]) == (0, 7, 0)
+    code, _, err = cli("pretrain", "r.yaml", "--heldout-every", "-1")
+    assert code == 2
+    assert "--heldout-every" in err

@@ -133,6 +133,15 @@ def test_a_task_overrides_only_what_it_names():
     assert special == FinetuneProtocol(max_seqlen=64, batch_size=4)
 
 
+def test_a_task_overrides_one_setting_of_the_optimizer():
+    config = study(
+        finetuning={"protocol": {"max_seqlen": 64, "optimizer": {"weight_decay": 0.2}}},
+        tasks=[{"name": "pydocs-ir", "protocol": {"optimizer": {"beta2": 0.9}}}],
+    )
+    optimizer = config.protocol_of(config.tasks[0], {"optimizer": {"beta1": 0.8}}).optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.8, 0.9, 0.2)
+
+
 @pytest.mark.parametrize(
     ("phases", "family"),
     [
@@ -154,6 +163,7 @@ def test_every_setting_of_a_recipe_is_one_of_the_study_or_the_arm():
     from biphasic.training.recipe import Recipe
 
     assert set(Recipe.model_fields) == {*RecipeConfig.model_fields, "phases"}
+    assert set(RecipeConfig.__annotations__) == {"model"}, "declared in RecipeSettings"
     config = study(recipe=recipe(rows_per_step=3, precision="fp32", seeds={"data_seed": 7}))
     made = config.recipe_of(config.arms[0])
     assert (made.rows_per_step, made.precision, made.seeds.data_seed) == (3, "fp32", 7)

@@ -6,17 +6,21 @@ import torch
 from pydantic import ValidationError
 from transformers import get_linear_schedule_with_warmup
 
+from biphasic.files import digest
 from biphasic.objectives.lr import check_learning_rate, learning_rate
 from biphasic.tasks.finetune import batch_indices
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.training.optimizers.adamw import AdamW
 
 
 def test_defaults_are_the_studys():
     protocol = FinetuneProtocol()
     assert (protocol.max_steps, protocol.max_epochs, protocol.batch_size) == (1000, 1, 32)
-    assert (protocol.adam_beta1, protocol.adam_beta2, protocol.adam_epsilon) == (0.9, 0.95, 1e-5)
-    assert (protocol.weight_decay, protocol.warmup_fraction) == (0.1, 0.1)
+    optimizer = protocol.optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.95, 1e-5)
+    assert (optimizer.weight_decay, optimizer.max_gradient_norm) == (0.1, 1.0)
+    assert protocol.warmup_fraction == 0.1
     assert (protocol.max_seqlen, protocol.precision) == (2048, "fp32")
     with pytest.raises(ValidationError):
         FinetuneProtocol(max_step=3)
@@ -34,7 +38,8 @@ def test_the_studys_way(max_positions, longest):
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
-    assert set(FinetuneProtocol.model_fields) - named == {"attention", "batching", "head"}
+    unnamed = {"attention", "batching", "head", "optimizer"}
+    assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)
     for name, other in {"batching": "padded", "attention": "causal", "head": "dense"}.items():
@@ -43,6 +48,20 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
         assert FinetuneProtocol(**{name: other}).determinants(is_pooled=True) != plain.determinants(
             is_pooled=True
         )
+
+
+def test_a_fine_tuning_is_named_by_every_setting_of_its_optimizer():
+    plain = FinetuneProtocol().determinants(is_pooled=True)
+    for name in set(AdamW.model_fields) - {"name"}:
+        other = FinetuneProtocol(optimizer={name: 0.5}).determinants(is_pooled=True)
+        assert other != plain, name
+
+
+def test_identities_of_earlier_fine_tunings_stay():
+    changes = {"weight_decay": 0, "beta2": 0.99, "max_gradient_norm": None}
+    other = FinetuneProtocol(optimizer=changes, head="dense")
+    identities = [digest(p.determinants(is_pooled=True)) for p in (FinetuneProtocol(), other)]
+    assert [identity[:12] for identity in identities] == ["549a55c2ba33", "cbdb543c0460"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

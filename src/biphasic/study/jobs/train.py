@@ -18,6 +18,7 @@ from biphasic.locks import lock_work
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 
@@ -47,10 +48,8 @@ class TrainJob(Config):
     """Updates before it."""
     end: int
     """Updates after it."""
-    checkpoint_every: int
-    """Updates between checkpoints."""
-    heldout_every: int
-    """Updates between held-out evaluations."""
+    checkpoint_every: int = CHECKPOINT_EVERY.field()
+    heldout_every: int = HELDOUT_EVERY.field()
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")
     """Objectives whose held-out loss is recorded."""
     tensorboard: Path | None

@@ -13,44 +13,23 @@ from biphasic.config import NAME_PATTERN, Config, load_config, nearest, parse_co
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
-from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.phases import MOST_TOKENS, Phase
-from biphasic.training.optimizers.adamw import AdamW
-from biphasic.training.optimizers.registry import AnyOptimizer
+from biphasic.objectives.phases import Phase
 from biphasic.training.recipe import (
-    Precision,
     PretrainedModel,
     Recipe,
-    Rows,
+    RecipeSettings,
     Seeds,
-    SkippedSteps,
     anchored_phases,
 )
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-class RecipeConfig(Config):
+class RecipeConfig(RecipeSettings):
     """The settings that all arms of a study share; see `Recipe`."""
 
     model: PresetName | Architecture | PretrainedModel = "nano"
     """A preset's name, dimensions, or a pretrained model."""
-    max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
-    """Capacity of a row, and longest sequence of the model, in tokens."""
-    rows_per_step: PositiveInt = 8
-    """Rows of the global batch."""
-    rows: Rows = "documents"
-    """`documents` kept apart, or one text cut at random places: `random_length`."""
-    learning_rate: LearningRateConfig
-    """Schedule over all phases, up to the first phase that has its own schedule."""
-    optimizer: AnyOptimizer = AdamW()
-    """Optimizer of all phases."""
-    precision: Precision = "bf16"
-    """Precision of the computation; weights are always fp32."""
-    seeds: Seeds = Seeds()
-    """One seed per random stream."""
-    skip_steps: SkippedSteps = ()
-    """Steps, counted from 0, whose rows are read and change no weight."""
 
     @model_validator(mode="before")
     @classmethod
@@ -67,12 +46,6 @@ class RecipeConfig(Config):
             return self
         raw = self.model_dump(exclude_unset=True)
         return parse_config(RecipeConfig, merge_settings(raw, changes), where="recipe")
-
-    def anchored(self, folder: Path) -> RecipeConfig:
-        """Return the settings with a relative model path resolved against a folder."""
-        if not isinstance(self.model, PretrainedModel):
-            return self
-        return self.model_copy(update={"model": self.model.anchored(folder)})
 
 
 SEED = "seed"

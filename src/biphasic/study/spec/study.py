@@ -13,7 +13,13 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
 from biphasic.records import PRETRAINING, Convention
-from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
+from biphasic.study.spec.arms import (
+    ArmConfig,
+    EvaluationPoints,
+    Name,
+    RecipeConfig,
+    merge_settings,
+)
 from biphasic.study.spec.axes import expand_arms
 from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
@@ -30,6 +36,7 @@ from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import published_source, split_source
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.recipe import Recipe, Seeds
 
 PAPER = "paper"
@@ -155,10 +162,8 @@ class StudyConfig(Config):
     exploratory."""
     convention: Convention = "standard"
     """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
-    checkpoint_every: NonNegativeInt = 200
-    """Updates between checkpoints of a run; 0 for none."""
-    heldout_every: NonNegativeInt = 100
-    """Updates between held-out evaluations; 0 for the last only."""
+    checkpoint_every: int = CHECKPOINT_EVERY.field()
+    heldout_every: int = HELDOUT_EVERY.field()
     compute: ComputeConfig = ComputeConfig()
     """How pretraining steps are computed; results change by rounding only."""
 
@@ -331,8 +336,9 @@ def merge_protocol(
         base = {"max_seqlen": longest, **FinetuneProtocol.paper(max_positions=longest)}
     else:
         # Without defaults, which must not override the needs of the task.
-        base = {"max_seqlen": longest, **shared.model_dump(include=shared.model_fields_set)}
-    return parse_config(FinetuneProtocol, {**base, **(needed or {}), **own}, where="protocol")
+        base = {"max_seqlen": longest, **shared.model_dump(exclude_unset=True)}
+    settings = merge_settings(merge_settings(base, needed or {}), own)
+    return parse_config(FinetuneProtocol, settings, where="protocol")
 
 
 def anchor_source(source: str, folder: Path) -> str:
