@@ -41,7 +41,7 @@ from biphasic.study.plan.cost import objective_flops
 from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.sizing.here import duration
-from biphasic.study.sizing.speed import measure_speed
+from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY
@@ -365,11 +365,13 @@ def _time(recipe: Recipe, model: LocalModel, compute: ComputeConfig) -> str:
     length, rows = placed.batches.max_seqlen, placed.batches.rows_per_step
     shape = config_shape(read_config(model.folder))
     flops = rows * objective_flops(shape, placed.objective(placed.start), length=length)
-    seconds = flops / (measure_speed(recipe.precision) * compute.processes)
-    return (
+    speed = measure_speed(recipe.precision)
+    seconds = flops / (speed * compute.processes)
+    time = (
         f"about {duration(placed.phase.steps * seconds)} on this machine, at "
         f"{float(f'{rows * length / seconds:.2g}'):,.0f} tokens/s by a second of measurement"
     )
+    return "; ".join(filter(None, (time, precision_advice(recipe.precision, speed))))
 
 
 def _report(state: Path, say: Callable[[str], None]) -> None:

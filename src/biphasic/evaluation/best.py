@@ -24,7 +24,7 @@ from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
 from biphasic.study.plan.cost import EXAMPLE_TOKENS, training_flops
 from biphasic.study.sizing.here import duration
-from biphasic.study.sizing.speed import measure_speed
+from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -123,12 +123,13 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     body = body_matrices(empty_body(plan.encoder.folder))
     run_flops = training_flops(body, training, EXAMPLE_TOKENS)
     rounds = math.ceil(num_runs / num_workers)  # of runs at once
-    seconds = rounds * run_flops / measure_speed(precision)
+    speed = measure_speed(precision)
     length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
-    return (
-        f"about {duration(seconds)} on this machine if texts have {length} tokens, less if they "
-        "are shorter, by a second of measurement; scoring is not counted"
+    time = (
+        f"about {duration(rounds * run_flops / speed)} on this machine if texts have {length} "
+        "tokens, less if they are shorter, by a second of measurement; scoring is not counted"
     )
+    return "; ".join(filter(None, (time, precision_advice(precision, speed))))
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:

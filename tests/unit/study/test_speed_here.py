@@ -63,9 +63,24 @@ def test_another_process_measures(monkeypatch):
         return Done
 
     monkeypatch.setattr(here.subprocess, "run", run)
-    assert speed_here("bf16") == (1.5e10, 2)
+    assert speed_here("bf16") == (1.5e10, 2, "")
     assert seen["command"][1:] == ["-m", speed.__name__, "bf16"]
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("precision", "speeds", "advice"),
+    [
+        ("bf16", (1e9, 1.5e9), "precision: fp32 would be 1.5 times as fast on this processor"),
+        ("fp32", (2e9, 1e9), "precision: bf16 would be 2.0 times as fast on this processor"),
+        ("bf16", (1e9, 1.1e9), ""),
+        ("fp32", (1e9, 1.5e9), ""),
+    ],
+)
+def test_a_clearly_faster_precision_is_named(monkeypatch, precision, speeds, advice):
+    by_precision = dict(zip(("bf16", "fp32"), speeds, strict=True))
+    monkeypatch.setattr(speed, "measure_speed", by_precision.__getitem__)
+    assert speed.precision_advice(precision, by_precision[precision]) == advice
 
 
 def test_a_failed_measurement_is_one_line(monkeypatch):
@@ -100,6 +115,7 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
     # 102 of 256 tokens are predicted; see above.
     row = 3 * (256 * (2 * 4 * (4 * 192 * 192 + 3 * 192 * 512) + 2 * 2 * 256 * 192 * 4))
     row += 3 * 2 * 192 * 8192 * 102
+    monkeypatch.setattr(adaptation, "precision_advice", lambda *_: "")
     monkeypatch.setattr(adaptation, "measure_speed", lambda _: 8 * row / 4)  # a step in 4 seconds
     local = SimpleNamespace(folder=tmp_path)
     for processes, told in ((1, "2.2 hours on this machine, at 510 tokens/s"),
@@ -122,9 +138,10 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
         tasks=[SimpleNamespace(training=training)], encoder=SimpleNamespace(folder=tmp_path)
     )
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
+    monkeypatch.setattr(best, "precision_advice", lambda *_: "fp32 is faster")
     monkeypatch.setattr(best, "measure_speed", lambda _: 6 * body * 10 * 32 * 64 / 40)
     # Three runs of 40 seconds; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
         f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "
-        "second of measurement; scoring is not counted"
+        "second of measurement; scoring is not counted; fp32 is faster"
     )

@@ -86,16 +86,16 @@ def study_plan(
     store = root.resolve() / STORE
     preview = preview_study(config, store)
     summary = summarise_plan(config.name, preview, store, example_tokens=example_tokens)
-    jobs_here = None
+    jobs_here, advice = None, ""
     if rate is None:
-        rate, jobs_here = speed_here(config.recipe.precision)
+        rate, jobs_here, advice = speed_here(config.recipe.precision)
     if as_json:
         echo(json.dumps(summary_json(summary, preview.plan, rate=rate), indent=1))
     else:
         lines = plan_lines(
             summary, preview.plan, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
         )
-        echo("\n".join(lines))
+        echo("\n".join((*lines, advice) if advice else lines))
     if graph is not None:
         from biphasic.study.plan.svg import plan_svg
 

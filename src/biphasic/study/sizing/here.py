@@ -15,10 +15,12 @@ _MODULE = "biphasic.study.sizing.speed"
 
 
 class Speed(NamedTuple):
-    """What this machine computes: FLOP/s of a job of one thread, and jobs at once."""
+    """What this machine computes: FLOP/s of a job of one thread, jobs at once, and advice."""
 
     flops_per_second: float
     num_jobs: int
+    advice: str = ""
+    """A line that names a faster precision; empty if there is none."""
 
 
 def speed_here(precision: str) -> Speed:

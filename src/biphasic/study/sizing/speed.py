@@ -1,4 +1,4 @@
-"""How fast this machine trains, from about a second of passes of a small model.
+"""How fast this machine trains in each precision, from a second of passes of a small model.
 
 `python -m biphasic.study.sizing.speed PRECISION` prints it, for commands that load no torch.
 """
@@ -28,6 +28,8 @@ from biphasic.training.step.passes import Pass, pass_loss
 _SECONDS = 1.0
 _ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+_CLEARLY = 1.15
+"""Gain from which another precision is recommended; less may be chance."""
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -62,6 +64,24 @@ def measure_speed(precision: str) -> float:
     return num_passes * flops / passed
 
 
-if __name__ == "__main__":
-    found = {"flops_per_second": measure_speed(sys.argv[1]), "num_jobs": len(local_slots())}
+def precision_advice(precision: str, speed: float) -> str:
+    """Name the other precision if it is clearly faster on this machine; `speed` is that of ours."""
+    [other] = _DTYPES.keys() - {precision}
+    gain = measure_speed(other) / speed
+    if gain < _CLEARLY:
+        return ""
+    return f"precision: {other} would be {gain:.1f} times as fast on this processor"
+
+
+def _main(precision: str) -> None:
+    speed = measure_speed(precision)
+    found = {
+        "flops_per_second": speed,
+        "num_jobs": len(local_slots()),
+        "advice": precision_advice(precision, speed),
+    }
     print(json.dumps(found))  # noqa: T201 - read by `here.py`
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
