@@ -154,6 +154,50 @@ class CompareRecord(Record):
     tasks: tuple[str, ...]
 
 
+class ForecastRecord(Record):
+    """What the study expected of a comparison, in percentage points."""
+
+    difference: float
+    interval: tuple[float, float]
+    """Ends of the 90 % interval."""
+
+
+class AskedRecord(CompareRecord):
+    """A comparison of a question: a - b, or (a - b) - (c - d)."""
+
+    minus: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    """The arms c and d."""
+    forecast: ForecastRecord | None = None
+
+
+class SupportRecord(Record):
+    """When a question is answered by "supported"."""
+
+    clear_for: NonNegativeInt
+    """Fewest comparisons that are clearly above zero."""
+    clear_against: NonNegativeInt
+    """Most comparisons that are clearly below zero."""
+
+
+class AgainstRecord(Record):
+    """When a question is answered by "counts against"."""
+
+    clear_against: NonNegativeInt
+    """Fewest comparisons that are clearly below zero."""
+    clear_for: NonNegativeInt | None = None
+    """Most comparisons that are clearly above zero; None for any number."""
+
+
+class QuestionRecord(Record):
+    """A question that a study asks before its results."""
+
+    name: str
+    question: str
+    comparisons: tuple[AskedRecord, ...]
+    supported_if: SupportRecord
+    against_if: AgainstRecord
+
+
 class StudyRecord(Record):
     """`study.json`: the arms, tasks and runs of a study."""
 
@@ -169,6 +213,8 @@ class StudyRecord(Record):
     """Fine-tuning seeds; of the first arm, if each pretraining run has its own."""
     compare: Annotated[tuple[CompareRecord, ...], Field(exclude_if=lambda found: not found)] = ()
     """Comparisons planned before the results; not written if none."""
+    questions: Annotated[tuple[QuestionRecord, ...], Field(exclude_if=lambda found: not found)] = ()
+    """Questions asked before the results; not written if none."""
     runs: tuple[RunRecord, ...]
     heldout_sha256: str | None = None
     """Hash of the held-out text."""

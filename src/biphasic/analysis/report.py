@@ -78,10 +78,15 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
     from biphasic.analysis.page.content import comparisons_csv, problems_csv  # noqa: PLC0415
-    from biphasic.analysis.page.evidence import page_scores, study_families  # noqa: PLC0415
+    from biphasic.analysis.page.evidence import (  # noqa: PLC0415
+        page_scores,
+        study_answers,
+        study_families,
+    )
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
     from biphasic.analysis.page.render import render  # noqa: PLC0415
     from biphasic.analysis.page.runs import store_link  # noqa: PLC0415
+    from biphasic.analysis.questions.text import questions_csv  # noqa: PLC0415
     from biphasic.analysis.records import load_study  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
     from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415
@@ -97,6 +102,10 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     names = {} if recipes.runs is None else recipes.labels
     compared = study_families(records).values()
     write_text(folder / "comparisons.csv", comparisons_csv(compared, names))
+    if answers := study_answers(records):
+        write_text(folder / "questions.csv", questions_csv(answers))
+    else:  # of an earlier version of the study
+        (folder / "questions.csv").unlink(missing_ok=True)
     write_text(folder / "problems.csv", problems_csv(records.problems))
     write_figures(folder / "figures", few_arms(records, scores), scores)
     write_text(page, html)

@@ -133,6 +133,43 @@ def test_intermediate_states_are_compared_by_their_step():
     assert (first, second) == (("pico-clm-8-4", "pico-clm-8-seed3-4"), CLM)
 
 
+ASKED = {"arms": ["pico-clm-8", "pico-mlm40-8"], "tasks": ["pydocs-sc"]}
+
+
+def asking(comparison, **changes):
+    asked = {"name": "Q1", "question": "Is CLM better?", "comparisons": [comparison], **changes}
+    return study(questions=[asked], tasks=[{"name": "pydocs-sc"}])
+
+
+def test_questions_compare_runs_and_differences_of_differences():
+    [[found]] = asking({**ASKED, "minus": ["pico-mlm40-8", "pico-clm-8"]}).asked()
+    assert (found.arms, found.minus) == ((CLM, MLM), (MLM, CLM))
+    rule = asking(ASKED).questions[0].counts_against_if
+    assert (rule.clear_against, rule.clear_for) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"arms": ["pico-clm-8", "pico-mlm-8"]}, r"questions.0.comparisons.0: no arm 'pico-mlm-8'"),
+        ({"minus": ["pico-clm-8", "pico-mlm40-8"]}, "'minus' has the same arms"),
+        ({"minus": ["pico-clm-8", "pico-mlm"]}, r"comparisons.0.minus: no arm 'pico-mlm'"),
+        ({"forecast": {"difference": 3, "interval": [5, 1]}}, "not inside the interval 5 to 1"),
+        ({"forecast": {"difference": 9, "interval": [1, 5]}}, "difference 9 is not inside"),
+    ],
+)
+def test_questions_that_cannot_be_asked_are_refused(changes, problem):
+    with pytest.raises(ConfigError, match=problem):
+        asking({**ASKED, **changes})
+
+
+def test_rules_that_nothing_can_meet_are_refused():
+    with pytest.raises(ConfigError, match="2 clear comparisons can never be reached"):
+        asking(ASKED, supported_if={"clear_for": 2})
+    with pytest.raises(ConfigError, match="occurs twice on a task"):
+        asking(ASKED, comparisons=[ASKED, ASKED])
+
+
 @pytest.mark.parametrize(
     ("comparison", "problem"),
     [

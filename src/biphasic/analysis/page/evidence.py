@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.page.cards import best_of
+from biphasic.analysis.questions.answer import Answer, answer_questions
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked
-from biphasic.analysis.statistics.replicates import by_recipe
+from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -72,6 +73,19 @@ def study_families(records: StudyRecords) -> dict[str, Family]:
     """Compare a study's finished arms on each dataset, or its recipes."""
     _, recipes = page_scores(records)
     return records.once("families", lambda: families(recipes.finished))
+
+
+def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
+    """Answer the questions that a study asked before its results."""
+
+    def answer() -> tuple[Answer, ...]:
+        scores, recipes = page_scores(records)
+        sources = [recipes]
+        if recipes is scores and scores.replicates:  # only some of its recipes have several runs
+            sources.append(over_pretraining(scores))
+        return answer_questions(records.study.questions, sources)
+
+    return records.once("answers", answer)
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:
@@ -236,8 +250,9 @@ def caveats(scores: Scores) -> list[str]:
         sentences.append(pretraining_sentence(scores))
     if seeds:
         arms = "arms" if scores.finished.models == scores.models else "finished arms"
+        apart = ", those of each question apart," if any(p.question for p in scores.planned) else ""
         among = (
-            "planned comparisons among themselves, and the others, which are exploratory, "
+            f"planned comparisons among themselves{apart} and the others, which are exploratory, "
             if scores.planned
             else ""
         )

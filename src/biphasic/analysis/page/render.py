@@ -25,6 +25,7 @@ from biphasic.analysis.page.evidence import (
     caveats,
     headline,
     page_scores,
+    study_answers,
     study_families,
     verdict,
 )
@@ -36,6 +37,7 @@ from biphasic.analysis.page.figures import (
     page_styles,
 )
 from biphasic.analysis.page.runs import run_data
+from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import Scores, paper_scores
@@ -87,6 +89,7 @@ def render(records: StudyRecords, *, store: str) -> str:
     clear = [name for name, family in named if family.has_clear_best]
     charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
+    answers = study_answers(records)
     agrees, statement = rows_statement(records)
     findings = (*loss_sentences(records, recipes), heldout_note(records), cost_sentence(records))
     return render_page(
@@ -96,6 +99,8 @@ def render(records: StudyRecords, *, store: str) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, compared, claims, num_charts=len(charts)),
+        answers=[(one, answer_sentence(one), rule_sentence(one)) for one in answers],
+        forecasts=forecast_sentence(answers),
         headline=headline(compared, by_dataset, titles),
         findings=[sentence for sentence in findings if sentence],
         caveats=caveats(recipes),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -37,7 +37,7 @@ from biphasic.analysis.scores.table import (
 )
 from biphasic.errors import DataError, is_system_fault
 from biphasic.files import digest
-from biphasic.records import ArmRecord, Convention, PhaseRecord
+from biphasic.records import ArmRecord, Convention, PhaseRecord, QuestionRecord, StudyRecord
 from biphasic.sealed import SealedFolder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
@@ -151,12 +151,25 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             DatasetInfo(t.name, t.kind.upper(), t.metric, about=t.about) for t in records.tasks
         ),
         cells=cells,
-        planned=tuple(Planned(one.first, one.second, one.tasks) for one in records.study.compare),
+        planned=tuple(_planned(records.study)),
         examples=None
         if records.store is None
         else _example_reader(selected, metrics, records.store),
     )
     return with_averages(scores)
+
+
+def asked_of(question: QuestionRecord) -> Iterator[Planned]:
+    """Yield the comparisons of a question, in order."""
+    for one in question.comparisons:
+        yield Planned(one.first, one.second, one.tasks, one.minus, question.name)
+
+
+def _planned(study: StudyRecord) -> Iterator[Planned]:
+    for question in study.questions:
+        yield from asked_of(question)
+    for one in study.compare:
+        yield Planned(one.first, one.second, one.tasks)
 
 
 def _study_model(arm: ArmData) -> ModelInfo:

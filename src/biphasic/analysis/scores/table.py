@@ -144,11 +144,16 @@ class Planned:
         first: The model, or all pretraining runs of the recipe.
         second: What it is compared with, likewise.
         datasets: Datasets on which they are compared.
+        minus: Two more, whose difference is subtracted from that of the first two.
+        question: Its question, whose comparisons are corrected together; empty for those of
+            `compare`.
     """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
     datasets: tuple[str, ...]
+    minus: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    question: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,8 @@ class Scores:
         shares_finetuning_seeds: Whether pretraining runs are fine-tuned with the same seeds.
         runs: Scores of the single models, if `over_pretraining` has combined them.
         examples: Reads per-example test scores; None if there are none.
-        planned: Comparisons named beforehand, which are corrected among themselves.
+        planned: Comparisons named beforehand, which are corrected among themselves, those of each
+            question apart.
         influences: Cache of examples already read; see `example_compare.py`.
     """
 

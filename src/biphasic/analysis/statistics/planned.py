@@ -1,13 +1,17 @@
-"""Comparisons that a study named before its results, corrected among themselves."""
+"""Comparisons that a study named before its results, corrected among themselves.
+
+Those of each question are a family, and those of `compare` are another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.scores.table import Planned, Scores
 from biphasic.analysis.statistics.contrast import Contrast, blocks_for, contrast
 from biphasic.analysis.statistics.pair_tests import holm
 
@@ -17,10 +21,11 @@ class PlannedTest(NamedTuple):
 
     Attributes:
         first: The first model.
-        contrast: The first model's score minus the second's.
-        p_adjusted: Corrected by Holm for all planned comparisons of the study; NaN without a test.
+        contrast: The first model's score minus the second's, or a difference of differences.
+        p_adjusted: Corrected by Holm for its family; NaN without a test.
         p_over_seeds: Over seeds alone, likewise.
-        size: Number of planned comparisons.
+        size: Number of comparisons in its family.
+        question: Its question; empty for a comparison of `compare`.
     """
 
     first: str
@@ -28,52 +33,85 @@ class PlannedTest(NamedTuple):
     p_adjusted: float
     p_over_seeds: float
     size: int
+    question: str = ""
 
     def contrast_of(self, first: str) -> Contrast:
         """Return the difference seen from one of the two models."""
         return self.contrast if first == self.first else -self.contrast
 
 
-Key = tuple[str, str, str]
-"""Dataset, first and second model."""
+Sum = tuple[tuple[str, float], ...]
+"""Models, the first one first, with their weights."""
+Key = tuple[str, str, Sum]
+"""Question, dataset and sum."""
 
 
-def planned_pairs(scores: Scores) -> Iterator[Key]:
-    """Yield the planned pairs of models; a recipe counts once its runs are combined."""
+def sum_of(scores: Scores, planned: Planned) -> Sum | None:
+    """Return the weighted models of a comparison; None if a side has several, or no score.
+
+    A recipe counts once its runs are combined.
+    """
     names = {model for model, _ in scores.cells}
+    weights: dict[str, float] = defaultdict(float)
+    sides = (planned.first, planned.second, *(planned.minus or ()))
+    for side, weight in zip(sides, (1.0, -1.0, -1.0, 1.0), strict=False):
+        known = [name for name in side if name in names]
+        if len(known) != 1:
+            return None
+        weights[known[0]] += weight
+    return tuple((name, weight) for name, weight in weights.items() if weight)
+
+
+def plan_results(
+    scores: Scores, *, only: str | None = None, with_examples: bool = True
+) -> dict[Key, PlannedTest]:
+    """Test the planned comparisons whose scores are known, or those of one family."""
+    families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
     for planned in scores.planned:
-        sides = [
-            [name for name in side if name in names] for side in (planned.first, planned.second)
-        ]
-        if all(len(side) == 1 for side in sides):
-            yield from ((dataset, sides[0][0], sides[1][0]) for dataset in planned.datasets)
+        if only not in {None, planned.question}:
+            continue
+        terms = sum_of(scores, planned)
+        for dataset in planned.datasets if terms else ():
+            weights = {(model, dataset): weight for model, weight in terms or ()}
+            blocks = blocks_for(scores, weights)
+            one = contrast(scores, weights, blocks=blocks, with_examples=with_examples)
+            if one is not None and terms:
+                families[planned.question][planned.question, dataset, terms] = one
+    return {key: test for family in families.values() for key, test in _corrected(family).items()}
 
 
-def planned_tests(scores: Scores, *, with_examples: bool) -> Mapping[Key, PlannedTest]:
-    """Test the planned comparisons whose scores are known."""
-    found = {
-        (dataset, first, second): one
-        for dataset, first, second in dict.fromkeys(planned_pairs(scores))
-        if (one := _test(scores, dataset, first, second, with_examples=with_examples)) is not None
-    }
-    tests = [*found.values()]
+def planned_tests(
+    scores: Scores, *, with_examples: bool
+) -> Mapping[tuple[str, str, str], PlannedTest]:
+    """Return the tests of pairs by dataset, first and second model.
+
+    A pair of several families has the test of the first.
+    """
+    found: dict[tuple[str, str, str], PlannedTest] = {}
+    for (_, dataset, terms), test in plan_results(scores, with_examples=with_examples).items():
+        if [weight for _, weight in terms] == [1.0, -1.0]:
+            first, second = (model for model, _ in terms)
+            if (dataset, second, first) not in found:
+                found.setdefault((dataset, first, second), test)
+    return found
+
+
+def _corrected(family: Mapping[Key, Contrast]) -> dict[Key, PlannedTest]:
+    tests = [*family.values()]
     size = max(sum(one.p_value is not None for one in tests), 1)
     corrected = holm(_known(one.p_value for one in tests))
     over_seeds = holm(_known(one.p_over_seeds for one in tests))
     return {
         key: PlannedTest(
-            key[1], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
+            first=key[2][0][0],
+            contrast=one,
+            p_adjusted=one.p_corrected(float(p)),
+            p_over_seeds=one.p_corrected(float(of_seeds)),
+            size=size,
+            question=key[0],
         )
-        for (key, one), p, of_seeds in zip(found.items(), corrected, over_seeds, strict=True)
+        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
     }
-
-
-def _test(
-    scores: Scores, dataset: str, first: str, second: str, *, with_examples: bool
-) -> Contrast | None:
-    weights = {(first, dataset): 1.0, (second, dataset): -1.0}
-    blocks = blocks_for(scores, weights)
-    return contrast(scores, weights, blocks=blocks, with_examples=with_examples)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,23 @@ from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.records import (
+    AgainstRecord,
     ArmRecord,
+    AskedRecord,
     CompareRecord,
+    ForecastRecord,
     PhaseRecord,
+    QuestionRecord,
     RunRecord,
     StudyRecord,
+    SupportRecord,
     TaskRecord,
 )
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedPoint, Segment
 from biphasic.study.spec.arms import family_of
 from biphasic.study.spec.naming import model_name
+from biphasic.study.spec.questions import AskedArms, Question
 from biphasic.study.spec.study import StudyConfig
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.data import TrainingData
@@ -84,6 +90,10 @@ def study_record(
             )
             for planned, (first, second) in zip(config.compare, config.compared(), strict=True)
         ),
+        questions=tuple(
+            _question_record(question, arms, tuple(task.info.name for task in plan.tasks))
+            for question, arms in zip(config.questions, config.asked(), strict=True)
+        ),
         runs=tuple(
             RunRecord(
                 id=run.id,
@@ -98,6 +108,29 @@ def study_record(
         ),
         heldout_sha256=data.heldout.content_hash,
         provenance=_provenance(config, plan, data, origin),
+    )
+
+
+def _question_record(
+    question: Question, arms: Sequence[AskedArms], tasks: tuple[str, ...]
+) -> QuestionRecord:
+    return QuestionRecord(
+        name=question.name,
+        question=question.question,
+        comparisons=tuple(
+            AskedRecord(
+                first=of.arms[0],
+                second=of.arms[1],
+                tasks=asked.tasks or tasks,
+                minus=of.minus,
+                forecast=None
+                if asked.forecast is None
+                else ForecastRecord(**asked.forecast.model_dump()),
+            )
+            for asked, of in zip(question.comparisons, arms, strict=True)
+        ),
+        supported_if=SupportRecord(**question.supported_if.model_dump()),
+        against_if=AgainstRecord(**question.counts_against_if.model_dump()),
     )
 
 

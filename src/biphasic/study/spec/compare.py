@@ -34,12 +34,17 @@ def resolve(
 
     `recipes` are identities of recipes without their seeds, by name of each evaluated state.
     """
-    first, second = (_side(pattern, recipes, where) for pattern in comparison.arms)
-    if first == second:
-        raise ConfigError(f"{where}: both arms are '{first[0]}'; name two")
     for task in comparison.tasks or ():
         if task not in tasks:
             raise ConfigError(f"{where}: no task '{task}'{nearest(task, tasks)}")
+    return resolve_arms(comparison.arms, recipes, where)
+
+
+def resolve_arms(arms: tuple[str, str], recipes: Mapping[str, str], where: str) -> Sides:
+    """Return the names of both arms of a difference."""
+    first, second = (_side(pattern, recipes, where) for pattern in arms)
+    if first == second:
+        raise ConfigError(f"{where}: both arms are '{first[0]}'; name two")
     return first, second
 
 

@@ -23,6 +23,7 @@ from biphasic.study.spec.arms import (
 from biphasic.study.spec.axes import expand_arms
 from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
+from biphasic.study.spec.questions import AskedArms, Question, resolve_question
 from biphasic.study.spec.tuned_rates import (
     TunedRate,
     refuse_repeated_rates,
@@ -160,6 +161,8 @@ class StudyConfig(Config):
     compare: tuple[PlannedComparison, ...] = ()
     """Comparisons planned before the results, which are corrected among themselves; all others are
     exploratory."""
+    questions: tuple[Question, ...] = ()
+    """Questions asked before the results, which the report answers first."""
     convention: Convention = "standard"
     """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
     checkpoint_every: int = CHECKPOINT_EVERY.field()
@@ -181,6 +184,7 @@ class StudyConfig(Config):
     def _consistent(self) -> StudyConfig:
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
+        refuse_repeats("questions", [question.name for question in self.questions])
         refuse_repeated_rates(self.tuned_rates)
         if self.name in RESERVED:
             raise ValueError(f"name: '{self.name}' is reserved; choose another name")
@@ -189,6 +193,7 @@ class StudyConfig(Config):
                 self._check_schedule(arm)
             self._check_points()
             self.compared()
+            self.asked()
             for task in self.tasks:
                 self.protocol_of(task)
         except ConfigError as error:
@@ -248,18 +253,36 @@ class StudyConfig(Config):
         Raises:
             ConfigError: An arm or a task does not exist, or a pattern matches different recipes.
         """
-        recipes: dict[str, str] = {}
-        points = self.points_by_arm() if self.compare else {}
-        for arm in self.arms if self.compare else ():
-            recipe = digest(self.recipe_of(arm).model_dump(mode="json", exclude={"seeds"}))
-            recipes[arm.name] = recipe
-            for step in points.get(arm.name, ()):
-                recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
+        recipes = self._recipes_by_state() if self.compare else {}
         tasks = [task.name for task in self.tasks]
         return [
             resolve(one, recipes, tasks, f"compare.{index}")
             for index, one in enumerate(self.compare)
         ]
+
+    def asked(self) -> list[list[AskedArms]]:
+        """Return the evaluated states of the comparisons of each question.
+
+        Raises:
+            ConfigError: As for `compared`, or a question can never be answered.
+        """
+        recipes = self._recipes_by_state() if self.questions else {}
+        tasks = [task.name for task in self.tasks]
+        return [
+            resolve_question(one, recipes, tasks, f"questions.{index}")
+            for index, one in enumerate(self.questions)
+        ]
+
+    def _recipes_by_state(self) -> dict[str, str]:
+        """Return the identity of the recipe, without seeds, of each evaluated state."""
+        recipes: dict[str, str] = {}
+        points = self.points_by_arm()
+        for arm in self.arms:
+            recipe = digest(self.recipe_of(arm).model_dump(mode="json", exclude={"seeds"}))
+            recipes[arm.name] = recipe
+            for step in points.get(arm.name, ()):
+                recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
+        return recipes
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe, with its tuned rate if it has one."""

@@ -1,0 +1,1 @@
+"""Answers to the questions that a study asked before its results."""

@@ -1,0 +1,174 @@
+"""Answers to a study's questions, by the comparisons and rules that it named beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Literal
+
+from biphasic.analysis.estimate import LEVEL
+from biphasic.analysis.questions.forecast import ForecastOutcome
+from biphasic.analysis.scores.source import asked_of
+from biphasic.analysis.scores.table import Planned, Scores
+from biphasic.analysis.statistics.planned import PlannedTest, Sum, plan_results, sum_of
+from biphasic.records import AskedRecord, QuestionRecord
+
+Verdict = Literal["supported", "counts against", "undecided", "no data"]
+
+
+@dataclass(frozen=True)
+class AskedOutcome:
+    """A comparison of a question on one dataset.
+
+    Attributes:
+        label: The arms, as `a − b` or `(a − b) − (c − d)`.
+        test: None if a score is missing.
+        is_complete: False while runs that might change it are missing.
+    """
+
+    asked: AskedRecord
+    dataset: str
+    label: str
+    test: PlannedTest | None
+    is_complete: bool
+
+    @property
+    def clear(self) -> int:
+        """1 if it is clearly above zero, -1 if clearly below, else 0."""
+        if self.test is None or self.p_corrected is None or self.p_corrected > LEVEL:
+            return 0
+        return 1 if self.test.contrast.mean > 0 else -1
+
+    @property
+    def p_corrected(self) -> float | None:
+        """Corrected for its question; None without a test."""
+        return None if self.test is None or isnan(self.test.p_adjusted) else self.test.p_adjusted
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that is clear with 80 % power, corrected."""
+        return None if self.test is None else self.test.contrast.detectable(self.test.size)
+
+    @property
+    def forecast(self) -> ForecastOutcome | None:
+        """The forecast with its outcome; None without either."""
+        if self.asked.forecast is None or self.test is None:
+            return None
+        return ForecastOutcome(self.asked.forecast, self.test.contrast.mean)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question and what its comparisons say.
+
+    Attributes:
+        unit: What the tests are over, as in `Scores`.
+        problem: Why its arms cannot be compared; empty if they can.
+    """
+
+    question: QuestionRecord
+    outcomes: tuple[AskedOutcome, ...]
+    unit: str
+    problem: str = ""
+
+    @property
+    def num_for(self) -> int:
+        """Number of comparisons that are clearly above zero."""
+        return sum(one.clear > 0 for one in self.outcomes)
+
+    @property
+    def num_against(self) -> int:
+        """Number of comparisons that are clearly below zero."""
+        return sum(one.clear < 0 for one in self.outcomes)
+
+    @property
+    def num_missing(self) -> int:
+        """Number of comparisons without scores."""
+        return sum(one.test is None for one in self.outcomes)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether no run is missing."""
+        return all(one.is_complete for one in self.outcomes)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer by the study's rule; "no data" until all comparisons have scores."""
+        if self.num_missing or not self.outcomes:
+            return "no data"
+        support, against = self.question.supported_if, self.question.against_if
+        most_for = against.clear_for
+        is_supported = (
+            self.num_for >= support.clear_for and self.num_against <= support.clear_against
+        )
+        counts_against = self.num_against >= against.clear_against and (
+            most_for is None or self.num_for <= most_for
+        )
+        if is_supported == counts_against:
+            return "undecided"
+        return "supported" if is_supported else "counts against"
+
+
+def answer_questions(
+    questions: Sequence[QuestionRecord], sources: Sequence[Scores]
+) -> tuple[Answer, ...]:
+    """Answer each question by the first of some scores that have all its arms.
+
+    Arms with several pretraining runs are in scores of recipes, others in those of single models.
+    """
+    return tuple(_answer(question, sources) for question in questions)
+
+
+def _answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
+    planned = [*asked_of(question)]
+    for scores in sources:
+        sums = [sum_of(scores, one) for one in planned]
+        if all(sums):
+            tests = plan_results(scores, only=question.name)
+            outcomes = tuple(
+                _outcome(scores, one, record, terms, dataset=dataset, tests=tests)
+                for one, record, terms in zip(planned, question.comparisons, sums, strict=True)
+                for dataset in one.datasets
+            )
+            return Answer(question, outcomes, scores.unit)
+    outcomes = tuple(
+        AskedOutcome(record, dataset, _label(one), None, is_complete=False)
+        for one, record in zip(planned, question.comparisons, strict=True)
+        for dataset in one.datasets
+    )
+    problem = "some of its arms have several pretraining runs and others have one"
+    return Answer(question, outcomes, sources[0].unit, problem)
+
+
+def _outcome(
+    scores: Scores,
+    planned: Planned,
+    record: AskedRecord,
+    terms: Sum | None,
+    *,
+    dataset: str,
+    tests: dict[tuple[str, str, Sum], PlannedTest],
+) -> AskedOutcome:
+    models = [model for model, _ in terms or ()]
+    return AskedOutcome(
+        asked=record,
+        dataset=dataset,
+        label=_label(planned, scores),
+        test=tests.get((planned.question, dataset, terms or ())),
+        is_complete=all(scores.get(model, dataset).is_complete for model in models),
+    )
+
+
+def _label(planned: Planned, scores: Scores | None = None) -> str:
+    """Write a comparison as a difference of arms' names."""
+    labels = scores.labels if scores else {}
+
+    def difference(sides: Sequence[Sequence[str]]) -> str:
+        first, second = (
+            next((labels[name] for name in side if name in labels), side[0]) for side in sides
+        )
+        return f"{first} − {second}"
+
+    of_first = difference((planned.first, planned.second))
+    return of_first if planned.minus is None else f"({of_first}) − ({difference(planned.minus)})"

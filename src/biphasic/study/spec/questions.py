@@ -1,0 +1,117 @@
+"""Questions of a study before its results: comparisons, the rule that decides, forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from biphasic.config import Config
+from biphasic.errors import ConfigError
+from biphasic.study.spec.compare import PlannedComparison, Sides, resolve, resolve_arms
+
+
+class Forecast(Config):
+    """The expected difference, in percentage points."""
+
+    difference: float
+    """The most likely difference."""
+    interval: tuple[float, float]
+    """Both ends of the interval that should hold the measured difference nine times in ten."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Forecast:
+        low, high = self.interval
+        if not (low <= self.difference <= high and low < high):
+            raise ValueError(
+                f"difference {self.difference:g} is not inside the interval {low:g} to {high:g}; "
+                "write the lower end first"
+            )
+        return self
+
+
+class AskedComparison(PlannedComparison):
+    """A difference of two arms, or of two such differences, on some tasks."""
+
+    minus: tuple[str, str] | None = None
+    """Two more arms, c and d: the comparison is then (a - b) - (c - d)."""
+    forecast: Forecast | None = None
+    """What is expected on each of the tasks."""
+
+
+class SupportRule(Config):
+    """When the answer is "supported"."""
+
+    clear_for: PositiveInt = 1
+    """Fewest comparisons that are clearly above zero."""
+    clear_against: NonNegativeInt = 0
+    """Most comparisons that are clearly below zero."""
+
+
+class AgainstRule(Config):
+    """When the answer is "counts against"."""
+
+    clear_against: PositiveInt
+    """Fewest comparisons that are clearly below zero."""
+    clear_for: NonNegativeInt | None = None
+    """Most comparisons that are clearly above zero; any number if left out."""
+
+
+class Question(Config):
+    """A question, whose comparisons are corrected among themselves."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Short name in reports, such as Q1."""
+    question: Annotated[str, Field(min_length=1)]
+    """The question as a sentence. Its answer is yes if the differences are above zero."""
+    comparisons: Annotated[tuple[AskedComparison, ...], Field(min_length=1)]
+    """Differences that decide it; each task is one comparison."""
+    supported_if: SupportRule = SupportRule()
+    """When the answer is "supported"."""
+    against_if: AgainstRule | None = None
+    """When the answer is "counts against"; the mirror image of `supported_if` if left out."""
+
+    @property
+    def counts_against_if(self) -> AgainstRule:
+        """The rule for "counts against"."""
+        rule = self.supported_if
+        return self.against_if or AgainstRule(
+            clear_against=rule.clear_for, clear_for=rule.clear_against
+        )
+
+
+class AskedArms(NamedTuple):
+    """Evaluated states of a comparison: (a - b), minus (c - d) if there are four."""
+
+    arms: Sides
+    minus: Sides | None
+
+
+def resolve_question(
+    asked: Question, recipes: Mapping[str, str], tasks: Sequence[str], where: str
+) -> list[AskedArms]:
+    """Return the states of each comparison; `recipes` as in `compare.resolve`."""
+    number = sum(len(one.tasks or tasks) for one in asked.comparisons)
+    needed = max(asked.supported_if.clear_for, asked.counts_against_if.clear_against)
+    if needed > number:
+        raise ConfigError(
+            f"{where}: {needed} clear comparisons can never be reached, as there are {number} "
+            "(each task of a pair of arms is one); lower the number or add comparisons"
+        )
+    found = []
+    for index, one in enumerate(asked.comparisons):
+        place = f"{where}.comparisons.{index}"
+        arms = resolve(one, recipes, tasks, place)
+        minus = one.minus and resolve_arms(one.minus, recipes, f"{place}.minus")
+        if minus == arms:
+            raise ConfigError(f"{place}: 'minus' has the same arms as 'arms'; name others")
+        found.append(AskedArms(arms, minus))
+    asked_on = [
+        (arms, task)
+        for arms, one in zip(found, asked.comparisons, strict=True)
+        for task in one.tasks or tasks
+    ]
+    if len({*asked_on}) < len(asked_on):
+        raise ConfigError(f"{where}: a comparison occurs twice on a task; remove one of them")
+    return found
