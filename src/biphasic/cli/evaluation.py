@@ -16,7 +16,8 @@ from biphasic.errors import visible
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.tasks.kinds.registry import KINDS
 
-_ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
+_TYPE_COLUMNS = {"f1": "F1", "support": "entities"}
+"""Headings of a table by type, where they are not the metric's name."""
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:
@@ -76,19 +77,23 @@ def _chosen_rates(evaluation: Evaluation) -> str:
 
 
 def _type_table(evaluation: Evaluation) -> Table | None:
-    """Return a table of mean precision, recall and F1 per entity type over the selected runs."""
+    """Return a table of mean scores by type of entity or paradigm over the selected runs."""
     parts = [result.by_type.get("test", {}) for result in evaluation.selected]
     # Runs may predict a type that the test split lacks.
     kinds = sorted({kind for part in parts for kind in part})
     if not kinds:
         return None
-    table = Table(title="By entity type, on test", title_justify="left", box=None)
+    names = next(iter(next(filter(None, parts)).values()))
+    table = Table(title="By type, on test", title_justify="left", box=None)
     table.add_column("type")
-    for column in ("precision", "recall", "F1", "entities"):
-        table.add_column(column, justify="right")
+    for name in names:
+        table.add_column(_TYPE_COLUMNS.get(name, name), justify="right")
     for kind in kinds:
-        rows = [part.get(kind, _ABSENT) for part in parts]
-        means = {name: sum(row[name] for row in rows) / len(rows) for name in _ABSENT}
-        scores = [f"{100 * means[name]:.2f}" for name in ("precision", "recall", "f1")]
-        table.add_row(Text(visible(kind)), *scores, f"{means['support']:.0f}")
+        rows = [part.get(kind, dict.fromkeys(names, 0)) for part in parts]
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+        texts = [
+            f"{mean:.0f}" if isinstance(names[name], int) else f"{100 * mean:.2f}"
+            for name, mean in means.items()
+        ]
+        table.add_row(Text(visible(kind)), *texts)
     return table

@@ -35,7 +35,7 @@ from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.source import name_in_kind, split_source
+from biphasic.tasks.source import name_in_kind, name_of, split_source
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 
@@ -174,4 +174,4 @@ def _name_of(place: Path, kind: str | None) -> str:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():
         return read_description(place, kind=kind).name
-    return place.resolve().name
+    return name_of(place, kind)

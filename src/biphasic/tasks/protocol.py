@@ -19,7 +19,7 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
-_ADDED = ("attention", "batching", "head")
+_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
@@ -29,6 +29,9 @@ _OPTIMIZER_NAMES = {
     "max_gradient_norm": "max_gradient_norm",
 }
 """Names of the optimizer's settings in identities: those of the first fine-tunings."""
+
+Reading = Literal["clm", "mlm", "mntp"]
+"""How a language model gives a sentence a probability."""
 
 FINETUNING_VERSION = 3
 """Increase by hand whenever the same fine-tuning would give different scores."""
@@ -103,10 +106,24 @@ class FinetuneProtocol(Config):
         "longest answer of the training split.",
     )
 
+    reading: Reading | None = Field(
+        default=None,
+        description="Minimal pairs: clm predicts tokens from left to right; mlm hides each token "
+        "and predicts it from the others; mntp predicts it from the position before. By default "
+        "the model's last objective.",
+    )
+    hidden_tokens: Literal["one", "rest_of_word"] = Field(
+        default="one",
+        description="Minimal pairs with masks: hide the predicted token only, or also those after "
+        "it in its word, which would reveal it.",
+    )
+
     @model_validator(mode="after")
     def _check_attention(self) -> Self:
         if self.is_causal and self.batching == "padded":
             raise ValueError("attention: causal needs batching: packed")
+        if self.is_causal and self.reading in {"mlm", "mntp"}:
+            raise ValueError(f"reading: {self.reading} needs attention: bidirectional")
         return self
 
     @property
@@ -164,6 +181,6 @@ class FinetuneProtocol(Config):
         """
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
-            names |= {"precision", "batching", "attention"}
+            names |= {"precision", "batching", "attention", "reading", "hidden_tokens"}
         determinants = self.determinants(is_pooled=False)
         return {name: value for name, value in determinants.items() if name in names}

@@ -84,6 +84,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class MinimalPair:
+    """An acceptable sentence and one that is not; `group` is its paradigm, "" for none."""
+
+    id: str
+    good: str
+    bad: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExampleTask:
     """A task of any kind except retrieval.
 

@@ -120,6 +120,18 @@ def name_in_kind(name: str, kind: str) -> str:
     return f"{name}-{kind}" if KINDS[kind].derived_from else name
 
 
+def is_one_file(kind: str) -> bool:
+    """Return whether a file is a whole task of a kind: its test split."""
+    needed = KINDS[kind].file_names(trained_on=None)
+    return needed == ["test.jsonl"]
+
+
+def name_of(path: Path, kind: str | None) -> str:
+    """Return the name of a task in a folder without `task.json`, or in a file."""
+    name = path.resolve().name
+    return name.partition(".")[0] if kind and path.is_file() and is_one_file(kind) else name
+
+
 def _own(source: str) -> _Making:
     kind, rest = split_source(source)
     path = expanded(rest)
@@ -141,12 +153,15 @@ def _kind_folder(path: Path, kind: str, *, source: str) -> _Making:
         if description.kind != kind:
             return _derived(path, kind)
         return _copy(path, description, source="task folder")
+    if path.is_file() and is_one_file(kind):
+        file = TaskFile(kind=kind, name=name_of(path, kind), test=path)
+        return _files(file, kind_of_source="file", where=str(path))
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:
             remedy = f"for the published dataset, write '{path}'"
         raise DataError(remedy, about=f"task '{source}'")
-    file = TaskFile(kind=kind, name=name_in_kind(path.resolve().name, kind), folder=path)
+    file = TaskFile(kind=kind, name=name_in_kind(name_of(path, kind), kind), folder=path)
     return _files(file, kind_of_source="folder", where=str(path))
 
 
@@ -178,6 +193,8 @@ def _choices(file: TaskFile) -> Iterator[str]:
             yield f"{split} is {share:g} of the training split, chosen with seed {file.seed}"
     for split, limit in file.limits.items():
         yield f"{split} is limited to {limit:,}, chosen with seed {file.seed}"
+    if most := file.pairs_per_paradigm:
+        yield f"limited to {most:,} pairs of each paradigm, chosen with seed {file.seed}"
 
 
 def _derived(path: Path, kind: str) -> _Making:

@@ -21,12 +21,15 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.numerics import running_code
 from biphasic.study.jobs.train import check_state
+from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
     from biphasic.tasks.finetune import EncodedTask, FinetuneResult, Keep
+    from biphasic.tasks.kinds.kind import TaskKind
 
 
 class GridRun(Config):
@@ -164,16 +167,16 @@ class FinetuneJob(Config):
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score its tasks."""
         from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
-        from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
         from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
 
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
         check_model(self.encoder, self.state, remedy=remedy)
-        protocol = self.training.protocol
-        model = on_compute_device(load_encoder(self.encoder, batching=protocol.batching))
+        kind = KINDS[read_description(self.training.folder).kind]
+        protocol = kind.protocol_for(self.training.protocol, self.encoder)
+        model = on_compute_device(kind.load(self.encoder, protocol))
         check_contract(model, causal=protocol.is_causal)
-        encode = self._encoder_of_tasks()
+        encode = self._encoder_of_tasks(kind)
         runs = [
             FinetuneRun(
                 task=encode(self.training),
@@ -196,14 +199,15 @@ class FinetuneJob(Config):
             yield index, scored, results
             finished += 1
 
-    def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
+    def _encoder_of_tasks(self, kind: TaskKind) -> Callable[[TaskInput], EncodedTask]:
         """Return a function that encodes a task; each task is encoded once per process."""
         is_of_corpus = self.tokenizer != self.encoder
         load = read_tokenizer if is_of_corpus else TextTokenizer.load
         content = load(self.tokenizer).sha256
 
         def encode(task: TaskInput) -> EncodedTask:
-            return _encoded(task.folder, self.tokenizer, content, task.protocol.model_dump_json())
+            protocol = kind.protocol_for(task.protocol, self.encoder).model_dump_json()
+            return _encoded(task.folder, self.tokenizer, content, protocol)
 
         return encode
 

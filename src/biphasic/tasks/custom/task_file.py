@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_valida
 from biphasic.config import Config, load_config, parse_config
 from biphasic.tasks.formats.folder import TaskDescription, check_kind_settings, check_setting
 from biphasic.tasks.kinds.examples import LABELS
+from biphasic.tasks.kinds.minimal_pairs import PER_PARADIGM
 from biphasic.tasks.kinds.registry import KINDS, KindName
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -47,7 +48,7 @@ class TaskFile(Config):
     test_fraction: Fraction | None = None
     """Share of the training split that becomes the test split."""
     seed: NonNegativeInt = 0
-    """Seed of the splits and of `limits`."""
+    """Seed of the splits, of `limits` and of `pairs_per_paradigm`."""
     limits: dict[Literal["train", "validation", "test"], PositiveInt] = Field(default_factory=dict)
     """Maximum examples per split, chosen at random."""
     columns: dict[str, Column | PositiveInt | tuple[Column, Column]] = Field(default_factory=dict)
@@ -61,6 +62,8 @@ class TaskFile(Config):
     """ir, zs: template of a query."""
     document_template: str | None = None
     """ir, zs: template of a document."""
+    pairs_per_paradigm: PositiveInt | None = None
+    """mp: maximum pairs of each paradigm, chosen at random."""
     trained_on: str | None = None
     """ir: the task whose training split replaces this task's own."""
     protocol: dict[str, Any] = Field(default_factory=dict)
@@ -71,7 +74,7 @@ class TaskFile(Config):
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:
         check_kind_settings(self)
-        for name in (LABELS, "corpus", "queries"):
+        for name in (LABELS, "corpus", "queries", PER_PARADIGM):
             check_setting(self, name)
         self._check_columns()
         self._check_splits()

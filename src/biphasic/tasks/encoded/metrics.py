@@ -46,6 +46,7 @@ class SplitScores:
         columns: Further values of each example, by name, sufficient to recompute a metric over any
             subset of examples.
         by_type: Token classification: precision, recall, F1 and support of each entity type.
+            Minimal pairs: accuracy and number of pairs of each paradigm.
     """
 
     metrics: dict[str, float]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # plans read kinds without torch
     import pyarrow as pa
     from numpy.typing import NDArray
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -217,6 +218,17 @@ class TaskKind(ABC):
             ConfigError: `max_seqlen` is too small.
         """
         del tokenizer, protocol
+
+    def protocol_for(self, protocol: FinetuneProtocol, model: Path) -> FinetuneProtocol:
+        """Return the protocol with settings that the model in a folder decides."""
+        del model
+        return protocol
+
+    def load(self, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
+        """Load the model in a folder, in fp32, on the CPU."""
+        from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
+
+        return load_encoder(model, batching=protocol.batching)
 
     @abstractmethod
     def encode(

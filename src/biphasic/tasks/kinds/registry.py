@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from biphasic.config import nearest
 from biphasic.tasks.kinds.classification import Classification
 from biphasic.tasks.kinds.kind import TaskKind
+from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.kinds.multi_label import MultiLabel
 from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.kinds.regression import Regression
@@ -28,6 +29,7 @@ KINDS: dict[str, TaskKind] = {
         QuestionAnswering(),
         Retrieval(),
         ZeroShot(),
+        MinimalPairs(),
     )
 }
 """Each kind by its name."""

@@ -1,0 +1,176 @@
+"""Minimal pairs against a plain loop over transformers' own models, sentence by sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, DataError
+from biphasic.evaluation.evaluate import evaluate
+from biphasic.tasks.custom.task_file import load_task_file
+from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
+
+pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+WORDS = ["Anna", "Annas", "Parisian", "dogs", "concat"]  # several tokens each
+
+
+def pairs(number: int = 12) -> list[dict[str, str]]:
+    rng = np.random.default_rng(1)
+    drawn = [[*words(rng), str(rng.choice(WORDS)), *words(rng)] for _ in range(number)]
+    return [
+        {
+            "sentence_good": " ".join(sentence) + ".",
+            "sentence_bad": " ".join(rng.permutation(sentence)) + ".",
+            "UID": ("island", "agreement")[index % 2],
+            "pairID": str(index // 2),
+        }
+        for index, sentence in enumerate(drawn)
+    ]
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    """A file as BLiMP's, compressed."""
+    path = tmp_path / "blimp.jsonl.gz"
+    with gzip.open(path, "wt") as stream:
+        stream.writelines(json.dumps(pair) + "\n" for pair in pairs())
+    return path
+
+
+def run(model: Path, task, root: Path, **protocol):
+    settings = {"protocol": {"max_seqlen": 64, **protocol}, "root": root}
+    return evaluate(model, task, **settings, console=Console(file=io.StringIO()))
+
+
+def table(result):
+    return pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+
+
+@torch.no_grad()
+def by_hand(folder: Path, text: str, reading: str, *, rest: bool = False) -> float:
+    tokenizer = TextTokenizer.load(folder)
+    ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+    if reading == "clm":
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        chances = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return sum(float(chances[at - 1, ids[at]]) for at in range(1, len(ids) - 1))
+    model, total = AutoModelForMaskedLM.from_pretrained(folder).eval(), 0.0
+    for at in range(1, len(ids) - 1):
+        shown, end = list(ids), at + 1
+        while rest and end < len(ids) - 1 and tokenizer.decode([ids[end]]).isalpha():
+            end += 1
+        shown[at:end] = [tokenizer.mask_id] * (end - at)
+        chances = model(torch.tensor([shown])).logits[0].log_softmax(-1)
+        total += float(chances[at - (reading == "mntp"), ids[at]])
+    return total
+
+
+CASES = [
+    ("llama", "clm", {}),
+    ("qwen3", "clm", {}),
+    ("bert", "mlm", {}),
+    ("modernbert", "mlm", {}),
+    ("eurobert", "mlm", {}),
+    ("eurobert", "mlm", {"hidden_tokens": "rest_of_word"}),
+    ("eurobert", "mntp", {"reading": "mntp"}),
+    ("eurobert", "mntp", {"reading": "mntp", "hidden_tokens": "rest_of_word"}),
+]
+
+
+@pytest.mark.parametrize(("family", "reading", "protocol"), CASES)
+def test_probabilities_are_those_of_a_plain_loop(tmp_path, file, family, reading, protocol):
+    model = write_model(tmp_path / family, family)
+    result = run(model, f"mp:{file}", tmp_path / "root", **protocol)
+    scores = table(result)
+    rest = "hidden_tokens" in protocol
+    for name in ("good", "bad"):
+        wanted = [by_hand(model, p[f"sentence_{name}"], reading, rest=rest) for p in pairs()]
+        assert scores[name] == pytest.approx(wanted, abs=1e-4)
+    assert scores["reading"] == [reading] * 12
+    right = np.array(scores["good"]) > np.array(scores["bad"])
+    assert result.results[0].test == {"accuracy": right.mean(), "ties": 0.0}
+    assert result.estimate is not None
+    assert result.estimate.mean == pytest.approx(100 * right.mean())
+
+
+def test_the_rest_of_a_word_matters(tmp_path, file):
+    assert max(len(tiny_tokenizer().encode(word)) for word in WORDS) > 1
+    model = write_model(tmp_path / "eurobert", "eurobert")
+    one, rest = (
+        table(run(model, f"mp:{file}", tmp_path / "root", hidden_tokens=hidden))["good"]
+        for hidden in ("one", "rest_of_word")
+    )
+    assert one != pytest.approx(rest, abs=1e-4)
+
+
+def test_paradigms_have_accuracies(tmp_path, file):
+    model = write_model(tmp_path / "llama", "llama")
+    result = run(model, f"mp:{file}", tmp_path / "root")
+    [record], scores = result.results, table(result)
+    assert record.by_type["test"].keys() == {"island", "agreement"}
+    for name, values in record.by_type["test"].items():
+        correct = [c for c, p in zip(scores["correct"], scores["paradigm"], strict=True) if p == name]
+        assert values == {"accuracy": np.mean(correct), "pairs": 6}
+    assert record.is_zero_shot
+    assert record.about.title == "minimal pairs"
+
+
+def test_ties_count_as_half_and_are_listed(tmp_path):
+    """An input is cut to 8 tokens, so two sentences that differ after them are equal."""
+    model = write_model(tmp_path / "eurobert", "eurobert")
+    same = "the cat sat on the mat and the dog"
+    rows = [{"sentence_good": f"{same} ran", "sentence_bad": f"{same} sat"}]
+    rows += [{"sentence_good": "the cat sat", "sentence_bad": "cat the sat"}]
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    write_jsonl(folder / "test.jsonl", rows)
+    result = run(model, f"mp:{folder}", tmp_path / "root", max_seqlen=8)
+    scores, test = table(result), result.results[0].test
+    assert scores["correct"][0] == 0.5
+    assert scores["score"][0] == 0
+    assert scores["correct"][1] in {0, 1}
+    assert test == {"accuracy": np.mean(scores["correct"]), "ties": 0.5}
+    assert result.results[0].by_type == {}
+    assert result.results[0].num_truncated == {"test": 2}
+
+
+def test_a_sample_is_drawn_in_each_paradigm(tmp_path, file):
+    model = write_model(tmp_path / "llama", "llama")
+    drawn = {}
+    for seed in (0, 1):
+        path = tmp_path / f"sample{seed}.yaml"
+        path.write_text(f"kind: mp\ntest: {file}\npairs_per_paradigm: 2\nseed: {seed}\n")
+        scores = table(run(model, path, tmp_path / "root"))
+        assert sorted(scores["paradigm"]) == ["agreement"] * 2 + ["island"] * 2
+        assert scores["id"] == sorted(scores["id"], key=int)
+        drawn[seed] = scores["id"]
+    assert drawn[0] != drawn[1]
+    path.write_text("kind: sc\nfolder: x\npairs_per_paradigm: 2\n")
+    with pytest.raises(ConfigError, match="'pairs_per_paradigm' is for tasks of kind mp, not sc"):
+        load_task_file(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"sentence_good": "a", "sentence_bad": "a"}, "are the same"),
+        ({"sentence_good": "a", "sentence_bad": " "}, "'sentence_bad' is empty"),
+        ({"sentence_good": "a"}, "no column 'sentence_bad'"),
+        ({"sentence_good": "a", "sentence_bad": 3}, "must be a text"),
+    ],
+)
+def test_unusable_pairs_are_refused(tmp_path, row, message):
+    model = write_model(tmp_path / "llama", "llama")
+    path = write_jsonl(tmp_path / "p.jsonl", [row])
+    with pytest.raises(DataError, match=f"{path}:1: .*{message}"):
+        run(model, f"mp:{path}", tmp_path / "root")
