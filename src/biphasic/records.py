@@ -304,8 +304,8 @@ class ResultRecord(KindRecord):
     validation: dict[str, float] | None
     test: dict[str, float] | None
     by_type: dict[str, dict[str, dict[str, int | float]]] = {}
-    """By split and type: precision, recall, F1 and support of entities; accuracy and number of pairs
-    of a paradigm."""
+    """By split and type: precision, recall, F1 and support of entities; accuracy and number of
+    pairs of a paradigm."""
     trained_on: str | None = None
     """The task that was trained on, if it is another one."""
     num_truncated: dict[str, NonNegativeInt] = {}

@@ -50,8 +50,9 @@ def evaluate_command(
         typer.Option(
             "--task",
             help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
-            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir or zs (zero-shot retrieval); a "
-            "task file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
+            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir, zs (zero-shot retrieval) or mp "
+            "(minimal pairs; also a file); a task file (YAML); a task folder. Repeat for several. "
+            "See docs/tasks.md.",
         ),
     ],
     root: Root = Path("runs"),

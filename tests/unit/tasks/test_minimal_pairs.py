@@ -18,9 +18,13 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError
 from biphasic.evaluation.evaluate import evaluate
 from biphasic.tasks.custom.task_file import load_task_file
+from biphasic.tasks.kinds.minimal_pairs import usual_reading
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.protocol import FinetuneProtocol
 from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+TWO = [{"objective": "clm"}, {"objective": "mlm"}]
 WORDS = ["Anna", "Annas", "Parisian", "dogs", "concat"]  # several tokens each
 
 
@@ -103,6 +107,57 @@ def test_probabilities_are_those_of_a_plain_loop(tmp_path, file, family, reading
     assert result.estimate.mean == pytest.approx(100 * right.mean())
 
 
+@pytest.mark.parametrize(
+    ("family", "phases", "reading"),
+    [
+        ("eurobert", [{"objective": "mlm"}, {"objective": "clm"}], "clm"),
+        ("eurobert", [{"objective": "clm"}, {"objective": "mntp"}], "mntp"),
+        ("llama", [{"objective": "clm"}, {"objective": "mlm"}], "mlm"),
+        ("eurobert", [{"objective": "mix", "objectives": TWO, "shares": [0.5, 0.5]}], "mlm"),
+        ("eurobert", [], "mlm"),
+        ("llama", [], "clm"),
+        ("llama", None, "clm"),
+    ],
+)
+def test_a_state_is_read_as_its_last_objective_trained_it(tmp_path, family, phases, reading):
+    model = write_model(tmp_path / "model", family)
+    if phases is not None:
+        costs = dict.fromkeys(("steps", "documents", "tokens", "supervised_tokens", "flops"), 1)
+        state = {
+            "format": "biphasic.state/1",
+            "identity": "i",
+            "step": 1,
+            "rows_sha256": "00",
+            "recipe": {"phases": phases},
+            "ledger": [
+                {"phase": place, "objective": phase["objective"], **costs}
+                for place, phase in enumerate(phases)
+            ],
+        }
+        (model / "state.json").write_text(json.dumps(state))
+    assert usual_reading(model) == reading
+
+
+def test_the_protocol_decides_before_the_model(tmp_path):
+    kind, model = KINDS["mp"], write_model(tmp_path / "eurobert", "eurobert")
+    readings = [
+        (protocol.reading, protocol.attention)
+        for settings in ({}, {"attention": "causal"}, {"reading": "clm"}, {"reading": "mntp"})
+        for protocol in [kind.protocol_for(FinetuneProtocol(**settings), model)]
+    ]
+    assert readings == [
+        *(("mlm", "bidirectional"), ("clm", "causal")),
+        *(("clm", "causal"), ("mntp", "bidirectional")),
+    ]
+    with pytest.raises(ValueError, match="reading: mlm needs attention: bidirectional"):
+        FinetuneProtocol(attention="causal", reading="mlm")
+    decoder = write_model(tmp_path / "llama", "llama")
+    config = json.loads((decoder / "config.json").read_text())
+    (decoder / "config.json").write_text(json.dumps({**config, "is_causal": False}))
+    with pytest.raises(ConfigError, match="set reading to mlm or mntp"):
+        usual_reading(decoder)
+
+
 def test_the_rest_of_a_word_matters(tmp_path, file):
     assert max(len(tiny_tokenizer().encode(word)) for word in WORDS) > 1
     model = write_model(tmp_path / "eurobert", "eurobert")
@@ -119,7 +174,9 @@ def test_paradigms_have_accuracies(tmp_path, file):
     [record], scores = result.results, table(result)
     assert record.by_type["test"].keys() == {"island", "agreement"}
     for name, values in record.by_type["test"].items():
-        correct = [c for c, p in zip(scores["correct"], scores["paradigm"], strict=True) if p == name]
+        correct = [
+            c for c, p in zip(scores["correct"], scores["paradigm"], strict=True) if p == name
+        ]
         assert values == {"accuracy": np.mean(correct), "pairs": 6}
     assert record.is_zero_shot
     assert record.about.title == "minimal pairs"

@@ -38,7 +38,7 @@ def test_the_studys_way(max_positions, longest):
 def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
-    unnamed = {"attention", "batching", "head", "optimizer"}
+    unnamed = {"attention", "batching", "head", "optimizer", "reading", "hidden_tokens"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)

@@ -177,8 +177,9 @@ def _predicted(
     result = np.empty(len(asked.labels))
     borders = np.searchsorted(asked.readers, np.arange(len(asked.sequences) + 1))
     for indices, hidden, spans in encoder.batches(asked.sequences):
-        picked = np.concatenate([np.arange(borders[i], borders[i + 1]) for i in indices])
-        starts = np.repeat(spans[:, 0], borders[indices + 1] - borders[indices])
+        first, last = borders[indices].tolist(), borders[indices + 1].tolist()
+        picked = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
+        starts = np.repeat(spans[:, 0], np.subtract(last, first))
         states = hidden[torch.from_numpy(starts + asked.positions[picked]).to(hidden.device)]
         labels = torch.from_numpy(asked.labels[picked]).to(hidden.device)
         result[picked] = _label_log_probabilities(head, states, labels).double().cpu().numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PER_PARADIGM = "pairs_per_paradigm"
 """Setting of kinds whose examples are sampled in groups."""
 _GOOD, _BAD, _PARADIGM = "sentence_good", "sentence_bad", "UID"  # BLiMP's names
-_READINGS: tuple[Reading, ...] = ("mlm", "mntp", "clm")
+_READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
 
 
 class MinimalPairs(ExampleKind):
@@ -40,7 +40,6 @@ class MinimalPairs(ExampleKind):
     facts = KindFacts("minimal pairs", (metric_facts("accuracy"),), is_trained=False)
     settings = (PER_PARADIGM,)
     columns = ("id", _GOOD, _BAD, _PARADIGM)
-    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")
     unit = "pairs"
     texts_per_item = 2
     predicts = False
@@ -83,7 +82,7 @@ class MinimalPairs(ExampleKind):
     def protocol_for(self, protocol: FinetuneProtocol, model: Path) -> FinetuneProtocol:
         """Fill in how a model reads: as its last objective trained it."""
         if protocol.reading is None:
-            reading = "clm" if protocol.is_causal else usual_reading(model)
+            reading: Reading = "clm" if protocol.is_causal else usual_reading(model)
             protocol = protocol.model_copy(update={"reading": reading})
         attention = "causal" if protocol.reading == "clm" else "bidirectional"
         return protocol.model_copy(update={"attention": attention})
@@ -111,30 +110,36 @@ class MinimalPairs(ExampleKind):
 
 
 def usual_reading(model: Path) -> Reading:
-    """Return the last objective of a state, or what the family of another model is made for.
+    """Return the last objective of a state, or what the family of an untrained model is made for.
 
     Where objectives alternated or were mixed, it is the one with masks.
     """
-    if (path := model / "state.json").is_file():
-        state = parse_record(StateRecord, read_json(path), where=str(path))
-        if state.ledger:
-            last = state.ledger[-1]
-            phases = state.recipe.get("phases") or ()
-            phase = phases[last.phase] if last.phase < len(phases) else {}
-            names = {last.objective, *_names(phase)}
-            if found := next((reading for reading in _READINGS if reading in names), None):
-                return found
-        raise ConfigError(f"{model.name}: no objective trained it; set reading to clm, mlm or mntp")
+    trained_by = _last_objectives(model / "state.json")
+    for reading in _READINGS:
+        if reading in trained_by:
+            return reading
     from biphasic.model.loading.directions import is_decoder, is_open  # noqa: PLC0415
     from biphasic.model.loading.reading import read_config  # noqa: PLC0415
 
     config = read_config(model)
     if is_open(config):
         raise ConfigError(
-            f"{model.name}: a decoder made bidirectional; set reading to mlm or mntp, the "
-            "objective that trained it"
+            f"{model.name}: a decoder made bidirectional, which does not say by which objective; "
+            "set reading to mlm or mntp in the protocol"
         )
     return "clm" if is_decoder(config) else "mlm"
+
+
+def _last_objectives(path: Path) -> set[str]:
+    """Return the objectives of the last phase of a state; none of an untrained or other model."""
+    if not path.is_file():
+        return set()
+    state = parse_record(StateRecord, read_json(path), where=str(path))
+    if not state.ledger:
+        return set()
+    last = state.ledger[-1]
+    phases = state.recipe.get("phases") or ()
+    return {last.objective, *_names(phases[last.phase] if last.phase < len(phases) else {})}
 
 
 def _names(objective: Mapping[str, Any]) -> Iterator[str]:
