@@ -95,6 +95,10 @@ class ArmRecord(Record):
     """Settings that differ from the shared recipe."""
     seeds: dict[str, int] = {}
     """Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
+    peak: float | None = None
+    """Peak learning rate of its first schedule; None if it is not trained."""
+    is_tuned: bool = False
+    """Whether this rate was tuned."""
 
 
 class KindRecord(Record):

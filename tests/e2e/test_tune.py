@@ -138,6 +138,7 @@ def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
     outcome = tune(copied.file, copied.root, 1e-3, 4e-3)
     after = {state.name for state in (copied.root / "store/states").iterdir()}
     tried = {curve.name: [t.peak for t in curve.trials] for curve in outcome.record.curves}
+    assert len({len(rates) for rates in tried.values()}) == 1
     new = sum(len(rates) - 2 for rates in tried.values())
     lost = sum(trial.loss is None for curve in outcome.record.curves for trial in curve.trials)
     assert outcome.num_executed == len(after - before) == new - lost
@@ -150,6 +151,24 @@ def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
         is_inside = rates[0] < curve.choice < rates[-1]
         assert is_inside == (curve.edge == "")
         assert is_inside or len(rates) == 5
+
+
+def test_each_arm_gets_the_rate_with_the_lowest_loss_of_its_last_objective(copied):
+    copied.file.write_text(TEXT)
+    outcome = tune(copied.file, copied.root, 1e-3, 4e-3, by="arm", extend=False)
+    study = json.loads((copied.root / "mini-tune/study.json").read_text())
+    losses: dict[str, dict[float, float]] = {"mlm": {}, "clm-mlm": {}}
+    for arm in study["arms"]:
+        state = copied.root / "store/states" / arm["state"] / "state.json"
+        name, _, rate = arm["name"].partition("-lr")
+        losses[name][float(rate)] = json.loads(state.read_text())["heldout"]["mlm"]
+    # The trials of MLM are those of its beginning, which were trained before.
+    assert outcome.num_executed == 2
+    config = load_study(copied.file)
+    peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
+    best = {name: min(found, key=found.__getitem__) for name, found in losses.items()}
+    assert peaks == {"untrained": 2e-3, **best}
+    assert "  - {arms: [clm-mlm], peak: " in copied.file.read_text()
 
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(copied, cli):

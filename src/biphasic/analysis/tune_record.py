@@ -9,6 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from biphasic.records import Record
 
 FORMAT = "biphasic.tune/1"
+TuneBy = Literal["beginning", "arm"]
+"""What gets a rate of its own."""
 FLAT_NATS = 0.01
 """Rates whose loss is this close to the lowest count as equally good."""
 
@@ -30,14 +32,14 @@ class TrialRecord(Record):
 
 
 class CurveRecord(Record):
-    """All rates tried for one model and one objective, and the chosen one."""
+    """All rates tried for one beginning or arm, and the chosen one."""
 
     name: str
     """Short name, such as `nano-mlm40`."""
     measure: str
     """Name of the loss, such as `MLM at 40 %`."""
     arms: tuple[str, ...]
-    """Arms of the study with this beginning."""
+    """Arms of the study that get this rate; trials have the settings and seeds of the first."""
     trials: tuple[TrialRecord, ...]
     """Trials by ascending rate."""
     choice: PositiveFloat | None
@@ -54,12 +56,15 @@ class TuneRecord(Record):
     format: Literal["biphasic.tune/1"]
     study: str
     """Name of the study."""
+    by: TuneBy = "beginning"
+    """What got a rate of its own. Trials of beginnings train the first objective; trials of arms
+    train all phases, and the last objective decides."""
     share: PositiveFloat
     """Share of the longest budget used by a trial."""
     budget: PositiveInt
     """Optimizer steps of the longest schedule."""
     steps: PositiveInt
-    """Optimizer steps of a trial."""
+    """Optimizer steps of a trial; of the longest, if arms have different lengths."""
     warmup_steps: NonNegativeInt
     decay_steps: NonNegativeInt
     curves: tuple[CurveRecord, ...]

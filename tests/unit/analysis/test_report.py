@@ -271,6 +271,19 @@ def test_the_scores_on_the_page_are_those_of_the_table(good, page):
     assert "CLM 50 % then MLM 50 % scores highest on all 4 tasks" in text.replace("\xa0", " ")
 
 
+def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
+    folder, store = FakeStudy(steps=20, arms=ARMS[:3], tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    _, mlm, clm = record["arms"]
+    mlm |= {"peak": 2e-3, "is_tuned": True}
+    clm |= {"peak": 5e-3}
+    (folder / "study.json").write_text(json.dumps(record))
+    html = render(load_study(folder, store))
+    assert "Peak of pretraining" in html
+    assert "<td>2e-3, tuned</td>" in html
+    assert "<td>5e-3, not tuned</td>" in html
+
+
 def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
     state = load_study(folder, store).arms[1].record.state

@@ -35,6 +35,29 @@ def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
     assert not found["both-3"].is_final
 
 
+def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
+    tuned = [{"arms": ["mlm"], "peak": 4e-3}]
+    config = tiny_study(
+        {"name": "untrained"},
+        {"name": "mlm", "phases": [mlm(8)]},
+        {"name": "clm", "phases": [clm(8)]},
+        recipe={"learning_rate": PEAK},
+        tuned_rates=tuned,
+    )
+    found = {
+        point.name: arm_record(
+            point,
+            config.recipe_of(point.arm),
+            segments=(),
+            vocab_size=320,
+            is_tuned=config.is_tuned(point.arm),
+        )
+        for point in plan_study(config, GROUND).points
+    }
+    rates = {name: (record.peak, record.is_tuned) for name, record in found.items()}
+    assert rates == {"untrained": (None, False), "mlm": (4e-3, True), "clm": (1e-3, False)}
+
+
 def test_parameters_are_those_of_the_body():
     found = records({"name": "untrained"}, {"name": "wide", "recipe": {"model": "nano"}})
     # Pico by hand: embeddings 320 * 64; a layer has queries and output 64 * 64 each, keys and

@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
-from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.study.spec.tuned_rates import ArmRate, BeginningRate
 from biphasic.study.tune.file import tuned_text, write_tuned
 
 ROOT = Path(__file__).parents[3]
@@ -40,10 +40,10 @@ tuned_rates:
 """
 
 
-def rates(*peaks: float) -> list[TunedRate]:
+def rates(*peaks: float) -> list[BeginningRate]:
     phases = [{"objective": "clm"}, {"objective": "mlm"}]
     return [
-        TunedRate.model_validate({"model": "nano", "phase": phase, "peak": peak})
+        BeginningRate.model_validate({"model": "nano", "phase": phase, "peak": peak})
         for phase, peak in zip(phases, peaks, strict=True)
     ]
 
@@ -85,11 +85,19 @@ def test_the_file_reads_as_the_same_study_at_these_rates(file):
 
 def test_the_optimizer_of_a_rate_is_written(file):
     rate = {"model": "nano", "phase": {"objective": "clm"}, "optimizer": "muon", "peak": 0.01}
-    tuned = [TunedRate.model_validate(rate)]
+    tuned = [BeginningRate.model_validate(rate)]
     write_tuned(file, file, load_study(file), tuned, curve=file.parent / "curve.csv")
     entry = "- {model: nano, phase: {objective: clm}, optimizer: muon, peak: 0.01}\n"
     assert entry in file.read_text()
     assert load_study(file).tuned_rates == tuple(tuned)
+
+
+def test_rates_of_arms_are_written_by_name(file):
+    rates = [ArmRate(arms=("clm",), peak=0.01), ArmRate(arms=("mlm",), peak=4e-3)]
+    write_tuned(file, file, load_study(file), rates, curve=file.parent / "curve.csv")
+    block = "  - {arms: [clm], peak: 0.01}\n  - {arms: [mlm], peak: 4.0e-3}\n"
+    assert block in file.read_text()
+    assert load_study(file).tuned_rates == tuple(rates)
 
 
 def test_a_block_is_replaced_in_place(file):
@@ -195,7 +203,7 @@ def test_a_model_folder_is_written_as_seen_from_the_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(TEXT.replace("model: nano", "model: {pretrained: model}"))
     config = load_study(file)
-    rate = TunedRate.model_validate(
+    rate = BeginningRate.model_validate(
         {"model": config.recipe.model, "phase": {"objective": "clm"}, "peak": 1e-4}
     )
     write_tuned(file, file, config, [rate], curve=tmp_path / "curve.csv")
@@ -224,7 +232,7 @@ def test_every_number_and_objective_reads_back(peak, file):
         "num_key_value_heads": 1,
     }
     found = [
-        TunedRate.model_validate({"model": model, "phase": phase, "peak": peak})
+        BeginningRate.model_validate({"model": model, "phase": phase, "peak": peak})
         for model, phase in (("610m", mix), (own, turns), ("nano", span))
     ]
     file.write_text(tuned_text(TEXT, found, curve="a b.csv"))

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from biphasic.errors import ConfigError
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune.text import differing_arms, plan_lines
 from biphasic.study.tune.trials import plan_tuning, trial_study
-from tiny_study import tiny_study
+from tiny_study import GROUND, tiny_study
 
 STUDIES = Path(__file__).parents[3] / "studies"
 CLM = {"objective": "clm"}
@@ -52,7 +53,7 @@ MIXED = study(
 
 def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_named():
     tuning = plan_tuning(MIXED, 0.1)
-    assert {each.name: [arm.name for arm in each.arms] for each in tuning.beginnings} == {
+    assert {each.name: [arm.name for arm in each.arms] for each in tuning.groups} == {
         "pico-mlm40": ["mlm"],
         "pico-clm": ["clm", "clm-mlm", "adapted", "seed", "rows"],
         "pico-mlm20": ["mlm20"],
@@ -66,22 +67,22 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
         "mntp": "held-out losses are of CLM and MLM, and its first objective is neither",
     }
     assert tuning.later_schedules == ("adapted",)
-    assert differing_arms(tuning.beginnings[1]) == ["rows"]
+    assert differing_arms(tuning.groups[1]) == ["rows"]
 
 
 def test_each_optimizer_has_trials_of_its_own():
     muon = {"optimizer": {"name": "muon"}}
     config = study(arm("clm", CLM | FULL), arm("muon", CLM | FULL, recipe=muon))
     tuning = plan_tuning(config, 0.1)
-    assert [each.name for each in tuning.beginnings] == ["pico-clm", "pico-clm-muon"]
-    assert [each.tuned(1e-3).optimizer for each in tuning.beginnings] == ["adamw", "muon"]
-    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.beginnings})
+    assert [each.name for each in tuning.groups] == ["pico-clm", "pico-clm-muon"]
+    assert [each.tuned(1e-3).optimizer for each in tuning.groups] == ["adamw", "muon"]
+    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})
     optimizers = [trials.recipe_of(trial).optimizer.name for trial in trials.arms]
     assert optimizers == ["adamw", "muon"]
 
 
 def test_objectives_of_several_parts_are_judged_by_the_losses_of_their_parts():
-    weights = {each.name: each.weights for each in plan_tuning(MIXED, 0.1).beginnings}
+    weights = {each.name: each.weights for each in plan_tuning(MIXED, 0.1).groups}
     assert weights["pico-mlm20"] == {"mlm": 1}
     assert weights["pico-mix.25.clm.75.mlm40"] == {"clm": 0.25, "mlm": 0.75}
     # Two turns of four are CLM, one MLM, one the mixture.
@@ -93,7 +94,7 @@ def test_trials_are_runs_in_miniature():
     tuning = plan_tuning(MIXED, 0.1)
     # The longest schedule that a rate is for has 200 steps: the 900 have one of their own.
     assert (tuning.budget, tuning.steps) == (200, 20)
-    names = [each.name for each in tuning.beginnings]
+    names = [each.name for each in tuning.groups]
     config = trial_study(tuning, dict.fromkeys(names, (1e-3, 2e-3)))
     assert config.name == "s-tune"
     assert config.tasks == ()
@@ -114,8 +115,65 @@ def test_trials_skip_no_step():
     """A step that is not finite at one rate may be finite at another, and trials are shorter."""
     own = arm("mlm", MLM | FULL, recipe={"skip_steps": [150]})
     tuning = plan_tuning(study(own, arm("clm", CLM | FULL), recipe={"skip_steps": [3]}), 0.1)
-    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.beginnings})
+    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})
     assert [trials.recipe_of(each).skip_steps for each in trials.arms] == [(), ()]
+
+
+def test_each_arm_has_a_rate_and_replicates_share_one():
+    replicates = [
+        arm(f"both-{seed}", CLM | {"steps": 80}, MLM | {"steps": 120}, recipe={"seed": seed})
+        for seed in (3, 4)
+    ]
+    arms = [
+        arm("clm", CLM | FULL),
+        *replicates,
+        arm("mntp", CLM | FULL, {"objective": "mntp"} | FULL),
+    ]
+    tuning = plan_tuning(study(*arms), 0.1, by="arm")
+    assert {each.name: [arm.name for arm in each.arms] for each in tuning.groups} == {
+        "clm": ["clm"],
+        "both-3": ["both-3", "both-4"],
+    }
+    assert [each.tuned(1e-3).arms for each in tuning.groups] == [("clm",), ("both-3", "both-4")]
+    # The last objective decides.
+    assert [each.weights for each in tuning.groups] == [{"clm": 1}, {"mlm": 1}]
+    assert "its last objective is neither" in tuning.untuned["mntp"]
+    lines = list(plan_lines(tuning, {each.name: [1e-3] for each in tuning.groups}, Path("none")))
+    assert "    for both-3, both-4; trials have the seeds of 'both-3'" in lines
+    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})
+    assert [trials.recipe_of(each).seeds.init_seed for each in trials.arms] == [0, 3]
+
+
+def test_trials_of_arms_have_all_phases_in_proportion():
+    adapted = arm(
+        "adapted", CLM | FULL, MLM | {"steps": 50, "learning_rate": OWN | {"decay_steps": 20}}
+    )
+    short = arm("short", CLM | {"steps": 55}, MLM | {"steps": 70, "learning_rate_scale": 0.5})
+    tuning = plan_tuning(study(adapted, short), 0.1, by="arm")
+    assert (tuning.budget, tuning.steps) == (250, 25)
+    trials = trial_study(tuning, {each.name: [1e-3, 4e-3] for each in tuning.groups})
+    phases = {each.name: [(p.objective, p.steps) for p in each.phases] for each in trials.arms}
+    assert phases["adapted-lr0.001"] == phases["adapted-lr0.004"] == [("clm", 20), ("mlm", 5)]
+    assert phases["short-lr0.001"] == [("clm", 6), ("mlm", 6)]  # together a tenth of 125, rounded
+    placed = [trials.recipe_of(each).placed_phases for each in trials.arms]
+    schedules = [[(p.schedule.peak, p.schedule.warmup_steps, p.schedule.decay_steps) for p in of]
+                 for of in placed]  # fmt: skip
+    assert schedules[1] == [(4e-3, 2, 3), (5e-4, 0, 2)]  # the peak of its own is not tuned
+    assert trials.arms[2].phases[1].learning_rate_scale == 0.5
+
+
+def test_a_trial_of_a_whole_arm_ends_in_the_state_of_the_arm():
+    """Trials as long as the arm at the chosen rate are trained once, and arms share trunks."""
+    arms = [arm("clm", CLM | FULL), arm("both", CLM | {"steps": 80}, MLM | {"steps": 120})]
+    config = study(*arms)
+    tuning = plan_tuning(config, 1.0, by="arm")
+    trials = trial_study(tuning, {each.name: [4e-3] for each in tuning.groups})
+    rates = [each.tuned(4e-3).model_dump() for each in tuning.groups]
+    tuned = study(*arms, tuned_rates=rates)
+    plans = [plan_study(each, GROUND) for each in (trials, tuned)]
+    states = [[each.state for each in plan.arms] for plan in plans]
+    assert states[0] == states[1]
+    assert len(plans[1].segments) == 3  # the first 80 steps are shared
 
 
 def test_earlier_choices_change_no_trial():
@@ -133,7 +191,7 @@ def test_models_and_objectives_with_one_name_get_distinct_names():
         {"replacement": {"mask": 0.8, "keep": 0.2}},
     ]
     config = study(*(arm(f"a{n}", MLM | FULL | mask) for n, mask in enumerate(masks)))
-    names = [each.name for each in plan_tuning(config, 0.1).beginnings]
+    names = [each.name for each in plan_tuning(config, 0.1).groups]
     assert names == ["pico-mlm40.own", "pico-mlm40.own-2"]
 
 
@@ -161,13 +219,13 @@ def test_trials_too_short_for_their_objective_are_refused_with_the_remedy():
     config = study(arm("turns", {**TURNS, "every": 50} | FULL))
     tuning = plan_tuning(config, 0.1)
     with pytest.raises(ConfigError, match="give a larger --share"):
-        trial_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
+        trial_study(tuning, {tuning.groups[0].name: (1e-3,)})
 
 
 def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate(tmp_path):
     tuning = plan_tuning(load_study(STUDIES / "paper.yaml"), 0.1)
     sizes, objectives = ("210m", "610m", "1b"), ("mlm20", "mlm30", "mlm40", "mlm50", "clm")
-    names = {each.name for each in tuning.beginnings}
+    names = {each.name for each in tuning.groups}
     assert names == {f"{size}-{objective}" for size in sizes for objective in objectives}
     assert (tuning.budget, tuning.steps) == (42_000, 4_200)
     lines = list(plan_lines(tuning, dict.fromkeys(names, (5e-4,)), tmp_path))

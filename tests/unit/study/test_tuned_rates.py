@@ -8,6 +8,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
+from biphasic.study.plan.plan import plan_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
@@ -65,6 +66,29 @@ def test_a_tuned_rate_is_for_the_arms_with_its_optimizer():
     assert peaks(study(arms=arms, tuned_rates=[*RATES, muon])) == {"clm": [4e-3], "muon": [9e-3]}
 
 
+def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_beginning():
+    named = {"arms": ["clm-mlm", "mlm20", "own-peak"], "peak": 9e-3}
+    config = study(tuned_rates=[*RATES, named])
+    before = peaks(study(tuned_rates=RATES))
+    assert peaks(config) == {**before, "mlm20": [9e-3], "clm-mlm": [9e-3, 9e-3]}
+    assert {arm.name for arm in config.arms if config.is_tuned(arm)} == {
+        "mlm", "mlm20", "clm", "clm-mlm", "adapted", "own-warm-up",
+    }  # fmt: skip
+    assert config.unused_rates() == []
+
+
+def test_a_rate_that_no_arm_uses_is_noted():
+    config = study(tuned_rates=[RATES[1], {"arms": ["mlm"], "peak": 9e-3}])
+    [note] = config.unused_rates()
+    assert note.startswith("tuned_rates.0 (peak 0.001) is not used")
+
+
+def test_plans_and_records_say_which_rates_are_tuned():
+    plan = plan_study(study(tuned_rates=RATES), GROUND)
+    tuned = {arm.config.name for arm in plan.arms if arm.is_tuned}
+    assert tuned == {"mlm", "clm", "clm-mlm", "adapted", "own-warm-up"}
+
+
 def test_only_arms_with_a_new_rate_are_trained_again():
     before, after = study(), study(tuned_rates=RATES)
     ends = [
@@ -112,6 +136,13 @@ def test_objectives_of_several_parts_have_rates_too():
             "unknown key 'tuned_rates.0.phase.steps'",
         ),
         ([{"model": "pico", "peak": 1e-3}], "'tuned_rates.0.phase' is required"),
+        ([{"arms": ["clmm"], "peak": 1e-3}], "tuned_rates: no arm 'clmm' (did you mean 'clm'?)"),
+        ([{"arms": [], "peak": 1e-3}], "tuned_rates.0.arms"),
+        ([{"arms": ["clm"], "model": "pico", "peak": 1e-3}], "unknown key 'tuned_rates.0.model'"),
+        (
+            [{"arms": ["clm"], "peak": 1e-3}, {"arms": ["clm", "mlm"], "peak": 2e-3}],
+            "tuned_rates: arms: clm given more than once",
+        ),
     ],
 )
 def test_wrong_rates_are_refused(rates, message):

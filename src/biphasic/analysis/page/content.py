@@ -94,6 +94,15 @@ def _gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     return f"{len(selected_runs(records)[arm, dataset])} of {count(expected, 'seed')}, runs missing"
 
 
+def pretraining_rates(records: StudyRecords) -> dict[str, str]:
+    """Return the peak rate of each arm's pretraining, as `1e-2, tuned`; empty for old records."""
+    return {
+        arm.name: f"{rate(arm.record.peak)}, {'tuned' if arm.record.is_tuned else 'not tuned'}"
+        for arm in records.arms
+        if arm.record.peak is not None
+    }
+
+
 def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
     """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]

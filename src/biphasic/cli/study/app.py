@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -276,6 +276,13 @@ def study_report(
 
 def study_tune(
     file: StudyFile,
+    by: Annotated[
+        Literal["beginning", "arm"],
+        typer.Option(
+            help="What gets a rate of its own: 'beginning' (model, first objective and optimizer) "
+            "or 'arm' (trials have all phases, and the last objective decides).",
+        ),
+    ] = "beginning",
     rates: Annotated[
         str | None,
         typer.Option(
@@ -304,7 +311,7 @@ def study_tune(
 ) -> None:
     """Choose peak learning rates by short trials.
 
-    Writes one rate for each model and objective to FILE.
+    Writes one rate for each beginning or each arm to FILE.
     """
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.search import first_rates, parse_rates, tune_study
@@ -314,13 +321,14 @@ def study_tune(
     console = progress_console(quiet=quiet)
     listed = None if rates is None else parse_rates(rates)
     if dry_run:
-        tuning = plan_tuning(load_study(file), share)
+        tuning = plan_tuning(load_study(file), share, by=by)
         lines = plan_lines(tuning, first_rates(tuning, listed), root.resolve() / STORE)
         echo("\n".join(lines))
         return
     outcome = tune_study(
         file,
         root=root,
+        by=by,
         rates=listed,
         share=share,
         extend=extend,

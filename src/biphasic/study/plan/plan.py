@@ -54,6 +54,7 @@ class PlannedArm:
     config: ArmConfig
     lineage: Lineage
     state: str
+    is_tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _plan_training(
     segments: dict[str, Segment] = {}
     for arm, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
         total = lineage.recipe.total_steps
-        arms.append(PlannedArm(arm, lineage, by_step[total].identity))
+        arms.append(PlannedArm(arm, lineage, by_step[total].identity, config.is_tuned(arm)))
         points = [_point(arm, lineage.recipe, step, node) for step, node in sorted(by_step.items())]
         ends.append(points[-1])
         intermediate += points[:-1]

@@ -281,7 +281,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if name in stops:
             line += f"; also evaluated at {', '.join(map(short_number, stops[name]))}"
         if placed := arm.lineage.recipe.placed_phases:
-            line += f"; peak {placed[0].schedule.peak:g}"
+            line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.is_tuned else ''}"
         yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"

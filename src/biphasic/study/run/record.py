@@ -62,6 +62,7 @@ def study_record(
                 config.recipe_of(point.arm),
                 segments=tuple(_segments_of(point, planned, store)),
                 vocab_size=data.tokenizer.vocab_size,
+                is_tuned=config.is_tuned(point.arm),
             )
             for point in plan.points
         ),
@@ -178,7 +179,12 @@ def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Pat
 
 
 def arm_record(
-    point: PlannedPoint, recipe: Recipe, *, segments: tuple[str, ...], vocab_size: int
+    point: PlannedPoint,
+    recipe: Recipe,
+    *,
+    segments: tuple[str, ...],
+    vocab_size: int,
+    is_tuned: bool = False,
 ) -> ArmRecord:
     """Return the record of one evaluated state, to which `segments` lead.
 
@@ -204,6 +210,8 @@ def arm_record(
         continued_steps=continued_steps,
         recipe=changed,
         seeds=recipe.seeds.model_dump(),
+        peak=begun[0].schedule.peak if begun else None,
+        is_tuned=is_tuned,
     )
 
 

@@ -25,9 +25,10 @@ from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.questions import AskedArms, Question, resolve_question
 from biphasic.study.spec.tuned_rates import (
+    BeginningRate,
     TunedRate,
-    refuse_repeated_rates,
-    why_not_tuned,
+    check_rates,
+    tuned_rate,
     with_tuned_rate,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
@@ -150,8 +151,8 @@ class StudyConfig(Config):
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
     """Ways to pretrain."""
     tuned_rates: tuple[TunedRate, ...] = ()
-    """Peak rates by model and first objective, which replace the recipe's; `biphasic study tune`
-    writes them."""
+    """Peak rates of arms, by name or by model, first objective and optimizer, which replace the
+    recipe's; `biphasic study tune` writes them."""
     evaluation_points: tuple[EvaluationPoints, ...] = ()
     """Intermediate steps at which arms are evaluated, in addition to their end."""
     tasks: tuple[TaskConfig, ...] = ()
@@ -185,7 +186,7 @@ class StudyConfig(Config):
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
         refuse_repeats("questions", [question.name for question in self.questions])
-        refuse_repeated_rates(self.tuned_rates)
+        check_rates(self.tuned_rates, [arm.name for arm in self.arms])
         if self.name in RESERVED:
             raise ValueError(f"name: '{self.name}' is reserved; choose another name")
         try:
@@ -226,12 +227,13 @@ class StudyConfig(Config):
 
     def unused_rates(self) -> list[str]:
         """Return a note for each tuned rate that no arm uses, perhaps because of an override."""
-        recipes = [self.recipe_of(arm) for arm in self.arms if why_not_tuned(arm) is None]
+        rates = self.tuned_rates
+        used = [tuned_rate(arm.recipe_from(self.recipe), arm, rates) for arm in self.arms]
         return [
-            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm with the shared peak "
-            "begins with its model and phase"
-            for index, rate in enumerate(self.tuned_rates)
-            if not any(rate.fits(recipe) for recipe in recipes)
+            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm without a rate of its "
+            "own has its name, or begins with its model and phase"
+            for index, rate in enumerate(rates)
+            if rate not in used
         ]
 
     def points_by_arm(self) -> dict[str, list[int]]:
@@ -288,6 +290,10 @@ class StudyConfig(Config):
         """Return an arm's recipe, with its tuned rate if it has one."""
         return with_tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
+    def is_tuned(self, arm: ArmConfig) -> bool:
+        """Return whether an arm has a tuned rate."""
+        return tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates) is not None
+
     @property
     def longest_input(self) -> int:
         """Longest input that the models of all arms accept, in tokens."""
@@ -338,7 +344,10 @@ class StudyConfig(Config):
                 "tasks": tasks,
                 "arms": arms,
                 "recipe": self.recipe.anchored(folder),
-                "tuned_rates": tuple(rate.anchored(folder) for rate in self.tuned_rates),
+                "tuned_rates": tuple(
+                    rate.anchored(folder) if isinstance(rate, BeginningRate) else rate
+                    for rate in self.tuned_rates
+                ),
             }
         )
 

@@ -1,26 +1,26 @@
-"""Tuned peak rates of a study, by model, first objective and optimizer.
+"""Tuned peak rates of a study, of arms by name or by model, first objective and optimizer.
 
 A study's `recipe` has one peak rate for all arms, but the best rate depends on these. A tuned rate
-replaces it in all arms that begin with its model and objective and have its optimizer. It does not
-change the names of arms. `biphasic study tune` writes tuned rates.
+replaces it. It does not change the names of arms. `biphasic study tune` writes tuned rates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Field, PositiveFloat
+from pydantic import Discriminator, Field, PositiveFloat, Tag
 
-from biphasic.config import Config
+from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import PhaseConfig
 from biphasic.objectives.registry import OBJECTIVES
-from biphasic.study.spec.arms import ArmConfig
+from biphasic.study.spec.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -35,7 +35,7 @@ else:
 Model = PresetName | Architecture | PretrainedModel
 
 
-class TunedRate(Config):
+class BeginningRate(Config):
     """The peak rate of arms with a given model, first objective and optimizer."""
 
     model: Model
@@ -51,15 +51,36 @@ class TunedRate(Config):
         """Return whether a recipe has this model, first objective and optimizer."""
         return (self.model, self.phase.model_dump(), self.optimizer) == tuned_by(recipe)
 
-    def anchored(self, folder: Path) -> TunedRate:
+    def anchored(self, folder: Path) -> BeginningRate:
         """Return the rate with a relative model path resolved against a folder."""
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
 
 
+class ArmRate(Config):
+    """The peak rate of arms by name, such as the replicates of one recipe."""
+
+    arms: Annotated[tuple[Name, ...], Field(min_length=1)]
+    """Names of arms; the rate was tuned with the settings and seeds of the first."""
+    peak: PositiveFloat
+    """Peak rate of the first schedule, which ends where a phase has its own schedule."""
+
+
+def _sort(raw: Any) -> str:
+    """Return which sort of rate an entry of a file is."""
+    is_arm = "arms" in raw if isinstance(raw, Mapping) else isinstance(raw, ArmRate)
+    return ArmRate.__name__ if is_arm else BeginningRate.__name__
+
+
+TunedRate = Annotated[
+    Annotated[ArmRate, Tag(ArmRate.__name__)] | Annotated[BeginningRate, Tag("BeginningRate")],
+    Discriminator(_sort),
+]
+
+
 def tuned_by(recipe: Recipe) -> tuple[Any, ...]:
-    """Return what a tuned rate depends on."""
+    """Return what the rate of a beginning depends on."""
     return recipe.model, first_objective(recipe), recipe.optimizer.name
 
 
@@ -80,27 +101,45 @@ def why_not_tuned(arm: ArmConfig) -> str | None:
     return None
 
 
-def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) -> Recipe:
-    """Return an arm's recipe with its tuned rate, if it has one.
+def tuned_rate(
+    recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]
+) -> ArmRate | BeginningRate | None:
+    """Return the tuned rate of an arm, if it has one; a rate by name precedes one by beginning.
 
     An arm's own peak and the schedules of its phases override tuned rates.
     """
     if not rates or why_not_tuned(arm) is not None:
+        return None
+    named = (rate for rate in rates if isinstance(rate, ArmRate) and arm.name in rate.arms)
+    begun = (rate for rate in rates if isinstance(rate, BeginningRate) and rate.fits(recipe))
+    return next(chain(named, begun), None)
+
+
+def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) -> Recipe:
+    """Return an arm's recipe with its tuned rate, if it has one."""
+    rate = tuned_rate(recipe, arm, rates)
+    if rate is None:
         return recipe
-    for rate in rates:
-        if rate.fits(recipe):
-            schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
-            return recipe.model_copy(update={"learning_rate": schedule})
-    return recipe
+    schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
+    return recipe.model_copy(update={"learning_rate": schedule})
 
 
-def refuse_repeated_rates(rates: Sequence[TunedRate]) -> None:
-    """Check that no two rates have the same model, phase and optimizer.
+def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
+    """Check that no two rates are for the same arms by rule, and that named arms exist.
 
     Raises:
-        ValueError: Two rates do.
+        ValueError: Two rates have the same key, or an arm does not exist.
     """
-    keys = [(rate.model, rate.phase.model_dump(), rate.optimizer) for rate in rates]
+    named = [name for rate in rates if isinstance(rate, ArmRate) for name in rate.arms]
+    refuse_repeats("tuned_rates: arms", named)
+    if unknown := next((name for name in named if name not in arms), None):
+        raise ValueError(f"tuned_rates: no arm '{unknown}'{nearest(unknown, arms)}")
+    keys = [
+        (rate.model, rate.phase.model_dump(), rate.optimizer)
+        if isinstance(rate, BeginningRate)
+        else rate.arms
+        for rate in rates
+    ]
     for index, key in enumerate(keys):
         if key in keys[:index]:
             raise ValueError(

@@ -21,7 +21,7 @@ from biphasic.files import write_text
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.study.spec.tuned_rates import BeginningRate, TunedRate
 from biphasic.training.recipe import PretrainedModel
 
 KEY = "tuned_rates"
@@ -127,7 +127,7 @@ def _without_mark(text: str, start: int) -> int:
 
 def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
     """Return a rate with its model path made relative to a folder, if that loads the same."""
-    if not isinstance(rate.model, PretrainedModel):
+    if not isinstance(rate, BeginningRate) or not isinstance(rate.model, PretrainedModel):
         return rate
     model = rate.model
     if not Path(model.pretrained).is_absolute():
@@ -140,6 +140,8 @@ def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
 
 def _entry(rate: TunedRate) -> str:
     settings = rate.model_dump(mode="json", exclude_defaults=True)
+    if not isinstance(rate, BeginningRate):
+        return _flow(settings)
     return _flow({**settings, "phase": _written(rate.phase)})
 
 

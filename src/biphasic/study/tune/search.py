@@ -10,7 +10,14 @@ from typing import Literal
 from rich.console import Console
 
 from biphasic.analysis.figures.tuning import curve_csv, draw_curves
-from biphasic.analysis.tune_record import FLAT_NATS, FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.analysis.tune_record import (
+    FLAT_NATS,
+    FORMAT,
+    CurveRecord,
+    TrialRecord,
+    TuneBy,
+    TuneRecord,
+)
 from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
@@ -23,7 +30,7 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune.file import write_tuned
 from biphasic.study.tune.trials import (
-    Beginning,
+    RateGroup,
     Tuning,
     plan_tuning,
     trial_name,
@@ -65,6 +72,7 @@ def tune_study(
     file: Path | str,
     *,
     root: Path | str = "runs",
+    by: TuneBy = "beginning",
     rates: Sequence[float] | None = None,
     share: float = DEFAULT_SHARE,
     extend: bool = True,
@@ -78,9 +86,13 @@ def tune_study(
     Args:
         file: Study file.
         root: Folder for studies and for the store that they share.
+        by: What gets a rate of its own: a `beginning` (model, first objective and optimizer), which
+            is trained alone, or an `arm`, of which all phases are trained and the last objective
+            decides. Replicates of an arm share a rate, which is tuned with the seeds of the first.
         rates: Peak rates to try; rates around the study's own when None.
         share: Length of a trial, as a share of the longest budget.
-        extend: Try rates beyond the list while its lowest or highest rate is the best.
+        extend: Try rates beyond the list while its lowest or highest rate is the best; every arm is
+            tried at them.
         out: File to write instead of the study file.
         num_workers: Parallel jobs; as many as cores allow when None.
         num_threads: Threads per job.
@@ -88,18 +100,18 @@ def tune_study(
 
     Raises:
         ConfigError: The study cannot be tuned as written.
-        StudyError: Trials failed, or all trials of a model and objective diverged. The file is not
+        StudyError: Trials failed, or all trials of a beginning or arm diverged. The file is not
             changed.
         StoppedError: The trials were cancelled; the next call resumes them.
         CheckpointError: The record of a trial is damaged.
     """
     file = Path(file)
-    tuning = plan_tuning(load_study(file), share)
+    tuning = plan_tuning(load_study(file), share, by=by)
     trials = _Trials(
         tuning, Path(root).resolve(), num_workers, num_threads, console or progress_console()
     )
-    by_beginning = trials.try_rates(first_rates(tuning, rates), extend=extend)
-    record = _record(tuning, by_beginning)
+    by_group = trials.try_rates(first_rates(tuning, rates), extend=extend)
+    record = _record(tuning, by_group)
     write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
     write_text(trials.folder / "curve.csv", curve_csv(record))
     for ending, content in draw_curves(record).items():
@@ -110,8 +122,8 @@ def tune_study(
             f"is unchanged; give lower --rates (losses: {trials.folder / 'curve.csv'})"
         )
     chosen = tuple(
-        beginning.tuned(curve.choice)
-        for beginning, curve in zip(tuning.beginnings, record.curves, strict=True)
+        group.tuned(curve.choice)
+        for group, curve in zip(tuning.groups, record.curves, strict=True)
         if curve.choice is not None
     )
     difference = write_tuned(
@@ -121,10 +133,10 @@ def tune_study(
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
-    """Return the first rates to try, by beginning: `rates`, or rates around its own."""
+    """Return the first rates to try, by group: `rates`, or rates around its own."""
     return {
-        beginning.name: tuple(sorted(rates or default_rates(beginning.recipe.learning_rate.peak)))
-        for beginning in tuning.beginnings
+        group.name: tuple(sorted(rates or default_rates(group.recipe.learning_rate.peak)))
+        for group in tuning.groups
     }
 
 
@@ -151,29 +163,26 @@ class _Trials:
     def try_rates(
         self, rates: Mapping[str, Sequence[float]], *, extend: bool
     ) -> dict[str, list[TrialRecord]]:
-        """Train the trials at the given rates, and beyond them if an edge is the best."""
+        """Train the trials at the given rates, and beyond them while an edge is the best."""
         rates = dict(rates)
         trials = self._try(rates)
         for _ in range(MOST_RUNGS if extend else 0):
-            more = {name: rate for name, tried in trials.items() if (rate := next_rate(tried))}
+            more = {rate for tried in trials.values() if (rate := next_rate(tried))}
             if not more:
                 break
-            for name, rate in more.items():
-                rates[name] = sorted([*rates[name], rate])
+            rates = {name: sorted({*tried, *more}) for name, tried in rates.items()}
             trials = self._try(rates)
         self._train(rates, is_last=True)
         return trials
 
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
-        """Train the missing trials; return those of each beginning, by ascending rate."""
+        """Train the missing trials; return those of each group, by ascending rate."""
         self._train(rates)
         ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
         lost = self._lost()
         return {
-            beginning.name: [
-                self._trial(beginning, rate, ends, lost) for rate in rates[beginning.name]
-            ]
-            for beginning in self.tuning.beginnings
+            group.name: [self._trial(group, rate, ends, lost) for rate in rates[group.name]]
+            for group in self.tuning.groups
         }
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
@@ -226,12 +235,12 @@ class _Trials:
 
     def _trial(
         self,
-        beginning: Beginning,
+        group: RateGroup,
         rate: float,
         ends: Mapping[str, PlannedArm],
         lost: Mapping[str, str],
     ) -> TrialRecord:
-        name = trial_name(beginning, rate)
+        name = trial_name(group, rate)
         state = ends[name].state
         if not self._is_done(ends[name]):
             if state not in lost:
@@ -239,9 +248,9 @@ class _Trials:
             return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
         folder = self.store / "states" / state
         heldout = read_state_record(folder, identity=state).heldout
-        if missing := sorted(beginning.weights.keys() - heldout.keys()):
+        if missing := sorted(group.weights.keys() - heldout.keys()):
             raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
-        loss = sum(weight * heldout[name] for name, weight in beginning.weights.items())
+        loss = sum(weight * heldout[name] for name, weight in group.weights.items())
         return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
 
 
@@ -250,27 +259,28 @@ def _ends(preview: Preview) -> dict[str, PlannedArm]:
 
 
 def _record(tuning: Tuning, trials: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
-    warmup, decay = trial_schedule(tuning, tuning.beginnings[0].recipe)
+    schedule = trial_schedule(tuning, tuning.groups[0].recipe.learning_rate)
     return TuneRecord(
         format=FORMAT,
         study=tuning.config.name,
+        by=tuning.by,
         share=tuning.share,
         budget=tuning.budget,
         steps=tuning.steps,
-        warmup_steps=warmup,
-        decay_steps=decay,
-        curves=tuple(_curve(start, trials[start.name]) for start in tuning.beginnings),
+        warmup_steps=schedule.warmup_steps,
+        decay_steps=schedule.decay_steps,
+        curves=tuple(_curve(start, trials[start.name]) for start in tuning.groups),
         untuned=dict(tuning.untuned),
         later_schedules=tuning.later_schedules,
     )
 
 
-def _curve(beginning: Beginning, trials: Sequence[TrialRecord]) -> CurveRecord:
+def _curve(group: RateGroup, trials: Sequence[TrialRecord]) -> CurveRecord:
     chosen = best(trials)
     return CurveRecord(
-        name=beginning.name,
-        measure=beginning.measure,
-        arms=tuple(arm.name for arm in beginning.arms),
+        name=group.name,
+        measure=group.measure,
+        arms=tuple(arm.name for arm in group.arms),
         trials=tuple(trials),
         choice=chosen.peak if chosen else None,
         equals=as_good(trials),

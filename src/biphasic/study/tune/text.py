@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneRecord
+from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
-from biphasic.study.tune.trials import Beginning, Tuning, trial_schedule, trial_study
+from biphasic.study.tune.trials import RateGroup, Tuning, trial_schedule, trial_study
 
 
 def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
@@ -16,20 +16,20 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
     config = trial_study(tuning, rates)
     preview = preview_study(config, store)
     summary = summarise_plan(config.name, preview, store)
-    warmup, decay = trial_schedule(tuning, tuning.beginnings[0].recipe)
+    schedule = trial_schedule(tuning, tuning.groups[0].recipe.learning_rate)
     yield (
         f"{tuning.name}: {len(config.arms):,} trials of {tuning.steps:,} steps "
-        f"({100 * tuning.share:g} % of {tuning.budget:,}), {warmup:,} of them warm-up and "
-        f"{decay:,} decay"
+        f"({100 * tuning.share:g} % of {tuning.budget:,}), {schedule.warmup_steps:,} of them "
+        f"warm-up and {schedule.decay_steps:,} decay"
     )
     for note in summary.assumed:
         yield f"  assumed  {note}"
-    for beginning in tuning.beginnings:
-        tried = ", ".join(f"{rate:g}" for rate in rates[beginning.name])
-        yield f"  {beginning.name}: {tried}; compared by held-out {beginning.measure}"
-        yield f"    for {_names([arm.name for arm in beginning.arms])}"
-        if others := differing_arms(beginning):
-            first = beginning.arms[0].name
+    for group in tuning.groups:
+        tried = ", ".join(f"{rate:g}" for rate in rates[group.name])
+        yield f"  {group.name}: {tried}; compared by held-out {group.measure}"
+        yield f"    for {tuned_arms(tuning.by, [arm.name for arm in group.arms])}"
+        if others := differing_arms(group):
+            first = group.arms[0].name
             yield (
                 f"    trials have the settings of '{first}'; other settings than rate, schedule "
                 f"and seeds differ in {_names(others)}"
@@ -49,6 +49,8 @@ def result_lines(record: TuneRecord) -> Iterator[str]:
     )
     for curve in record.curves:
         yield f"  {curve.name}, by {curve.measure}"
+        if record.by == "arm" and len(curve.arms) > 1:
+            yield f"    for {tuned_arms(record.by, curve.arms)}"
         for trial in curve.trials:
             mark = "  <- chosen" if trial.peak == curve.choice else ""
             loss = f"{trial.loss:.4f}" if trial.loss is not None else f"diverged: {trial.lost}"
@@ -81,10 +83,16 @@ def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[
         yield f"  not tuned: later phases that set learning_rate themselves, in {_names(later)}"
 
 
-def differing_arms(beginning: Beginning) -> list[str]:
+def tuned_arms(by: TuneBy, names: Sequence[str]) -> str:
+    """Return the names of arms with one rate, and the seeds of replicates that trials have."""
+    seeds = f"; trials have the seeds of '{names[0]}'" if by == "arm" and len(names) > 1 else ""
+    return f"{_names(names)}{seeds}"
+
+
+def differing_arms(group: RateGroup) -> list[str]:
     """Return the arms whose recipe differs from the trials' in other settings than the schedule."""
-    first = beginning.arms[0].recipe
-    return [arm.name for arm in beginning.arms if _matters(arm.recipe) != _matters(first)]
+    first = group.arms[0].recipe
+    return [arm.name for arm in group.arms if _matters(arm.recipe) != _matters(first)]
 
 
 def _matters(recipe: Mapping[str, object]) -> dict[str, object]:

@@ -1,19 +1,21 @@
-"""The trials of `biphasic study tune`: one for each model, first objective, optimizer and rate.
+"""The trials of `biphasic study tune`: one for each beginning or arm, and rate.
 
 They are the arms of a study without tasks, so they run, stop and resume like other arms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
+from biphasic.analysis.tune_record import TuneBy
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
@@ -21,28 +23,37 @@ from biphasic.objectives.phases import Phase
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import TunedRate, first_objective, tuned_by, why_not_tuned
-from biphasic.training.recipe import Recipe
+from biphasic.study.spec.tuned_rates import (
+    ArmRate,
+    BeginningRate,
+    first_objective,
+    tuned_by,
+    why_not_tuned,
+)
+from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
+_LONGEST_GROUP = 50
 _SKIP = "skip_steps"
 """Setting that trials leave out: another rate has other faults, and a trial ends earlier."""
-_NO_MEASURE = "held-out losses are of CLM and MLM, and its first objective is neither"
+_NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """A model, a first objective and an optimizer, with the arms that begin with them.
+class RateGroup:
+    """Arms that get one rate: those with one beginning, or the replicates of one arm.
 
     Attributes:
-        name: Short name such as `nano-mlm40`.
+        by: Whether trials have the first objective alone, or all phases.
+        name: Short name: of a beginning, such as `nano-mlm40`, or of the first arm.
         weights: Weight of each held-out loss in the comparison of trials, by objective.
         arms: The arms, in the study's order; trials have the settings of the first.
         recipe: Recipe of the first arm, at the shared rate.
     """
 
+    by: TuneBy
     name: str
     weights: Mapping[str, float]
     arms: tuple[ArmConfig, ...]
@@ -58,9 +69,11 @@ class Beginning:
         ]
         return " + ".join(parts)
 
-    def tuned(self, peak: float) -> TunedRate:
+    def tuned(self, peak: float) -> ArmRate | BeginningRate:
         """Return the entry of the study file for a rate."""
-        return TunedRate.model_validate(
+        if self.by == "arm":
+            return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak)
+        return BeginningRate.model_validate(
             {
                 "model": self.recipe.model,
                 "phase": first_objective(self.recipe),
@@ -77,19 +90,20 @@ class Tuning:
     Attributes:
         share: Length of a trial, as a share of the longest budget.
         budget: Steps of the longest schedule to tune.
-        beginnings: Models and objectives that get a rate.
+        groups: Beginnings or arms that get a rate.
         untuned: Arms that keep their rate, with the reason.
     """
 
     config: StudyConfig
+    by: TuneBy
     share: float
     budget: int
-    beginnings: tuple[Beginning, ...]
+    groups: tuple[RateGroup, ...]
     untuned: Mapping[str, str]
 
     @cached_property
     def steps(self) -> int:
-        """Optimizer steps of a trial."""
+        """Optimizer steps of a trial; of the longest, if arms have different lengths."""
         return max(round(self.share * self.budget), 1)
 
     @property
@@ -102,13 +116,13 @@ class Tuning:
         """Tuned arms with a later phase that has its own schedule, which is not tuned."""
         return tuple(
             arm.name
-            for beginning in self.beginnings
-            for arm in beginning.arms
+            for group in self.groups
+            for arm in group.arms
             if any(phase.learning_rate for phase in arm.phases[1:])
         )
 
 
-def plan_tuning(config: StudyConfig, share: float) -> Tuning:
+def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") -> Tuning:
     """Plan the tuning of a study; `share` is a trial's length, as in `Tuning`.
 
     Raises:
@@ -122,32 +136,47 @@ def plan_tuning(config: StudyConfig, share: float) -> Tuning:
             f"have at most 80 characters; shorten this one to {_LONGEST_NAME}"
         )
     untuned: dict[str, str] = {}
-    groups: list[tuple[Recipe, Mapping[str, float], list[ArmConfig]]] = []
-    budget = 0
+    grouped: dict[str, tuple[Recipe, list[ArmConfig]]] = {}
     for arm in config.arms:
+        if reason := why_not_tuned(arm) or _why_not_measured(arm, by):
+            untuned[arm.name] = reason
+            continue
         # At the shared rate: rates of an earlier tuning must not affect the grouping.
         recipe = arm.recipe_from(config.recipe)
-        reason = why_not_tuned(arm)
-        weights = {} if reason or not recipe.phases else heldout_weights(recipe.phases[0])
-        if reason or not weights:
-            untuned[arm.name] = reason or _NO_MEASURE
-            continue
-        budget = max(budget, recipe.placed_phases[0].schedule_end)
-        for known, _, arms in groups:
-            if tuned_by(known) == tuned_by(recipe):
-                arms.append(arm)
-                break
-        else:
-            groups.append((recipe, weights, [arm]))
-    if not groups:
+        grouped.setdefault(_group_key(recipe, by), (recipe, []))[1].append(arm)
+    if not grouped:
         reasons = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
         raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
-    names = _names([recipe for recipe, _, _ in groups])
-    beginnings = tuple(
-        Beginning(name, weights, tuple(arms), recipe)
-        for name, (recipe, weights, arms) in zip(names, groups, strict=True)
+    tuned = (arm.recipe_from(config.recipe) for _, arms in grouped.values() for arm in arms)
+    budget = max(_schedule_steps(recipe, by) for recipe in tuned)
+    names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
+    groups = tuple(
+        RateGroup(by, name, heldout_weights(_deciding(arms[0], by)), tuple(arms), recipe)
+        for name, (recipe, arms) in zip(names, grouped.values(), strict=True)
     )
-    return Tuning(config, share, budget, beginnings, untuned)
+    return Tuning(config, by, share, budget, groups, untuned)
+
+
+def _deciding(arm: ArmConfig, by: TuneBy) -> Phase:
+    """Return the phase whose objective decides between trials."""
+    return arm.phases[0 if by == "beginning" else -1]
+
+
+def _why_not_measured(arm: ArmConfig, by: TuneBy) -> str | None:
+    if heldout_weights(_deciding(arm, by)):
+        return None
+    return _NO_MEASURE.format("first" if by == "beginning" else "last")
+
+
+def _group_key(recipe: Recipe, by: TuneBy) -> str:
+    """Return what arms with one rate have in common; replicates differ in their seeds alone."""
+    if by == "beginning":
+        return repr(tuned_by(recipe))
+    return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
+
+
+def _schedule_steps(recipe: Recipe, by: TuneBy) -> int:
+    return recipe.placed_phases[0].schedule_end if by == "beginning" else recipe.total_steps
 
 
 def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
@@ -175,17 +204,22 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
     return {name: weights[name] for name in sorted(weights)}
 
 
-def _names(recipes: Sequence[Recipe]) -> list[str]:
-    names: list[str] = []
-    for recipe in recipes:
-        # The name has only model, objective and optimizer, not the step.
-        plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
-        name = recipe_name(plain).removesuffix("-1")[:50]
-        if recipe.optimizer.name != "adamw":
-            name += f"-{recipe.optimizer.name}"
+def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
+    if by == "arm":
+        return arm.name[:_LONGEST_GROUP]
+    # The name has only model, objective and optimizer, not the step.
+    plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
+    name = recipe_name(plain).removesuffix("-1")[:_LONGEST_GROUP]
+    return name if recipe.optimizer.name == "adamw" else f"{name}-{recipe.optimizer.name}"
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Return the names, with a number after each that is already in use."""
+    distinct: list[str] = []
+    for name in names:
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
-        names.append(next(candidate for candidate in candidates if candidate not in names))
-    return names
+        distinct.append(next(candidate for candidate in candidates if candidate not in distinct))
+    return distinct
 
 
 def bare_phase(phase: Phase, steps: int) -> Phase:
@@ -193,11 +227,33 @@ def bare_phase(phase: Phase, steps: int) -> Phase:
     return phase.model_copy(update={"steps": steps, "learning_rate": None})
 
 
-def trial_schedule(tuning: Tuning, recipe: Recipe) -> tuple[int, int]:
-    """Return the warm-up and decay steps of a trial, scaled down from the study's schedule."""
-    schedule = recipe.learning_rate
+def trial_schedule(
+    tuning: Tuning, schedule: LearningRateConfig, *, peak: float | None = None
+) -> LearningRateConfig:
+    """Return a schedule of the study with warm-up and decay shortened to those of a trial."""
     factor = tuning.steps / tuning.budget
-    return round(factor * schedule.warmup_steps), round(factor * schedule.decay_steps)
+    return LearningRateConfig(
+        peak=schedule.peak if peak is None else peak,
+        warmup_steps=round(factor * schedule.warmup_steps),
+        decay_steps=round(factor * schedule.decay_steps),
+    )
+
+
+def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
+    """Return the phases of a trial: the first objective alone, or all phases, shortened."""
+    phases = group.recipe.phases
+    if group.by == "beginning":
+        return (bare_phase(phases[0], tuning.steps),)
+    shortened: list[Phase] = []
+    start = end = 0
+    for phase in phases:
+        end += phase.steps
+        steps = max(round(tuning.steps / tuning.budget * end) - start, 1)
+        own = phase.learning_rate
+        schedule = None if own is None else trial_schedule(tuning, own)
+        shortened.append(phase.model_copy(update={"steps": steps, "learning_rate": schedule}))
+        start += steps
+    return tuple(shortened)
 
 
 def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyConfig:
@@ -208,9 +264,7 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
     """
     config = tuning.config
     arms = [
-        _trial_arm(tuning, beginning, rate)
-        for beginning in tuning.beginnings
-        for rate in rates[beginning.name]
+        _trial_arm(tuning, group, rate) for group in tuning.groups for rate in rates[group.name]
     ]
     raw = {
         "name": tuning.name,
@@ -231,22 +285,21 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         ) from None
 
 
-def trial_name(beginning: Beginning, rate: float) -> str:
-    """Return the name of the trial of a beginning at a rate."""
-    return f"{beginning.name}-lr{rate:.6g}"
+def trial_name(group: RateGroup, rate: float) -> str:
+    """Return the name of the trial of a group at a rate."""
+    return f"{group.name}-lr{rate:.6g}"
 
 
-def _trial_arm(tuning: Tuning, beginning: Beginning, rate: float) -> ArmConfig:
-    warmup, decay = trial_schedule(tuning, beginning.recipe)
-    schedule = {"peak": rate, "warmup_steps": warmup, "decay_steps": decay}
-    own = beginning.arms[0].recipe
+def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
+    schedule = trial_schedule(tuning, group.recipe.learning_rate, peak=rate)
+    own = group.arms[0].recipe
     return ArmConfig(
-        name=trial_name(beginning, rate),
-        label=f"{beginning.name}, peak {rate:g}",
-        group=beginning.name,
+        name=trial_name(group, rate),
+        label=f"{group.name}, peak {rate:g}",
+        group=group.name,
         recipe=merge_settings(
             {name: value for name, value in own.items() if name != _SKIP},
-            {"learning_rate": schedule},
+            {"learning_rate": schedule.model_dump()},
         ),
-        phases=(bare_phase(beginning.recipe.phases[0], tuning.steps),),
+        phases=_trial_phases(tuning, group),
     )
