@@ -4,8 +4,9 @@
 defines claims of the paper and of users, `report.py` and `render.py` write results.
 """
 
+from biphasic.analysis.claims.ask import Table
 from biphasic.analysis.claims.check import Check
-from biphasic.analysis.claims.claim import Claim, Table, claim, load_claims, paper_claims
+from biphasic.analysis.claims.claim import Claim, claim, load_claims, paper_claims
 from biphasic.analysis.claims.questions import Comparison
 from biphasic.analysis.claims.report import ClaimResult, changed_verdicts, claims_report, restated
 from biphasic.analysis.claims.table import bounds, nearest

@@ -44,40 +44,45 @@ class Check:
     """What the table lacks."""
 
     def __post_init__(self) -> None:
-        given = [self.at_least, self.at_most, self.most_often or None]
-        numbers = [number for number in given[:2] if number is not None]
-        if len([option for option in given if option is not None]) > 1:
+        numbers = [number for number in (self.at_least, self.at_most) if number is not None]
+        if len(numbers) + bool(self.most_often) > 1:
             raise ValueError("give one of at_least, at_most and most_often")
         if any(n < 0 or (isinstance(n, float) and n > 1) for n in numbers) or self.at_least == 0:
             raise ValueError(f"{numbers[0]}: expected a positive integer or a share up to 1.0")
 
     @property
+    def total(self) -> int:
+        """Number of comparisons, with impossible ones."""
+        return len(self.comparisons) + self.num_absent
+
+    @property
     def number(self) -> int:
         """How many comparisons must hold, or may hold at most."""
-        total = len(self.comparisons) + self.num_absent
         share = self.at_least if self.at_most is None else self.at_most
         if share is None or isinstance(share, int):
-            return total if share is None else share
-        exact = Fraction(share).limit_denominator(1000) * total
+            return self.total if share is None else share
+        exact = Fraction(share).limit_denominator(1000) * self.total
         return math.ceil(exact) if self.at_most is None else math.floor(exact)
 
-    def _counts(self) -> tuple[int, int]:
-        answers = [comparison.holds for comparison in self.comparisons]
-        return answers.count(True), answers.count(None) + self.num_absent
+    @property
+    def answers(self) -> list[bool | None]:
+        """Whether each comparison holds; impossible ones are unknown."""
+        return [*(one.holds for one in self.comparisons), *([None] * self.num_absent)]
 
     @property
     def holds(self) -> bool | None:
         """Whether enough comparisons hold; None if it depends on unknown ones."""
-        held, unknown = self._counts()
+        held, unknown = self.answers.count(True), self.answers.count(None)
         if not self.comparisons:
             return None
+        if self.at_most is not None:
+            return False if held > self.number else None if held + unknown > self.number else True
+        least, most = self.number, self.number - 1
         if self.most_often:
             lost = Counter(c.winner for c in self.comparisons if c.holds is False)
-            rival = max((n for winner, n in lost.items() if winner is not None), default=0)
-            return True if held > rival + unknown else False if held + unknown <= rival else None
-        least = self.number + (self.at_most is not None)
-        reaches = True if held >= least else False if held + unknown < least else None
-        return reaches if self.at_most is None or reaches is None else not reaches
+            most = max((n for winner, n in lost.items() if winner is not None), default=0)
+            least = most + unknown + 1
+        return True if held >= least else False if held + unknown <= most else None
 
     @property
     def needed(self) -> str:
@@ -93,10 +98,9 @@ class Check:
         """How many hold: `9 of 12 hold (at least 8 needed)`."""
         if not self.comparisons:
             return "nothing to compare"
-        held, unknown = self._counts()
+        unknown = self.answers.count(None)
         open_ = f", {unknown} unknown" if unknown else ""
-        total = len(self.comparisons) + self.num_absent
-        counted = f"{held} of {total} hold{open_} ({self.needed})"
+        counted = f"{self.answers.count(True)} of {self.total} hold{open_} ({self.needed})"
         if not self.most_often:
             return counted
         winners = Counter(c.winner for c in self.comparisons if c.winner is not None)
@@ -123,14 +127,11 @@ def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
 def _some(checks: Sequence[Check]) -> bool | None:
     """Return whether any expected comparison holds.
 
-    A check with a maximum also holds in an empty table, so it counts only if there are no
-    others.
+    A check with a maximum also holds in an empty table, so it counts only if there are no others.
     """
     positive = [check for check in checks if check.at_most is None]
-    answers = [comparison.holds for check in positive for comparison in check.comparisons]
-    answers += [None] * sum(check.num_absent for check in positive)
-    if not positive:
-        answers = [check.holds for check in checks]
+    answers = [answer for check in positive for answer in check.answers]
+    answers = answers if positive else [check.holds for check in checks]
     if True in answers:
         return True
     return None if None in answers or not answers else False

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from biphasic.analysis.claims.ask import Table
 from biphasic.analysis.claims.check import Check, Verdict, verdict_of
-from biphasic.analysis.claims.claim import Claim, Table, paper_claims
+from biphasic.analysis.claims.claim import Claim, paper_claims
 from biphasic.analysis.claims.questions import Comparison
 from biphasic.analysis.claims.table import level_text
 from biphasic.analysis.estimate import as_convention

@@ -10,13 +10,10 @@ import operator
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.config import nearest as _likely
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset")
 NUMBER_FACTORS = ("mask_rate", "steps", "progress", "clm_share", "continued_steps", "extension")
@@ -56,20 +53,6 @@ class Term(NamedTuple):
     weight: float
     model: str
     dataset: str
-
-
-def row_of(row: Any, **values: Any) -> Any:
-    """Return a row with some values, and None for all others."""
-    return row._replace(**(_NOTHING | values))
-
-
-def tidy(rows: Rows) -> DataFrame:
-    """Return rows as a table, with the columns of `rows_of`."""
-    import pandas as pd  # noqa: PLC0415 - slow to load, and rarely needed
-
-    # Texts stay objects: Arrow cannot encode all names from disk.
-    frame = pd.DataFrame(rows, columns=[*_NOTHING], dtype=object)
-    return frame.astype({"mean": float, "half_width": float})
 
 
 def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
