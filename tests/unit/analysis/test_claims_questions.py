@@ -342,11 +342,13 @@ def test_a_weaker_form_decides_between_partly_and_false() -> None:
 
 def test_a_claim_may_have_custom_checks_on_the_tidy_table() -> None:
     def question(table: Table) -> Check:
-        frame = table.frame()
-        wins = frame.groupby("task")["mean"].max() > 69
+        best = {
+            task: max(row.mean for row in table.rows() if row.task == task and row.is_scored)
+            for task in ("SC", "TC")
+        }
         return Check(
             "the best is above 69",
-            tuple(Comparison(f"task {task}", bool(won)) for task, won in wins.items()),
+            tuple(Comparison(f"task {task}", mean > 69) for task, mean in best.items()),
         )
 
     scores = table({model("mlm"): {"SC": 70.0, "TC": 60.0}, model("mlm20", mask_rate=0.2): {}})
@@ -468,7 +470,7 @@ def test_two_claims_of_one_id_are_refused(tmp_path) -> None:
 
 def test_the_paper_s_file_has_every_claim_once_with_its_place() -> None:
     claims = paper_claims()
-    assert [claim.id for claim in claims] == [*(f"C{n:02}" for n in range(1, 26)), "B01"]
+    assert [claim.id for claim in claims] == [*(f"C{n:02}" for n in range(1, 29)), "B01"]
     assert all(claim.source for claim in claims)
 
 

@@ -143,6 +143,14 @@ def test_the_best_level_is_one_that_is_clearly_best(means, question, expected) -
     assert answer(rates(*means), question) is expected
 
 
+@pytest.mark.parametrize(("last", "expected"), [(70.2, None), (80, True)])
+def test_values_are_tested_for_variation_where_a_score_is_missing_too(last, expected) -> None:
+    means = zip(RATES, (70, 70.1, last), strict=True)
+    cells = {(info.name, "SC"): around(mean, shift=n) for n, (info, mean) in enumerate(means)}
+    scores = table({**cells, ("m0.5", "TC"): around(70)}, *RATES, model("m0.5", mask_rate=0.5))
+    assert answer(scores, lambda table: table.varies("mask_rate", task="SC")) is expected
+
+
 def test_which_level_is_best_is_known_where_it_is_clear() -> None:
     def question(table: Table) -> Check:
         return table.compare({"task": "SC"}, {"task": "TC"}, "higher", best_level="mask_rate")

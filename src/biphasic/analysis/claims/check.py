@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from biphasic.analysis.claims.questions import Comparison, all_hold
+from biphasic.analysis.claims.questions import Comparison, all_hold, any_holds
 from biphasic.analysis.claims.table import level_text
 
 Verdict = Literal["true", "partly", "false", "undecided", "no data"]
@@ -131,7 +131,4 @@ def _some(checks: Sequence[Check]) -> bool | None:
     """
     positive = [check for check in checks if check.at_most is None]
     answers = [answer for check in positive for answer in check.answers]
-    answers = answers if positive else [check.holds for check in checks]
-    if True in answers:
-        return True
-    return None if None in answers or not answers else False
+    return any_holds(answers if positive else [check.holds for check in checks])

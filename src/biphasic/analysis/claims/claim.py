@@ -12,8 +12,8 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from biphasic.analysis.claims.check import Check
 from biphasic.analysis.claims.ask import Table
+from biphasic.analysis.claims.check import Check
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError
 

@@ -6,9 +6,10 @@ seed, so its derived tables are empty.
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 from statistics import stdev
 
@@ -27,24 +28,23 @@ def mask_rate_spreads(scores: Scores) -> Scores:
 
     Models of one size and length are compared, at the rates that all of these recipes have.
     """
-    masked = [model for model in scores.distinct if _is_varied(model)]
+    masked = [
+        model for model in scores.distinct
+        if model.objective in {"MLM", "CLM+MLM"} and model.mask_rate is not None
+        and model.is_final and not model.continued_steps
+    ]  # fmt: skip
     models, spreads = [], {}
     for alike in _grouped(masked, "size", "total_steps"):
-        recipes = [
-            group for group in _grouped(alike, "clm_steps", "pretraining_seeds") if group[1:]
-        ]
+        recipes = [r for r in _grouped(alike, "clm_steps", "pretraining_seeds") if len(r) > 1]
         rates = [{model.mask_rate for model in recipe} for recipe in recipes]
         common = set.intersection(*rates) if rates else set()
         if len(recipes) < 2 or len(common) < 2:
             continue
         for recipe in recipes:
-            members = [model for model in recipe if model.mask_rate in common]
-            models.append(dataclasses.replace(members[0], mask_rate=None))
-            for dataset in scores.datasets:
-                cells = [scores.get(model.name, dataset.name).by_seed for model in members]
-                spreads[members[0].name, dataset.name] = {
-                    seed: stdev(values) for seed, values in _by_seed(cells)
-                }
+            names = [model.name for model in recipe if model.mask_rate in common]
+            models += [replace(model, mask_rate=None) for model in recipe if model.name == names[0]]
+            for dataset, values in _by_seed(scores, names):
+                spreads[names[0], dataset] = {seed: stdev(every) for seed, every in values.items()}
     return _derived(scores, models, spreads)
 
 
@@ -54,63 +54,46 @@ def at_equal_flops(scores: Scores) -> Scores:
     Interpolated scores are linear in the logarithm of FLOPs between neighbouring states of MLM, and
     have the steps of the state of CLM. Beyond the states of MLM there are none.
     """
-    way = [model for model in scores.distinct if not model.is_final and model.flops]
-    targets = [model for model in way if model.objective == "CLM"]
-    values = {
-        (model.name, dataset.name): scores.get(model.name, dataset.name).by_seed
-        for model in targets
-        for dataset in scores.datasets
-    }
-    states = [model for model in way if model.objective == "MLM"]
+    way = [(model, model.flops) for model in scores.distinct if not model.is_final and model.flops]
+    flops = {model.name: math.log(number) for model, number in way}
+    targets, states = ([m for m, _ in way if m.objective == name] for name in ("CLM", "MLM"))
+    values = {key: score.by_seed for key, score in scores.cells.items() if key[0] in flops}
     steps = [
         pair
         for path in _grouped(states, "size", "mask_rate", "pretraining_seeds")
-        for pair in pairwise(sorted(path, key=lambda model: model.flops or 0.0))
+        for pair in pairwise(sorted(path, key=lambda model: flops[model.name]))
     ]
     # Finished models have no scores here; shares of the training are relative to their lengths.
     models = [*targets, *(model for model in scores.distinct if model.is_final)]
     for target, (before, after) in product(targets, steps):
-        if not _is_between(before, target, after):
+        first, at, last = (flops[model.name] for model in (before, target, after))
+        run, other = ((m.size, m.pretraining_seeds) for m in (before, target))
+        if run != other or not first <= at < last:
             continue
-        name = f"{before.name} at the FLOPs of {target.name}"
-        names = {"name": name, "label": f"MLM at the FLOPs of {target.label}", "identity": name}
-        models.append(dataclasses.replace(before, **names, total_steps=target.total_steps))
-        share = _log_ratio(target, before) / _log_ratio(after, before)
-        for dataset in scores.datasets:
-            ends = [scores.get(end.name, dataset.name).by_seed for end in (before, after)]
-            values[name, dataset.name] = {
-                seed: (1 - share) * first + share * second
-                for seed, (first, second) in _by_seed(ends)
+        name, share = f"{before.name} at the FLOPs of {target.name}", (at - first) / (last - first)
+        label = f"MLM at the FLOPs of {target.label}"
+        steps_ = target.total_steps
+        models.append(replace(before, name=name, label=label, identity=name, total_steps=steps_))
+        for dataset, ends in _by_seed(scores, [before.name, after.name]):
+            values[name, dataset] = {
+                seed: (1 - share) * low + share * high for seed, (low, high) in ends.items()
             }
     return _derived(scores, models, values)
 
 
-def _is_varied(model: ModelInfo) -> bool:
-    is_masked = model.objective in {"MLM", "CLM+MLM"} and model.mask_rate is not None
-    return is_masked and model.is_final and not model.continued_steps
-
-
-def _is_between(before: ModelInfo, target: ModelInfo, after: ModelInfo) -> bool:
-    of_one_run = (before.size, before.pretraining_seeds) == (target.size, target.pretraining_seeds)
-    return of_one_run and (before.flops or 0.0) <= (target.flops or 0.0) < (after.flops or 0.0)
-
-
-def _log_ratio(model: ModelInfo, base: ModelInfo) -> float:
-    return math.log((model.flops or 1.0) / (base.flops or 1.0))
-
-
 def _grouped(models: Iterable[ModelInfo], *factors: str) -> list[list[ModelInfo]]:
-    groups: dict[tuple[object, ...], list[ModelInfo]] = {}
+    groups: dict[tuple[object, ...], list[ModelInfo]] = defaultdict(list)
     for model in models:
-        groups.setdefault(tuple(getattr(model, factor) for factor in factors), []).append(model)
+        groups[tuple(getattr(model, factor) for factor in factors)].append(model)
     return [*groups.values()]
 
 
-def _by_seed(cells: Sequence[Mapping[int, float] | None]) -> list[tuple[int, list[float]]]:
-    """Return the values of each seed that all cells have."""
-    known = [cell or {} for cell in cells]
-    seeds = set.intersection(*map(set, known))
-    return [(seed, [cell[seed] for cell in known]) for seed in sorted(seeds)]
+def _by_seed(scores: Scores, names: Sequence[str]) -> Iterable[tuple[str, dict[int, list[float]]]]:
+    """Return for each dataset the scores of each seed that all models have."""
+    for dataset in scores.datasets:
+        cells = [scores.get(name, dataset.name).by_seed or {} for name in names]
+        seeds = sorted(set.intersection(*map(set, cells)))
+        yield dataset.name, {seed: [cell[seed] for cell in cells] for seed in seeds}
 
 
 def _derived(
@@ -124,7 +107,8 @@ def _derived(
         if by_seed
     }
     datasets = tuple(dataset for dataset in scores.datasets if not dataset.is_average)
-    table = dataclasses.replace(
-        scores, models=tuple(models), datasets=datasets, cells=cells, examples=None, runs=None
+    return with_averages(
+        replace(
+            scores, models=tuple(models), datasets=datasets, cells=cells, examples=None, runs=None
+        )
     )
-    return with_averages(table)

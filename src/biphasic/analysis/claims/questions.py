@@ -80,6 +80,12 @@ def all_hold(answers: Iterable[bool | None]) -> bool | None:
     return False if False in distinct else None if None in distinct else True
 
 
+def any_holds(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether any answer is yes; None if it depends on unknown ones."""
+    distinct = {*answers}
+    return True if True in distinct else None if None in distinct or not distinct else False
+
+
 def _reasons(rows: Rows) -> str:
     return "; ".join(dict.fromkeys(row.missing for row in rows if row.missing))
 
@@ -215,8 +221,8 @@ class Question:
     def use_best_level(self, factor: str) -> None:
         """Replace scores by the level at which each group scores highest, the smaller on a tie."""
         best_rows, name = [], factor_name(known(factor, NUMBER_FACTORS))
-        for shared, group in grouped(self.rows, held_factors({factor})):
-            group = [row for row in group if getattr(row, factor) is not None]
+        for shared, every in grouped(self.rows, held_factors({factor})):
+            group = [row for row in every if getattr(row, factor) is not None]
             if len({getattr(row, factor) for row in group}) < 2:
                 continue
             row = Row(**shared, is_scored=all(row.is_scored for row in group))
@@ -240,7 +246,9 @@ class Question:
         return self.tests is not None and all(row.terms for row in rows)
 
     def relation(self, row: Any, other: Any) -> str | None:
-        """Return `higher`, `lower` or, without tests, `equal`; None if tests do not decide."""
+        """Return `higher`, `lower` or, without tests, `equal`; None if the data do not decide."""
+        if math.isnan(row.mean - other.mean):
+            return None
         if self.tests is None or not row.terms:
             return _by_mean(row, other)
         return self.tests.relation(row.terms, other.terms, self.num_comparisons)
@@ -257,10 +265,14 @@ class Question:
         relation = self.relation(row, other)
         if relation is None:
             return None
-        direction = expect.split()[-1]
+        direction = expect.rsplit(maxsplit=1)[-1]
         holds = relation == direction or (direction == "different" and relation != "equal")
         # Without the right direction there is no significant difference either.
-        if holds and "significantly" in expect and (apart := self.are_apart(row, other)) is not True:
+        if (
+            holds
+            and "significantly" in expect
+            and (apart := self.are_apart(row, other)) is not True
+        ):
             if apart is None:
                 return None
             holds = False
@@ -292,15 +304,11 @@ class Question:
         pairs, held = self.pairs(first, second), held_factors({*first, *second})
         self.num_comparisons = len(pairs)
         for pair in pairs:
-            factors, difference = _merged(*pair, held), pair[0].mean - pair[1].mean
-            if math.isnan(difference):
-                yield Comparison("no number", None, _reasons(pair), factors, pair)
-                continue
-            holds = self.is_met(*pair, expect)
             sides = ", ".join(f"{row.name} {self.text(row)}" for row in pair)
+            difference = pair[0].mean - pair[1].mean
             text = f"{sides}: {difference:+.2f}{'*' if self.are_apart(*pair) else ''}"
-            missing = self.why_unknown(pair) if holds is None else _reasons(pair)
-            yield Comparison(text, holds, missing, factors, pair)
+            text = "no number" if math.isnan(difference) else text
+            yield self._answer(text, all_hold, [(*pair, expect)], _merged(*pair, held), pair)
 
     def trend(self, along: str, expect: str) -> Iterator[Comparison]:
         """Yield the trend of values along a factor, from its smallest level to its largest."""
@@ -313,13 +321,12 @@ class Question:
                 runs.append((shared, sorted(run, key=lambda row: order.index(getattr(row, along)))))
         self.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
         for shared, run in runs:
-            text, holds, missing = self.listed(run, [along]), None, _reasons(run)
+            text = self.listed(run, [along])
             if len({getattr(row, along) for row in run}) < len(run):
                 missing = f"several values at one level of {along}: {text}"
-            elif not any(math.isnan(row.mean) for row in run):
-                holds = all_hold(self.is_met(*step) for step in _steps(run, expect))
-                missing = missing or (self.why_unknown(run) if holds is None else "")
-            yield Comparison(text, holds, missing, shared, run)
+                yield Comparison(text, None, missing, shared, run)
+            else:
+                yield self._answer(text, all_hold, _steps(run, expect), shared, run)
         if not runs:
             name = factor_name(along)
             self.lack(f"no models that differ only in {name} ({least} levels or more)")
@@ -328,27 +335,36 @@ class Question:
         """Yield whether values differ at all along factors."""
         groups = [(s, g) for s, g in grouped(self.rows, held_factors(over)) if len(g) > 1]
         for shared, group in groups:
-            missing = _reasons(group)
             self.num_comparisons = math.comb(len(group), 2)
-            if self.is_tested(group):
-                holds = any(self.are_apart(*pair) for pair in combinations(group, 2)) or None
-                missing = missing or ("" if holds else self.why_unknown(group))
-            else:
-                values = [row.mean for row in group if not math.isnan(row.mean)]
-                is_varied = bool(values) and max(values) - min(values) > CLOSE
-                holds = True if is_varied else False if values and not missing else None
-            yield Comparison(self.listed(group, over), holds, missing, shared, group)
+            steps = [(*pair, "different") for pair in combinations(group, 2)]
+            yield self._answer(self.listed(group, over), any_holds, steps, shared, group)
         if not groups:
             names = listing([factor_name(factor) for factor in over])
             self.lack(f"no models or tasks that differ only in {names}")
+
+    def _answer(
+        self,
+        text: str,
+        decide: Callable[[Iterable[bool | None]], bool | None],
+        steps: Sequence[tuple[Any, Any, str]],
+        factors: Mapping[str, Any],
+        rows: Rows,
+    ) -> Comparison:
+        """Return whether all, or any, of some relations between rows hold."""
+        holds, missing = decide([self.is_met(*step) for step in steps]), _reasons(rows)
+        if any(math.isnan(row.mean) for row in rows):
+            holds = holds or None  # nothing is said to fail while a score is missing
+        elif holds is None:
+            missing = missing or self.why_unknown(rows)
+        return Comparison(text, holds, missing, factors, rows)
 
     def extreme(
         self, over: str, sought: Levels, across: str, *, is_best: bool, is_not: bool, is_rank: bool
     ) -> Iterator[Comparison]:
         """Yield whether sought levels have the best, or the worst, value of each group."""
         groups, name = [], factor_name(over)
-        for shared, group in grouped(self.rows, held_factors({over, across})):
-            group = [row for row in group if getattr(row, over) is not None]
+        for shared, every in grouped(self.rows, held_factors({over, across})):
+            group = [row for row in every if getattr(row, over) is not None]
             available = self.levels_of(over, group)
             if chosen := {*sought.pick(available)}:
                 groups.append((shared, group, available, chosen))

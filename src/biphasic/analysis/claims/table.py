@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.config import nearest as _likely
 
 TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset")
@@ -60,17 +60,16 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
 
     A model under several names counts once. Models with equal factors, such as runs that differ in
     their seed, are numbered in the order of the table; only those with equal numbers are compared.
-    `groups` are headings of the models to include; all if empty.
-
-    Returns:
-        The factors of docs/claims.md, `replicate`, `mean` and `half_width` in percentage points,
-        `name` of the model, `missing` (why there is no mean, or why it may change) and `terms`, the
-        weighted scores whose sum it is.
+    `groups` are headings of the models to include; all if empty. A row has the factors of
+    docs/claims.md, `replicate`, `mean` and `half_width` in percentage points, `name` of the model,
+    `missing` (why there is no mean, or why it may change) and `terms`, the weighted scores whose
+    sum it is.
     """
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     members = Counter(dataset.task for dataset in scores.datasets if not dataset.is_average)
     averaged = {dataset.task for dataset in scores.averages}
+    labels = Counter(model.label for model in scores.models)
     seen: set[tuple[str, bool]] = set()
     alike: Counter[tuple[Any, ...]] = Counter()
     rows = []
@@ -82,15 +81,18 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         factors = _factors(model, scores, longest)
         key = tuple(factors.values())
         alike[key] += 1
-        name = _shown_name(scores, model)
+        # The name of a recipe is that of its first run, so its label is shown if it is unique.
+        is_recipe = scores.num_pretraining_runs > 1 and labels[model.label] == 1
         factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
+        factors |= {"name": model.label if is_recipe else model.name}
         for dataset in scores.datasets:
-            cell = {**factors, "task": dataset.task, **_numbers(scores, model, dataset, name)}
+            row = Row(**factors, task=dataset.task)
+            row = _with_score(row, scores.get(model.name, dataset.name), dataset.name)
             if not dataset.is_average:
-                rows.append(Row(**cell, dataset=dataset.name))
+                rows.append(row._replace(dataset=dataset.name))
             # A dataset that is alone in its task also counts as its average.
             if dataset.is_average or (members[dataset.task] == 1 and dataset.task not in averaged):
-                rows.append(Row(**cell, dataset=AVERAGE))
+                rows.append(row._replace(dataset=AVERAGE))
     return rows
 
 
@@ -117,22 +119,17 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
     }
 
 
-def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo, name: str) -> dict[str, Any]:
-    score = scores.get(model.name, dataset.name)
+def _with_score(row: Any, score: Score, dataset: str) -> Any:
     estimate = score.estimate
     if estimate is None or not math.isfinite(estimate.mean):
-        return {"name": name, "missing": f"{name} has no score on {dataset.name}", "terms": ()}
-    missing = "" if score.is_complete else f"{name} on {dataset.name}: some runs are missing"
-    terms = (Term(1.0, model.name, dataset.name),)
-    half_width = math.nan if estimate.half_width is None else estimate.half_width
-    numbers = {"mean": estimate.mean, "half_width": half_width, "is_scored": True}
-    return {**numbers, "name": name, "missing": missing, "terms": terms}
-
-
-def _shown_name(scores: Scores, model: ModelInfo) -> str:
-    """Return a unique name: the label of a recipe, since its name is that of its first run."""
-    is_unique = [other.label for other in scores.models].count(model.label) == 1
-    return model.label if scores.num_pretraining_runs > 1 and is_unique else model.name
+        return row._replace(missing=f"{row.name} has no score on {dataset}")
+    return row._replace(
+        mean=estimate.mean,
+        half_width=math.nan if estimate.half_width is None else estimate.half_width,
+        missing="" if score.is_complete else f"{row.name} on {dataset}: some runs are missing",
+        terms=(Term(1.0, row.model, dataset),),
+        is_scored=True,
+    )
 
 
 def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
@@ -220,11 +217,7 @@ def nearest(value: float, *, within: float = float("inf")) -> Levels:
 
 
 def levels(factor: str, given: Any) -> Levels:
-    """Return the levels for a value, a list of values or a position.
-
-    Raises:
-        ValueError: The factor does not have them.
-    """
+    """Return the levels for a value, a list of values or a position."""
     known(factor, FACTORS)
     if isinstance(given, str) and given in POSITIONS:
         given = Levels(given, POSITIONS[given], is_relative=True)
@@ -237,13 +230,12 @@ def levels(factor: str, given: Any) -> Levels:
     if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise ValueError(f"{factor}: {given!r} is neither a {name} nor a list of {name}s")
 
-    def is_same(level: Any, value: Any) -> bool:
-        return level == value if kind is str else abs(level - value) <= CLOSE
+    def pick(available: list[Any]) -> list[Any]:
+        if kind is str:
+            return [level for level in available if level in values]
+        return [x for x in available if any(abs(x - value) <= CLOSE for value in values)]
 
-    text = " or ".join(v if isinstance(v, str) else f"{v:g}" for v in values)
-    return Levels(
-        text, lambda available: [x for x in available if any(is_same(x, v) for v in values)], values
-    )
+    return Levels(" or ".join(v if kind is str else f"{v:g}" for v in values), pick, values)
 
 
 def selected(selection: Selection) -> dict[str, Levels]:
@@ -256,11 +248,7 @@ def selected(selection: Selection) -> dict[str, Levels]:
 
 
 def known(name: str, names: Collection[str], what: str = "factor") -> str:
-    """Return a name if it is known.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Return a name if it is known, else raise ValueError."""
     if name not in names:
         raise ValueError(f"no {what} '{name}'{_likely(name, names)}")
     return name
