@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
+from biphasic.amounts import rough_duration
 from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text.sources import SourceConfig
@@ -40,7 +41,6 @@ from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import objective_flops
 from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
-from biphasic.study.sizing.here import duration
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
@@ -368,7 +368,7 @@ def _time(recipe: Recipe, model: LocalModel, compute: ComputeConfig) -> str:
     speed = measure_speed(recipe.precision)
     seconds = flops / (speed * compute.processes)
     time = (
-        f"about {duration(placed.phase.steps * seconds)} on this machine, at "
+        f"about {rough_duration(placed.phase.steps * seconds)} on this machine, at "
         f"{float(f'{rows * length / seconds:.2g}'):,.0f} tokens/s by a second of measurement"
     )
     return "; ".join(filter(None, (time, precision_advice(recipe.precision, speed))))

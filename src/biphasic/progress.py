@@ -25,6 +25,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from biphasic.amounts import clock, speed
 from biphasic.errors import visible
 
 LINE_SECONDS = 9.0
@@ -132,7 +133,7 @@ def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterat
 def task_line(task: Task) -> str:
     """Describe a task in one line: amount done, speed, expected end."""
     if task.total is None or task.finished:  # what follows the last step takes time as well
-        left = f"{_clock(task.elapsed or 0.0)} so far"
+        left = f"{clock(task.elapsed or 0.0)} so far"
     else:
         left = end_expected(task.time_remaining)
     return f"{task.description}: {', '.join(filter(None, (task_text(task), left)))}"
@@ -146,14 +147,6 @@ def task_text(task: Task) -> str:
     return ", ".join(filter(None, (_count(task), task.fields["text"])))
 
 
-def rate_text(per_second: float | None) -> str:
-    """Format a speed: `2.1/s` or `4.3/min`; empty if unknown."""
-    if not per_second:
-        return ""
-    number, unit = (per_second, "s") if per_second >= 0.1 else (60 * per_second, "min")
-    return f"{number:,.0f}/{unit}" if number >= 100 else f"{number:.2g}/{unit}"
-
-
 def end_expected(seconds: float | None) -> str:
     """Format the expected end from the seconds left; None means unknown."""
     if seconds is None:
@@ -161,15 +154,11 @@ def end_expected(seconds: float | None) -> str:
     now = datetime.now().astimezone()
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
-    return f"end expected in {_clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
+    return f"end expected in {clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
 
 
 def _has_widgets() -> bool:
     return find_spec("ipywidgets") is not None
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=int(seconds)))
 
 
 def _count(task: Task) -> str:
@@ -177,7 +166,7 @@ def _count(task: Task) -> str:
         return ""
     of = "" if task.total is None else f" of {task.total:,.0f}"
     count = f"{task.completed:,.0f}{of} {task.fields['unit']}"
-    return ", ".join(filter(None, (count, rate_text(task.speed))))
+    return ", ".join(filter(None, (count, speed(task.speed))))
 
 
 class _CountColumn(ProgressColumn):

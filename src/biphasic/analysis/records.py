@@ -10,9 +10,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from biphasic.amounts import count
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
 from biphasic.analysis.study_file import read_study
-from biphasic.analysis.text import count, listing
+from biphasic.analysis.text import listing
 from biphasic.errors import DataError
 from biphasic.files import is_file
 from biphasic.numerics import is_other_code

@@ -1,4 +1,4 @@
-"""Formatting of numbers and names for display."""
+"""Names, lists and scores as people read them; amounts are in `amounts.py`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from biphasic.amounts import count
 from biphasic.errors import visible
 from biphasic.facts import metric_facts
 
 if TYPE_CHECKING:
     from biphasic.analysis.estimate import Estimate
 
-_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _HIDDEN = re.compile(
     r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     # Controls of writing direction would reorder the text after a name.
@@ -90,15 +90,6 @@ def rate(learning_rate: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
-def amount(number: float) -> str:
-    """Format a count with three digits: `950`, `12.8 K`, `3.28 M`."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
-        # 999,950 is a million in three digits, not a thousand thousands.
-        if number >= 0.9995 * size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"
-
-
 def round_ticks(
     low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
 ) -> list[float]:
@@ -111,35 +102,6 @@ def round_ticks(
     step = next(size * power for size in sizes if size * power >= least)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [round(index * step, 6) for index in range(first, last + 1)]
-
-
-def superscript(number: int) -> str:
-    """Format an integer as an exponent."""
-    return str(number).translate(_SUPERSCRIPTS)
-
-
-def scientific(number: float) -> str:
-    """Format a large number as `3.1 × 10¹⁵`."""
-    if number == 0:
-        return "0"
-    mantissa, _, exponent = f"{number:.1e}".partition("e")
-    return f"{mantissa} × 10{superscript(int(exponent))}"
-
-
-def duration(seconds: float) -> str:
-    """Format a time in its two largest units."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    if round(seconds) < 3600:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
-    hours, rest = divmod(round(seconds / 60), 60)
-    return f"{hours} h {rest} min"
-
-
-def count(number: int, noun: str) -> str:
-    """Format `1 arm`, `2 arms`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def truncations(counts: Mapping[str, int]) -> str:

@@ -208,7 +208,8 @@ def claims_command(
 
 def _tell_problems(problems: Sequence[Problem]) -> None:
     """Report on standard error the datasets left out, and the number of other problems."""
-    from biphasic.analysis.text import count, flat
+    from biphasic.amounts import count
+    from biphasic.analysis.text import flat
 
     left_out = [problem for problem in problems if problem.kind == "left out"]
     for problem in left_out:

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from biphasic.amounts import count
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
-from biphasic.analysis.text import count, points_cell, rate, truncations
+from biphasic.analysis.text import points_cell, rate, truncations
 from biphasic.cli.options import echo
 from biphasic.errors import visible
 from biphasic.evaluation.evaluate import Evaluation

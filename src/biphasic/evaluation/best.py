@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from biphasic.amounts import rough_duration
 from biphasic.analysis.scores.selection import best_run, grid_score
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
@@ -23,7 +24,6 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
 from biphasic.study.plan.cost import EXAMPLE_TOKENS, training_flops
-from biphasic.study.sizing.here import duration
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -126,8 +126,9 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     speed = measure_speed(precision)
     length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
     time = (
-        f"about {duration(rounds * run_flops / speed)} on this machine if texts have {length} "
-        "tokens, less if they are shorter, by a second of measurement; scoring is not counted"
+        f"about {rough_duration(rounds * run_flops / speed)} on this machine if texts have "
+        f"{length} tokens, less if they are shorter, by a second of measurement; scoring is not "
+        "counted"
     )
     return "; ".join(filter(None, (time, precision_advice(precision, speed))))
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import TaskID
 
+from biphasic.amounts import speed
 from biphasic.errors import LockHeldError, StoppedError, visible
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress, Report, RequeuedError
@@ -18,7 +19,6 @@ from biphasic.progress import (
     Bars,
     end_expected,
     progress_bar,
-    rate_text,
     say_on,
     task_text,
 )
@@ -130,7 +130,7 @@ class StudyDisplay:
             parts = [
                 f"{self._num_ended - failed:,} of {len(self._labels):,} jobs done",
                 f"{failed:,} failed" if failed else "",
-                rate_text(self._num_ended / elapsed if elapsed else None),
+                speed(self._num_ended / elapsed if elapsed else None),
                 end_expected(None if left is None else left[1]),
             ]
             named = [f"{task.description} ({task_text(task)})" for task in running[:_MOST_NAMED]]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from biphasic.amounts import duration
 from biphasic.config import DURATION, duration_seconds
 from biphasic.distributed import Activity
 from biphasic.errors import ConfigError
@@ -143,8 +144,7 @@ class Heartbeats:
         return self._now - beat.heard > limit
 
     def _age(self, beat: _Beat) -> str:
-        minutes, seconds = divmod(int(self._now - beat.heard), 60)
-        return f"{minutes} min {seconds} s"
+        return duration(self._now - beat.heard)
 
 
 def _timeout() -> float:

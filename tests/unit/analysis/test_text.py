@@ -5,26 +5,13 @@ import io
 
 import pytest
 
-from biphasic.analysis.text import (
-    amount,
-    csv_text,
-    duration,
-    listing,
-    plain,
-    rate,
-    round_ticks,
-    scientific,
-    wrap,
-)
+from biphasic.analysis.text import csv_text, listing, plain, rate, round_ticks, wrap
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (amount(950), "950"), (amount(12_800), "12.8 K"), (amount(3_276_800), "3.28 M"),
-        (amount(999_960), "1 M"), (rate(2e-5), "2e-5"), (rate(1.5e-4), "1.5e-4"),
-        (rate(1.0), "1e0"), (scientific(3.12e15), "3.1 × 10¹⁵"), (scientific(0), "0"),
-        (duration(8.25), "8.2 s"), (duration(75), "1 min 15 s"), (duration(3599.7), "1 h 0 min"),
+        (rate(2e-5), "2e-5"), (rate(1.5e-4), "1.5e-4"), (rate(1.0), "1e0"),
         (round_ticks(47.28, 60.72, most=4), [50, 55, 60]),
         (listing([]), ""), (listing(["a"]), "a"), (listing(["a", "b", "c"]), "a, b and c"),
         (plain("a\x00b\ud800"), "a\ufffdb\ufffd"),

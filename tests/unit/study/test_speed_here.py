@@ -13,7 +13,7 @@ from biphasic.evaluation.best import expected_time
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.presets import PRESETS
 from biphasic.study.sizing import here, speed
-from biphasic.study.sizing.here import duration, speed_here
+from biphasic.study.sizing.here import speed_here
 from biphasic.study.sizing.speed import measure_speed
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.compute import ComputeConfig
@@ -90,15 +90,6 @@ def test_a_failed_measurement_is_one_line(monkeypatch):
     monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: Failed)
     with pytest.raises(StudyError, match=r"measured \(ImportError: no torch\); give --rate"):
         speed_here("fp32")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.1, "1 second"), (100, "100 seconds"), (185, "3.1 minutes"), (75_600, "21 hours"),
-     (400_000, "4.6 days")],
-)  # fmt: skip
-def test_durations(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):

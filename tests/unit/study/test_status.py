@@ -155,7 +155,7 @@ def test_the_status_of_a_running_study_comes_from_its_runner(folder):
     assert status.counts == JobCounts(done=1, running=1, waiting=0, failed=1, blocked=1)
     assert status.eta == "2026-05-04T12:01:30+00:00"
     text = text_of(status)
-    assert "b 4-8            3/4      0:00  loss 1.234  on n1, block 0" in text
+    assert "b 4-8            3/4   0:00:00  loss 1.234  on n1, block 0" in text
     assert "a on first: out of memory (tried 3 times)" in text
     assert "1 spent in this run, about 0.5 left; end expected at 2026-05-0" in text
     assert "a  ##########..........  1/2" in text

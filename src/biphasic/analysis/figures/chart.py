@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from biphasic.amounts import amount
 from biphasic.analysis.figures.palette import SeriesStyle, reference_style
-from biphasic.analysis.text import amount, csv_text, exact, flat
+from biphasic.analysis.text import csv_text, exact, flat
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from biphasic.amounts import amount
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import amount, listing
+from biphasic.analysis.text import listing
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from biphasic.amounts import superscript
 from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
 from biphasic.analysis.figures.choose import (
     Datasets,
@@ -33,7 +34,6 @@ from biphasic.analysis.figures.palette import (
     ordered_styles,
 )
 from biphasic.analysis.scores.table import ModelInfo, Scores
-from biphasic.analysis.text import superscript
 
 _WIDE = 8
 """Axes with a larger ratio of values are logarithmic."""

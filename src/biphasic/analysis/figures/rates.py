@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
+from biphasic.amounts import count
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
 from biphasic.analysis.figures.palette import (
@@ -19,7 +20,7 @@ from biphasic.analysis.figures.palette import (
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.runs import RunScores, study_runs
 from biphasic.analysis.scores.table import UNTRAINED, Scores
-from biphasic.analysis.text import count, listing, metric_name, rate
+from biphasic.analysis.text import listing, metric_name, rate
 from biphasic.records import Convention
 
 RATE_FIGURE = "learning-rate"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from biphasic.amounts import amount, count, duration
 from biphasic.analysis.page.cards import Card, CardRow
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
@@ -17,7 +18,7 @@ from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
-from biphasic.analysis.text import amount, count, csv_text, duration, exact, rate
+from biphasic.analysis.text import csv_text, exact, rate
 from biphasic.records import ZERO_SHOT_SEED
 
 _KINDS = {

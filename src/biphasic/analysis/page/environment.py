@@ -11,7 +11,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from biphasic.analysis.text import amount, duration, listing, metric_name, plain, rate, scientific
+from biphasic.amounts import amount, duration, scientific
+from biphasic.analysis.text import listing, metric_name, plain, rate
 
 
 def render_page(template: str, **context: Any) -> str:

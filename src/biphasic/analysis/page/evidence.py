@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.page.cards import best_of
 from biphasic.analysis.questions.answer import Answer, answer_questions
@@ -25,7 +26,7 @@ from biphasic.analysis.tables.sentences import (
     pretraining_sentence,
     selection_sentence,
 )
-from biphasic.analysis.text import count, listing, points_cell, short
+from biphasic.analysis.text import listing, points_cell, short
 from biphasic.errors import DataError
 
 _MOST_TITLES = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from biphasic.amounts import count
 from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.losses import study_losses
@@ -52,7 +53,7 @@ from biphasic.analysis.tables.summary import (
     rows_statement,
     trained_segments,
 )
-from biphasic.analysis.text import OBJECTIVES, count, objective_name
+from biphasic.analysis.text import OBJECTIVES, objective_name
 
 MOST_COMPARISONS = 40
 """Maximum comparisons of one check on the page; `biphasic claims` prints all."""

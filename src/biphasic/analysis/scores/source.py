@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from biphasic.amounts import thousands
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import ArmData, Outcome, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
@@ -74,13 +75,13 @@ def _paper_model(row: Mapping[str, str]) -> ModelInfo:
     masked = "" if rate is None else f"mlm{round(PERCENT * rate)}"
     if continued:
         begun = "clm" if clm else masked
-        phases = f"{begun}-dec{_thousands(total - continued)}-{masked}-{_thousands(total)}"
+        phases = f"{begun}-dec{thousands(total - continued)}-{masked}-{thousands(total)}"
     elif row["table"] == "data_efficiency":
         phases = f"{masked or 'clm'}-42k-{total}"
     elif clm and mlm:
-        phases = f"clm-{_thousands(clm)}-{masked}-{_thousands(total)}"
+        phases = f"clm-{thousands(clm)}-{masked}-{thousands(total)}"
     else:
-        phases = f"{masked or 'clm'}-{_thousands(total)}"
+        phases = f"{masked or 'clm'}-{thousands(total)}"
     identity = f"{row['model_size']}-{phases}"
     # A state in both the table of base models and another one is named by both.
     is_repeated = row["table"] in {"pfs", "cpt"} and total == 42_000 and not (clm and mlm)
@@ -112,10 +113,6 @@ def _paper_label(row: Mapping[str, str], *, total: int, continued: int) -> str:
     else:
         steps = f"step {total:,}" if row["table"] == "data_efficiency" else f"{total:,} steps"
     return f"{row['model_size']} {objective}{masked}, {steps}"
-
-
-def _thousands(steps: int) -> str:
-    return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)
 
 
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:

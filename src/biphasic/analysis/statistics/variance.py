@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from biphasic.amounts import count
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.example_compare import influences
-from biphasic.analysis.text import count
 from biphasic.errors import DataError
 
 _ZERO_SHOT = "zero-shot: nothing is fine-tuned"

@@ -8,20 +8,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from biphasic.amounts import count
 from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.selection import scores_on_test, selected_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import (
-    OBJECTIVES,
-    count,
-    csv_text,
-    exact,
-    objective_name,
-    plain,
-    points_cell,
-)
+from biphasic.analysis.text import OBJECTIVES, csv_text, exact, objective_name, plain, points_cell
 from biphasic.records import PRETRAINING, Convention
 
 _ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.blocks import FEWEST
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.text import count, listing, short
+from biphasic.analysis.text import listing, short
 from biphasic.records import Convention
 
 _DIGITS = 2

@@ -6,19 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
+from biphasic.amounts import amount, count, duration, scientific
 from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.text import (
-    OBJECTIVES,
-    amount,
-    count,
-    duration,
-    listing,
-    objective_name,
-    scientific,
-    short,
-    truncations,
-)
+from biphasic.analysis.text import OBJECTIVES, listing, objective_name, short, truncations
 from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord, TaskRecord
 
 

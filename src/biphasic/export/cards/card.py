@@ -22,8 +22,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 )
 
+from biphasic.amounts import amount
 from biphasic.analysis.tables.markup import markdown_text
-from biphasic.analysis.text import amount, flat, listing, points, rate
+from biphasic.analysis.text import flat, listing, points, rate
 from biphasic.export.cards.training import (
     TaskScore,
     objectives_of,

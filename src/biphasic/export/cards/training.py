@@ -8,17 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.amounts import amount, count, scientific
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid_score
-from biphasic.analysis.text import (
-    amount,
-    count,
-    listing,
-    objective_name,
-    rate,
-    scientific,
-    score_cell,
-)
+from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import CheckpointError, DataError
 from biphasic.facts import KindFacts

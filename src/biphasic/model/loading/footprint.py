@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
+from biphasic.amounts import size
 from biphasic.errors import ModelError
 from biphasic.model.compute.device import compute_device
 
@@ -123,10 +124,6 @@ def _refuse_larger(folder: Path | str, use: Use, free: float, kind: str) -> None
         purpose = "to be loaded" if use == "load" else f"to be trained in {use}"
         raise ModelError(
             f"{folder}: {stored_parameters(folder) / 1e9:.2f} billion parameters need about "
-            f"{_gigabytes(needed)} {kind} {purpose}, without activations, but "
-            f"{_gigabytes(free)} are free"
+            f"{size(needed)} {kind} {purpose}, without activations, but "
+            f"{size(free)} are free"
         )
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from biphasic.amounts import size
 from biphasic.errors import CheckpointError, DataError, StudyError
 from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import (
@@ -318,7 +319,7 @@ def _table(items: Sequence[Item]) -> Iterator[str]:
 
 
 def _row(name: str, items: Sequence[Item]) -> str:
-    return f"  {name:<14}{len(items):>8,}  {_size(sum(item.num_bytes for item in items)):>10}"
+    return f"  {name:<14}{len(items):>8,}  {size(sum(item.num_bytes for item in items)):>10}"
 
 
 def _names(items: Sequence[Item]) -> Iterator[str]:
@@ -326,13 +327,6 @@ def _names(items: Sequence[Item]) -> Iterator[str]:
     for item in largest[:_MOST]:
         about = f"  {item.about}" if item.about else ""
         head, separator, tail = item.path.name.partition("-from-")
-        yield f"    {head[:12] + separator + tail:<20}{_size(item.num_bytes):>10}{about}"
+        yield f"    {head[:12] + separator + tail:<20}{size(item.num_bytes):>10}{about}"
     if len(items) > _MOST:
         yield f"    and {len(items) - _MOST:,} smaller ones"
-
-
-def _size(num_bytes: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.3g} {unit}"
-    return f"{num_bytes} B"

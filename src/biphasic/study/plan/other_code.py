@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.analysis.text import count
+from biphasic.amounts import count
 from biphasic.errors import DataError
 from biphasic.files import is_complete, read_json, remove
 from biphasic.locks import Say, lock_cleaning, refuse_running_work

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.analysis.text import count, listing
+from biphasic.amounts import count, hours, size, thousands
+from biphasic.analysis.text import listing
 from biphasic.files import digest
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
@@ -22,7 +23,6 @@ from biphasic.study.plan.cost import (
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import Preview
-from biphasic.study.spec.naming import short_number
 
 FORMAT = "biphasic.plan/1"
 _NOT_KNOWN = "not known here"
@@ -279,7 +279,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if shared:
             line += f", after step {shared:,}"
         if name in stops:
-            line += f"; also evaluated at {', '.join(map(short_number, stops[name]))}"
+            line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
         if placed := arm.lineage.recipe.placed_phases:
             line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.is_tuned else ''}"
         yield line
@@ -370,20 +370,8 @@ def _resource_lines(
         (_total(both), "training and fine-tuning"),
     )
     for flops, what in rows:
-        hours = summary.hours(flops, rate=rate * (jobs_here or 1))
-        yield f"  {_NOT_KNOWN if hours is None else _hours(hours):>10}  {what}"
-    size = summary.state_bytes
-    yield f"Disk         {_NOT_KNOWN if size is None else _bytes(size)} for the states"
-
-
-def _hours(hours: float) -> str:
-    if hours < 0.01:
-        return "< 0.01 h"
-    return f"{hours:,.0f} h" if hours >= 10 else f"{hours:.2g} h"
-
-
-def _bytes(size: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:,} bytes"
+        number = summary.hours(flops, rate=rate * (jobs_here or 1))
+        time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
+        yield f"  {time:>10}  {what}"
+    disk = summary.state_bytes
+    yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from biphasic.amounts import thousands
 from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, objective_styles
 from biphasic.analysis.page.environment import fill
 from biphasic.analysis.text import round_ticks
 from biphasic.study.plan.plan import Plan
-from biphasic.study.spec.naming import short_number
 
 _LANE, _TOP, _RIGHT, _WIDTH, _BOTTOM = 18, 44, 24, 760, 36
 _CHARACTER = 6.4
@@ -42,7 +42,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
         paper=PAPER,
         key=list(_key(colours, left)),
         ticks=[
-            (x(step), short_number(int(step)))
+            (x(step), thousands(int(step)))
             for step in round_ticks(0, last, most=min(_TICKS, last), sizes=(1, 2, 5, 10))
         ],
         lanes=lanes,

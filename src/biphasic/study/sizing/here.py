@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from biphasic.analysis.text import count
 from biphasic.errors import StudyError
 
 _MODULE = "biphasic.study.sizing.speed"
@@ -34,11 +33,3 @@ def speed_here(precision: str) -> Speed:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
     return Speed(**json.loads(done.stdout))
-
-
-def duration(seconds: float) -> str:
-    """Format a time of which only the size is known: `40 seconds`, `3 minutes`, `21 hours`."""
-    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{float(f'{seconds / length:.2g}'):,g} {unit}"
-    return count(max(round(seconds), 1), "second")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from biphasic.amounts import gigabytes, two_digits
 from biphasic.study.sizing.estimate import Estimate
 
 _PARTS = {
@@ -46,7 +47,7 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield f"Memory of each of {estimate.devices:,} devices, all rows of a step in one pass"
     yield f"  {'':<28} {_cells(estimate.memory)}"
     for field, title in _PARTS.items():
-        sizes = (_gigabytes(getattr(memory, field)) for memory in estimate.memory.values())
+        sizes = (gigabytes(getattr(memory, field)) for memory in estimate.memory.values())
         yield f"  {title:<28} {_cells(sizes)}"
     yield "  stored, recomputed: the activations; sharded: the other three; both: all of them"
     yield ""
@@ -55,10 +56,10 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield f"Time on {estimate.devices:,} devices, at a share of their peak (--mfu)"
     yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
     for time in estimate.times:
-        kwh = "unknown" if time.kwh is None else _short(time.kwh)
+        kwh = "unknown" if time.kwh is None else two_digits(time.kwh)
         yield (
             f"  {time.device:<12} {f'{100 * time.mfu:g} %':>8} {time.tokens_per_second:>12,.0f} "
-            f"{_short(time.hours):>10} {kwh:>10}"
+            f"{two_digits(time.hours):>10} {kwh:>10}"
         )
     yield f"  {device.name}: {device.source}"
 
@@ -68,7 +69,7 @@ def _fit_lines(estimate: Estimate) -> Iterator[str]:
     if device.memory is None:
         yield f"Fit on {device.name}: unknown; give its memory"
         return
-    yield f"Rows that fit in one pass on {device.name} ({_gigabytes(device.memory)})"
+    yield f"Rows that fit in one pass on {device.name} ({gigabytes(device.memory)})"
     yield f"  {'phase':<12} {'needed':>15} {_cells(estimate.memory)}"
     for index, phase in enumerate(estimate.phases):
         rows = (f"{rows:,}" for rows in phase.rows_that_fit.values())
@@ -84,11 +85,3 @@ def _fit_lines(estimate: Estimate) -> Iterator[str]:
 
 def _cells(texts: Iterable[str]) -> str:
     return " ".join(f"{text:>12}" for text in texts)
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:,.2f} GB"
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"

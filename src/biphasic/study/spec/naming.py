@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from biphasic.amounts import thousands
 from biphasic.model.presets import Architecture
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking import MaskingConfig
@@ -29,7 +30,7 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
         following = phases[index + 1 :][:1]
         is_last = any(other.schedule_start == other.start for other in following)
         mark = "dec" if is_last and placed.schedule.decay_steps else ""
-        parts += [_phase_name(placed), f"{mark}{short_number(placed.end)}"]
+        parts += [_phase_name(placed), f"{mark}{thousands(placed.end)}"]
     if not phases:
         parts.append("untrained")
     name = "-".join([*parts, *_differences(recipe, shared)])
@@ -45,11 +46,6 @@ def recipe_name(recipe: Recipe) -> str:
 def point_name(arm: str, step: int) -> str:
     """Return the name of an arm at an intermediate step: `610m-clm-42k-1000`."""
     return f"{arm}-{step}"
-
-
-def short_number(steps: int) -> str:
-    """Write whole thousands as `42k`, other numbers in digits."""
-    return f"{steps // 1000}k" if steps and steps % 1000 == 0 else str(steps)
 
 
 def model_name(model: str | Architecture | PretrainedModel) -> str:
@@ -104,7 +100,7 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
     for key, name in (("peak", "lr"), ("warmup_steps", "warm"), ("decay_steps", "decay")):
         value = getattr(recipe.learning_rate, key)
         if value != getattr(shared.learning_rate, key):
-            yield f"{name}{short_number(value) if isinstance(value, int) else f'{value:.6g}'}"
+            yield f"{name}{thousands(value) if isinstance(value, int) else f'{value:.6g}'}"
     for key, name in (("max_seqlen", "len"), ("rows_per_step", "rows"), ("precision", "")):
         if getattr(recipe, key) != getattr(shared, key):
             yield f"{name}{getattr(recipe, key)}"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.amounts import clock, hours
 from biphasic.errors import StudyError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study.paths import RESOLVED
@@ -142,7 +143,7 @@ def _running_lines(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]
     for job in jobs:
         steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
         for_seconds = (now - datetime.fromisoformat(job.started)).total_seconds()
-        line = f"  {job.label:{width}}  {steps:>13}  {_duration(max(for_seconds, 0.0)):>8}"
+        line = f"  {job.label:{width}}  {steps:>13}  {clock(max(for_seconds, 0.0)):>8}"
         yield "  ".join(filter(None, (line, job.text, job.place)))
 
 
@@ -164,23 +165,12 @@ def _arms(status: StudyStatus) -> Iterator[str]:
 
 def _time(status: StudyStatus) -> str:
     spent = status.device_seconds_spent
-    text = "not known" if spent is None else _hours(spent)
+    text = "not known" if spent is None else hours(spent)
     text += " spent" + (" in this run" if status.phase == "running" else "")
     left = status.device_seconds_left
-    text += ", unknown left" if left is None else f", about {_hours(left)} left"
-    return text if status.eta is None else f"{text}; end expected at {_clock(status.eta)}"
+    text += ", unknown left" if left is None else f", about {hours(left)} left"
+    return text if status.eta is None else f"{text}; end expected at {_local_time(status.eta)}"
 
 
-def _hours(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    whole = int(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
-def _clock(text: str) -> str:
+def _local_time(text: str) -> str:
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
