@@ -47,13 +47,13 @@ class MinimalPairs(ExampleKind):
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MinimalPair:
         """Return a pair, and its paradigm if it has one."""
         del labels, template
-        good, bad = row.text(_GOOD), row.text(_BAD)
         for name in (_GOOD, _BAD):
             if not row.text(name).strip():
                 raise row.error(f"'{name}' is empty")
-        if good == bad:
-            raise row.error(f"'{_GOOD}' and '{_BAD}' are the same")
-        return MinimalPair(row.id(), good, bad, row.text(_PARADIGM, ""))
+        # Equal sentences are a tie and not an error: BLiMP has such pairs.
+        return MinimalPair(
+            row.id(), good=row.text(_GOOD), bad=row.text(_BAD), group=row.text(_PARADIGM, "")
+        )
 
     def input_of(self, example: MinimalPair) -> tuple[str, str]:
         """Return both sentences."""
