@@ -9,6 +9,7 @@ from typing import Any
 from biphasic.analysis.claims.check import Check
 from biphasic.analysis.claims.derived import at_equal_flops, mask_rate_spreads, rate_spreads
 from biphasic.analysis.claims.differences import Differences
+from biphasic.analysis.claims.extreme import Extreme
 from biphasic.analysis.claims.questions import COURSES, OUTCOMES, Comparison, Question
 from biphasic.analysis.claims.table import (
     AVERAGE,
@@ -134,9 +135,7 @@ class Table:
             which = f"{'best' if is_best else 'worst'} {by} over {known(across, FACTORS)}"
         return self._check(
             f"{factor_name(over)} of the {which} {'is not' if is_not else 'is'} {chosen.text}",
-            lambda asked: asked.extreme(
-                over, chosen, across, is_best=is_best, is_not=is_not, is_rank=by == "mean rank"
-            ),
+            Extreme(over, chosen, is_best, is_not, across, by == "mean rank"),
             over=over,
             most_often=over if most_often else "",
             **options,

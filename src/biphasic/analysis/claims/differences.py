@@ -35,11 +35,10 @@ class Differences:
         scores.
         """
         if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
-            family = self._family(value[0].dataset)
-            comparison = family.compare(value[0].model, other[0].model)
-            if comparison is None or not comparison.is_clear:
+            pair = self._family(value[0].dataset).compare(value[0].model, other[0].model)
+            if pair is None or not pair.is_clear:
                 return None
-            return "higher" if comparison.verdict == "higher" else "lower"
+            return "higher" if pair.verdict == "higher" else "lower"
         weights: dict[tuple[str, str], float] = defaultdict(float)
         for sign, terms in ((1, value), (-1, other)):
             for term in terms:
@@ -47,6 +46,5 @@ class Differences:
         one = contrast(self._scores, weights, blocks=blocks_for(self._scores, weights))
         if one is None or one.p_value is None or one.mean == 0:
             return None
-        if one.p_corrected(one.p_value * num_comparisons) > LEVEL:
-            return None
-        return "higher" if one.mean > 0 else "lower"
+        is_clear = one.p_corrected(one.p_value * num_comparisons) <= LEVEL
+        return ("higher" if one.mean > 0 else "lower") if is_clear else None

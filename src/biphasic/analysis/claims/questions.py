@@ -7,11 +7,9 @@ are compared. An answer is True, False or None: the table cannot decide.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from statistics import fmean
 from typing import Any
 
 from biphasic.analysis.claims.differences import Differences
@@ -45,8 +43,6 @@ COURSES = (
     *(f"never significantly {course}" for course in ("increases", "decreases")),
     *(f"{course} in the middle" for course in ("dips", "peaks")),
 )
-Relation = Callable[[Any, Any], str | None]
-"""Whether one row is `higher` than another, `lower` or `equal`; None if tests do not decide."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,8 @@ def any_holds(answers: Iterable[bool | None]) -> bool | None:
     return True if True in distinct else None if None in distinct or not distinct else False
 
 
-def _reasons(rows: Rows) -> str:
+def reasons(rows: Rows) -> str:
+    """Return why scores are missing, or may change."""
     return "; ".join(dict.fromkeys(row.missing for row in rows if row.missing))
 
 
@@ -104,7 +101,8 @@ def _do_agree(one: Any, other: Any, held: Sequence[str]) -> bool:
     )
 
 
-def _by_mean(row: Any, other: Any) -> str:
+def by_mean(row: Any, other: Any) -> str:
+    """Return whether a mean is `higher` than another, `lower` or `equal`."""
     if abs(row.mean - other.mean) <= CLOSE:
         return "equal"
     return "higher" if row.mean > other.mean else "lower"
@@ -213,7 +211,7 @@ class Question:
             terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
             gaps.append(Row(
                 **_merged(row, partner, held), name=f"{row.name} - {partner.name}", mean=mean,
-                missing=_reasons([row, partner]), terms=() if math.isnan(mean) else terms,
+                missing=reasons([row, partner]), terms=() if math.isnan(mean) else terms,
                 is_scored=not math.isnan(mean),
             ))  # fmt: skip
         self.rows, self.kind = gaps, "difference"
@@ -250,7 +248,7 @@ class Question:
         if math.isnan(row.mean - other.mean):
             return None
         if self.tests is None or not row.terms:
-            return _by_mean(row, other)
+            return by_mean(row, other)
         return self.tests.relation(row.terms, other.terms, self.num_comparisons)
 
     def are_apart(self, row: Any, other: Any) -> bool | None:
@@ -351,70 +349,12 @@ class Question:
         rows: Rows,
     ) -> Comparison:
         """Return whether all, or any, of some relations between rows hold."""
-        holds, missing = decide([self.is_met(*step) for step in steps]), _reasons(rows)
+        holds, missing = decide([self.is_met(*step) for step in steps]), reasons(rows)
         if any(math.isnan(row.mean) for row in rows):
             holds = holds or None  # nothing is said to fail while a score is missing
         elif holds is None:
             missing = missing or self.why_unknown(rows)
         return Comparison(text, holds, missing, factors, rows)
-
-    def extreme(
-        self, over: str, sought: Levels, across: str, *, is_best: bool, is_not: bool, is_rank: bool
-    ) -> Iterator[Comparison]:
-        """Yield whether sought levels have the best, or the worst, value of each group."""
-        groups, name = [], factor_name(over)
-        for shared, every in grouped(self.rows, held_factors({over, across})):
-            group = [row for row in every if getattr(row, over) is not None]
-            available = self.levels_of(over, group)
-            if chosen := {*sought.pick(available)}:
-                groups.append((shared, group, available, chosen))
-        self.num_comparisons = sum(math.comb(len(available), 2) for _, _, available, _ in groups)
-        for shared, group, available, chosen in groups:
-            shown = [level_text(over, level) for level in available]
-            text, holds, missing, winner = "no number", None, _reasons(group), None
-            if len(chosen) == len(available):
-                missing = f"nothing to compare with: {name} is only {', '.join(shown)}"
-                yield Comparison(text, holds, missing, shared)
-                continue
-            if any(math.isnan(row.mean) for row in group):
-                pass
-            elif across and not _is_complete(group, over, across):
-                missing = f"some levels of {across} are missing"
-            else:
-                values, is_ahead = self._ahead(group, over, across, is_best, is_rank)
-                text = ", ".join(f"{values[x]:.2f} at {place}" for x, place in
-                                 zip(available, shown, strict=True))  # fmt: skip
-                leaders = _leaders(available, chosen, is_ahead)
-                winner = next(iter(leaders)) if len(leaders) == 1 else None
-                if leaders:
-                    holds = (leaders <= chosen) != is_not
-                elif not self.is_tested(group):
-                    holds = False  # a tie
-                else:
-                    which = "best" if is_best else "lowest"
-                    missing = missing or f"the data do not decide which {name} is {which}"
-            yield Comparison(text, holds, missing, shared, group, winner)
-        if not groups:
-            self.lack(f"no {name} {sought.text} to compare with others")
-
-    def _ahead(
-        self, group: Rows, over: str, across: str, is_best: bool, is_rank: bool
-    ) -> tuple[dict[Any, float], Callable[[Any, Any], bool]]:
-        """Return the value of each level, and whether one level is ahead of another."""
-        word, by_level = "higher" if is_best else "lower", defaultdict(list)
-        for row in group:
-            by_level[getattr(row, over)].append(row)
-        if is_rank:
-            ranks = _mean_ranks(group, over, across, self.relation, word)
-            shown = _mean_ranks(group, over, across, _by_mean, "higher")
-            values = {level: low for level, (low, _) in shown.items()}
-            return values, lambda one, other: ranks[one][1] < ranks[other][0] - CLOSE
-        ones = {
-            level: _mean_of(there) if across else max(there, key=lambda row: row.mean)
-            for level, there in by_level.items()
-        }
-        values = {level: row.mean for level, row in ones.items()}
-        return values, lambda one, other: self.relation(ones[one], ones[other]) == word
 
 
 def _steps(run: Rows, expect: str) -> list[tuple[Any, Any, str]]:
@@ -428,45 +368,3 @@ def _steps(run: Rows, expect: str) -> list[tuple[Any, Any, str]]:
         return [(*pair, relation) for pair in combinations(run, 2)]
     relation = "lower" if expect == "increases" else "higher"
     return [(*pair, relation) for pair in pairwise(run)]
-
-
-def _is_complete(group: Rows, over: str, across: str) -> bool:
-    cells = {(getattr(row, across), getattr(row, over)) for row in group}
-    lines, available = ({*part} for part in zip(*cells, strict=True))
-    return len(lines - {None}) * len(available) == len({c for c in cells if c[0] is not None}) > 0
-
-
-def _mean_of(rows: Rows) -> Any:
-    terms = (term._replace(weight=term.weight / len(rows)) for row in rows for term in row.terms)
-    return Row(mean=fmean(row.mean for row in rows), terms=tuple(terms))
-
-
-def _mean_ranks(
-    group: Rows, over: str, across: str, relation: Relation, word: str
-) -> dict[Any, tuple[float, float]]:
-    """Return the lowest and highest mean rank of each level, from 1; ties share their mean rank."""
-    ends: dict[Any, list[tuple[float, float]]] = defaultdict(list)
-    for row in group:
-        line = [o for o in group if getattr(o, across) == getattr(row, across) and o is not row]
-        relations = [relation(row, other) for other in line]
-        highest = 1 + len(line) - relations.count(word) - relations.count("equal") / 2
-        ends[getattr(row, over)].append((highest - relations.count(None), highest))
-    return {
-        level: (fmean(low for low, _ in pairs), fmean(high for _, high in pairs))
-        for level, pairs in ends.items()
-    }
-
-
-def _leaders(
-    available: Sequence[Any], sought: set[Any], is_ahead: Callable[[Any, Any], bool]
-) -> set[Any]:
-    """Return a level that is ahead of all others.
-
-    If only sought levels, or only others, share the lead, return these; empty if both do, or if
-    the data cannot decide.
-    """
-    every = {*available}
-    for side in (*({level} for level in available), sought, every - sought):
-        if any(all(is_ahead(one, other) for other in every - side) for one in side):
-            return side
-    return set()

@@ -17,6 +17,23 @@ _INTERVALS = {
     "paper": "1.96 standard errors (convention 'paper')",
     "standard": "Student's t (convention 'standard')",
 }
+_TESTED = (
+    "A star marks a clear difference: a paired test over seeds, and over test examples if known, "
+    "corrected for all pairs of models on the dataset, as in the report. Claims stay undecided "
+    "where the tests do not decide."
+)
+_PUBLISHED = (
+    "A star marks intervals that do not overlap, the paper's rule for significance: only means and "
+    "half-widths are known. There is no correction for the number of comparisons."
+)
+_NO_EVIDENCE = (
+    "A claim of no significant difference can be true because intervals are wide; that is no "
+    "evidence of equality."
+)
+_ONE_RUN = (
+    "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on recipes "
+    "are less certain than they look."
+)
 _ANSWERS = {True: "holds", False: "fails", None: "unknown"}
 _MOST_MISSING = 3
 _ORDER = {"undecided": 1, "no data": 2}
@@ -116,28 +133,13 @@ def closing_lines(
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
     yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {changed}"
     if not scores.is_published:
-        yield (
-            "A star marks a clear difference: a paired test over seeds, and over test examples if "
-            "known, corrected for all pairs of models on the dataset, as in the report. Claims "
-            "stay undecided where the tests do not decide."
-        )
+        yield _TESTED
     else:
-        yield (
-            "A star marks intervals that do not overlap, the paper's rule for significance: only "
-            "means and half-widths are known. There is no correction for the number of comparisons."
-        )
-    if scores.is_published and any(
-        "not significantly" in check.text for result in results for check in result.checks
-    ):
-        yield (
-            "A claim of no significant difference can be true because intervals are wide; that is "
-            "no evidence of equality."
-        )
+        yield _PUBLISHED
+        if any("not significantly" in check.text for one in results for check in one.checks):
+            yield _NO_EVIDENCE
     if scores.num_pretraining_runs == 1:
-        yield (
-            "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on "
-            "recipes are less certain than they look."
-        )
+        yield _ONE_RUN
 
 
 def claims_markdown(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 from biphasic.analysis.claims.ask import Table
 from biphasic.analysis.claims.check import Check, Verdict, verdict_of
@@ -28,43 +28,36 @@ _MOST_EXAMPLES = {True: 2, False: 3}
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, its verdict and its numbers; all texts are unescaped."""
+    """A claim, its verdict and its numbers; all texts are unescaped.
+
+    Attributes:
+        numbers: How many comparisons hold, in one line.
+        support: A few comparisons that support the claim; `exceptions` contradict it.
+        scope: Sizes, rates, steps and tasks of the comparisons.
+        bound: Levels that the claim's relative words mean in this table.
+        missing: What is needed for a verdict, or for a more certain one.
+        weaker: Checks that decide between partly and false; without any, one comparison does.
+    """
 
     id: str
     text: str
-    """The sentence."""
     source: str
-    """Where the paper makes the claim."""
     reading: str
-    """How the checks interpret the sentence, if it is ambiguous."""
     verdict: Verdict
     numbers: str
-    """How many comparisons hold, in one line."""
     support: tuple[str, ...]
-    """A few comparisons that support the claim."""
     exceptions: tuple[str, ...]
-    """A few comparisons that contradict it."""
     scope: str
-    """Sizes, rates, steps and tasks of the comparisons."""
     bound: tuple[str, ...]
-    """Levels that the claim's relative words mean in this table."""
     missing: tuple[str, ...]
-    """What is needed for a verdict, or for a more certain one."""
     checks: tuple[Check, ...]
     weaker: tuple[Check, ...]
-    """Checks that decide between partly true and false; without any, one comparison does."""
 
 
 def claims_report(
     scores: Scores, *, claims: Sequence[Claim] | None = None
 ) -> tuple[ClaimResult, ...]:
-    """Check claims on a table of scores.
-
-    The default claims are the paper's.
-
-    Raises:
-        ConfigError: The function of a claim fails.
-    """
+    """Check claims, by default the paper's, on a table of scores."""
     table = Table(scores)
     return tuple(_result(claim, table) for claim in (paper_claims() if claims is None else claims))
 
@@ -72,14 +65,14 @@ def claims_report(
 def restated(scores: Scores, convention: Convention) -> Scores:
     """Return a table of scores with intervals of another convention."""
     cells = {
-        key: dataclasses.replace(
+        key: replace(
             score,
             estimate=score.estimate
             and as_convention(score.estimate, source=scores.convention, target=convention),
         )
         for key, score in scores.cells.items()
     }
-    return dataclasses.replace(scores, cells=cells, convention=convention)
+    return replace(scores, cells=cells, convention=convention)
 
 
 def changed_verdicts(
@@ -98,12 +91,9 @@ def changed_verdicts(
 
 
 def _result(claim: Claim, table: Table) -> ClaimResult:
-    answered = [
-        dataclasses.replace(check, comparisons=_placed(check.comparisons))
-        for check in claim.checks(table)
-    ]
-    checks = tuple(check for check in answered if not check.is_weaker)
-    weaker = tuple(check for check in answered if check.is_weaker)
+    every = [_placed(check) for check in claim.checks(table)]
+    checks, weaker = (tuple(c for c in every if c.is_weaker is form) for form in (False, True))
+    every = [*checks, *weaker]
     return ClaimResult(
         id=claim.id,
         text=claim.text,
@@ -114,61 +104,58 @@ def _result(claim: Claim, table: Table) -> ClaimResult:
         support=_examples(checks, speak_for=True),
         exceptions=_examples(checks, speak_for=False),
         scope=_scope([comparison for check in checks for comparison in check.comparisons]),
-        bound=tuple(dict.fromkeys(text for c in (*checks, *weaker) for text in c.bound)),
-        missing=tuple(dict.fromkeys(text for c in (*checks, *weaker) for text in c.missing)),
+        bound=tuple(dict.fromkeys(text for check in every for text in check.bound)),
+        missing=tuple(dict.fromkeys(text for check in every for text in check.missing)),
         checks=checks,
         weaker=weaker,
     )
 
 
-def _placed(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Return comparisons with the factors that distinguish each from the others."""
+def _placed(check: Check) -> Check:
+    """Add to comparisons the factors that distinguish each from the others, as text."""
+    every = [comparison.factors for comparison in check.comparisons]
     names = [
         factor
         for factor in _PLACES
-        if len({comparison.factors.get(factor) for comparison in comparisons}) > 1
-        or factor in {"task", "size"}
+        if factor in {"task", "size"} or len({factors.get(factor) for factors in every}) > 1
     ]
-    return tuple(
-        comparison if comparison.where else dataclasses.replace(comparison, where=", ".join(
+
+    def where(factors: Mapping[str, Any]) -> str:
+        levels = [(name, factors.get(name)) for name in names]
+        return ", ".join(
             _PLACES[name].format(level_text(name, level))
-            for name in names
-            if (level := comparison.factors.get(name)) is not None and level != ""
-        ))
-        for comparison in comparisons
-    )  # fmt: skip
+            for name, level in levels
+            if level not in {None, ""}
+        )
+
+    placed = (replace(one, where=one.where or where(one.factors)) for one in check.comparisons)
+    return replace(check, comparisons=tuple(placed))
 
 
 def _examples(checks: Sequence[Check], *, speak_for: bool) -> tuple[str, ...]:
     """Return comparisons for or against a claim: first one of each check, then the rest."""
+    # With a maximum, a comparison that holds speaks against the claim.
     columns = [
         [
-            f"{comparison.where}: {comparison.text}" if comparison.where else comparison.text
-            for comparison in check.comparisons
-            # With a maximum, a comparison that holds speaks against the claim.
-            if comparison.holds is (speak_for or check.at_most is not None)
+            f"{one.where}: {one.text}" if one.where else one.text
+            for one in check.comparisons
+            if one.holds is (speak_for or check.at_most is not None)
         ]
         for check in checks
         if not (speak_for and check.at_most is not None)
     ]
-    rows = zip_longest(*columns)
-    texts = list(dict.fromkeys(text for row in rows for text in row if text is not None))
-    most = _MOST_EXAMPLES[speak_for]
+    every = [text for row in zip_longest(*columns) for text in row if text is not None]
+    texts, most = [*dict.fromkeys(every)], _MOST_EXAMPLES[speak_for]
     hidden = len(texts) - most
     return (*texts[:most], *([f"and {hidden} more"] if hidden > 0 else []))
 
 
 def _scope(comparisons: Sequence[Comparison]) -> str:
-    parts = []
+    parts, decided = [], [one for one in comparisons if one.holds is not None]
     for factor, name in _SCOPE.items():
-        levels = dict.fromkeys(
-            level
-            for comparison in comparisons
-            if comparison.holds is not None
-            for level in (
-                comparison.factors.get(factor), *(getattr(row, factor) for row in comparison.rows)
-            )
-        )  # fmt: skip
+        places = [(one.factors.get(factor), *(getattr(r, factor) for r in one.rows))
+                  for one in decided]  # fmt: skip
+        levels = dict.fromkeys(level for place in places for level in place)
         numbers = sorted(level for level in levels if isinstance(level, float))
         if shown := [level_text(factor, level) for level in numbers or levels if level]:
             parts.append(f"{name} {listing(shown)}")
