@@ -23,7 +23,7 @@ from setup_pretraining import TRAINED_VOCABULARY, Setting, prepare, print_number
 
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.sizing.estimate import supervised_share
-from biphasic.study.sizing.memory import Pass, Training
+from biphasic.study.sizing.memory import PassShape, Training
 from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig
 
@@ -74,7 +74,7 @@ class Case:
             recomputes=self.recomputes,
         )
         share = supervised_share(recipe.phases[0])
-        rows = Pass(
+        rows = PassShape(
             rows=self.rows_per_pass,
             row_length=self.max_seqlen,
             supervised=round(share * self.rows_per_pass * self.max_seqlen),

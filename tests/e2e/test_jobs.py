@@ -37,10 +37,14 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     assert f"biphasic job run {trunk}" in err
     # As pods do it: a line of a level's list each.
     code, out, err = cli(
-        "study", "jobset", study, "--image", "i", "--claim", "c", "--root", root, "--quiet"
-    )
+        "study", "jobset", study, "--image", "i", "--claim", "c", "--root", root, "--quiet",
+        "--parallelism", "2",
+    )  # fmt: skip
     assert code == 0, err
     levels = yaml.safe_load(out)["spec"]["replicatedJobs"]
+    for level in levels:
+        spec = level["template"]["spec"]
+        assert spec["parallelism"] == min(spec["completions"], 2)
     lists = [Path(option(level, "--list")) for level in levels]
     assert [path.read_text().split() for path in lists] == [[trunk], branches, ids[3:], [report]]
     for path, level in zip(lists[:-1], levels, strict=False):

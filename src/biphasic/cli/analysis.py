@@ -75,10 +75,6 @@ def analyze_command(
         bool,
         typer.Option("--compare", help="Test whether the best model differs from the next best."),
     ] = False,
-    examples: Annotated[
-        bool,
-        typer.Option("--examples/--no-examples", help="With --compare: read per-example scores."),
-    ] = True,
     one_rate: Annotated[
         bool,
         typer.Option(
@@ -115,7 +111,7 @@ def analyze_command(
         print_table(table)
     echo("\n".join(notes(scores)))
     if compare:
-        for line in comparison_lines(scores, with_examples=examples):
+        for line in comparison_lines(scores):
             echo(plain(line))
     for problem in problems:
         echo(flat(problem), err=True)

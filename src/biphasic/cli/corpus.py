@@ -62,11 +62,6 @@ def corpus_build(
     max_tokens: Annotated[
         int | None, typer.Option(help="Maximum tokens in the training split.")
     ] = None,
-    max_documents: Annotated[
-        int | None, typer.Option(help="Maximum documents in the training split.")
-    ] = None,
-    min_characters: Annotated[int | None, typer.Option(help="Skip shorter documents.")] = None,
-    max_characters: Annotated[int | None, typer.Option(help="Skip longer documents.")] = None,
     deduplicate: Annotated[
         bool | None,
         typer.Option(
@@ -96,9 +91,6 @@ def corpus_build(
         "tokenizer": tokenizer,
         "vocab_size": vocab_size,
         "max_tokens": max_tokens,
-        "max_documents": max_documents,
-        "min_characters": min_characters,
-        "max_characters": max_characters,
         "deduplicate": deduplicate,
         "heldout_fraction": heldout_fraction,
         "hub_copies": str(copies) if copies else None,

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from biphasic.data.text import hub as module
-from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, quiet, resolve_revision
+from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, resolve_revision
 from biphasic.errors import DataError
+from biphasic.hub import quiet
 from mini_study import flip
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -13,7 +13,7 @@ from biphasic.data.tokens.shards import (
     LENGTHS,
     NAMES,
     TOKENS,
-    BlockBuilder,
+    BatchBuilder,
     blocks,
     write_shard,
 )
@@ -39,7 +39,7 @@ def test_blocks_close_once_they_are_full(documents):
 
 
 def test_taking_a_block_leaves_its_builder_empty():
-    builder = BlockBuilder()
+    builder = BatchBuilder()
     for number, (name, text) in enumerate(ODD):
         builder.add(name, text, (number, -number))
     block = builder.take()
@@ -50,7 +50,7 @@ def test_taking_a_block_leaves_its_builder_empty():
 
 def test_the_key_is_of_all_that_determines_a_shard():
     def key(*documents, notes=(0,), tokenizer_sha256="t"):
-        builder = BlockBuilder()
+        builder = BatchBuilder()
         for name, text in documents:
             builder.add(name, text, notes)
         return builder.take().key(tokenizer_sha256)
@@ -68,7 +68,7 @@ def test_the_key_is_of_all_that_determines_a_shard():
 
 
 def test_a_shard_holds_notes_characters_and_lengths(tmp_path, tokenizer):
-    builder = BlockBuilder()
+    builder = BatchBuilder()
     for number, (name, text) in enumerate(ODD):
         builder.add(name, text, (7 + number,))
     write_shard(tmp_path / "s", builder.take(), tokenizer)
@@ -84,9 +84,9 @@ def test_a_shard_holds_notes_characters_and_lengths(tmp_path, tokenizer):
 
 def test_text_that_is_no_unicode_is_named():
     with pytest.raises(DataError, match=r"document 'x': its text is not valid Unicode \(surrog"):
-        BlockBuilder().add("x", "a\ud800b")
+        BatchBuilder().add("x", "a\ud800b")
     with pytest.raises(DataError, match=r"document 'x\\udcff': its name is not valid .* rename it"):
-        BlockBuilder().add("x\udcff", "ab")
+        BatchBuilder().add("x\udcff", "ab")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

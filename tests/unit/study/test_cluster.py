@@ -17,7 +17,7 @@ from biphasic.execution.cluster import engine, providers
 from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
-from biphasic.execution.cluster.remote import RemoteProgress, Request, run_job
+from biphasic.execution.cluster.remote import RemoteJob, RemoteProgress, run_job
 from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
 from biphasic.locks import lock_work
@@ -171,7 +171,7 @@ def lone(tmp_path):
     """An executor that was not started, with a function that makes a job run on block 4."""
     executor = on_blocks(tmp_path, site=SLURM, seen=(seen := []))
     executor._engine = Blocks()
-    request = Request("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
+    request = RemoteJob("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
     path = executor._run / "running/a.json"
     path.parent.mkdir(parents=True)
 
@@ -248,7 +248,7 @@ def test_a_second_interrupt_does_not_leave_blocks(lone, monkeypatch):
 
 def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
     (tmp_path / "stop").touch()
-    error = run_job(Request("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
+    error = run_job(RemoteJob("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
     assert isinstance(error, StoppedError)
 
 

@@ -18,14 +18,13 @@ from biphasic.model.presets import PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate
-from biphasic.study.sizing.memory import Pass, Training
+from biphasic.study.sizing.memory import PassShape, Training
 from biphasic.study.sizing.text import estimate_lines
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.passes import Pass as RealPass
-from biphasic.training.step.passes import pass_loss
+from biphasic.training.step.passes import Pass, pass_loss
 
 TINY = Architecture(
     num_layers=2, hidden_size=48, intermediate_size=112, num_heads=6, num_key_value_heads=2
@@ -60,7 +59,7 @@ def training(**changes):
 
 
 def rows_of(count, **changes):
-    return replace(Pass(count, ROW, supervised=16 * count), **changes)
+    return replace(PassShape(count, ROW, supervised=16 * count), **changes)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +74,11 @@ def test_parameters_are_those_of_the_paper(preset, total):
 
 
 def test_weights_gradients_and_moments_take_18_bytes():
-    peak = training().peak(Pass(1, 1, supervised=1))  # the update: next to no activations
+    peak = training().peak(PassShape(1, 1, supervised=1))  # the update: next to no activations
     total = BODY + 2 * 48 * VOCAB
     assert peak.weights == 2 * (total - 48 * VOCAB)  # embeddings are their own masters
     assert (peak.masters, peak.moments, peak.gradients) == (4 * total, 8 * total, 4 * total)
-    in_fp32 = training(precision="fp32").peak(Pass(1, 1, supervised=1))
+    in_fp32 = training(precision="fp32").peak(PassShape(1, 1, supervised=1))
     assert in_fp32.weights == 0
     assert in_fp32.total - in_fp32.temporary == 16 * total
 
@@ -87,7 +86,7 @@ def test_weights_gradients_and_moments_take_18_bytes():
 def test_muon_keeps_one_moment_of_matrices_in_layers():
     total, matrices = BODY + 2 * 48 * VOCAB, BODY - 5 * 48  # two norms in each layer, and the last
     muon = Muon(name="muon")
-    assert training(optimizer=muon).peak(Pass(1, 1, supervised=1)).moments == 4 * (
+    assert training(optimizer=muon).peak(PassShape(1, 1, supervised=1)).moments == 4 * (
         2 * total - matrices
     )
     for optimizer, moments in ((AdamW(), 2 * total), (muon, 2 * total - matrices)):
@@ -100,7 +99,7 @@ def test_muon_keeps_one_moment_of_matrices_in_layers():
 def test_several_passes_and_processes_hold_more_gradients():
     total, embeddings = BODY + 2 * 48 * VOCAB, 48 * VOCAB
     fresh = 2 * (total - embeddings) + 4 * embeddings
-    one = Pass(1, 1, supervised=1)
+    one = PassShape(1, 1, supervised=1)
     alone = training().peak(replace(one, num_passes=2))
     assert alone.gradients == 4 * total + fresh
     # With several processes, embeddings and head are copied to be summed, and layers one by one.
@@ -108,7 +107,7 @@ def test_several_passes_and_processes_hold_more_gradients():
 
 
 def test_divided_weights_by_hand():
-    total, outside, one = BODY + 2 * 48 * VOCAB, 2 * 48 * VOCAB, Pass(1, 1, supervised=1)
+    total, outside, one = BODY + 2 * 48 * VOCAB, 2 * 48 * VOCAB, PassShape(1, 1, supervised=1)
     divided = training(processes=4, shards=4)
     # The update: the layers' weights are divided again, and embeddings and head are summed.
     peak = divided.peak(one)
@@ -144,7 +143,7 @@ def stored_bytes(architecture, *, precision, recomputes, rows=5):
     if recomputes:
         recompute_activations(model)
     batch = pack_sequences(list(np.full((rows, ROW), 7)), row_length=ROW, pad_id=2)
-    given = RealPass(
+    given = Pass(
         input_ids=torch.from_numpy(batch.input_ids),
         position_ids=torch.from_numpy(batch.position_ids),
         cu_seqlens=torch.from_numpy(batch.cu_seqlens),

@@ -73,13 +73,13 @@ def notes(scores: Scores) -> list[str]:
     return sentences
 
 
-def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
+def comparison_lines(scores: Scores) -> Iterator[str]:
     """Yield the difference between each dataset's best and next model, with its certainty."""
     for dataset in scores.datasets:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
-        family = family_of(scores, dataset.name, with_examples=with_examples)
+        family = family_of(scores, dataset.name)
         comparisons = family.with_best
         yield f"{plain(dataset.name)}:"
         yield from (
@@ -87,7 +87,7 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
-        split = variance_split(scores, dataset.name, with_examples=with_examples)
+        split = variance_split(scores, dataset.name)
         sentences = (
             f"Exploratory: {comparison_sentence(closest, scores.labels)}",
             examples_sentence(closest),

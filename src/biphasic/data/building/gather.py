@@ -26,7 +26,7 @@ from biphasic.data.tokens.shards import (
     CHARACTERS,
     INDEX,
     LENGTHS,
-    BlockBuilder,
+    BatchBuilder,
     ShardContent,
     read_shard,
 )
@@ -212,7 +212,7 @@ class Gathering:
     ) -> None:
         self._name, self._prefix, self._documents = name, prefix, documents
         self._selection, self._maker, self._watch = selection, maker, watch
-        self._builders = {split: BlockBuilder(block_bytes) for split in SPLITS}
+        self._builders = {split: BatchBuilder(block_bytes) for split in SPLITS}
         self._licenses: dict[str, int] = {}
         self._shards: dict[CorpusSplit, list[Path]] = {split: [] for split in SPLITS}
         self._orders: deque[tuple[CorpusSplit, int, Future[Path]]] = deque()

@@ -6,11 +6,8 @@ only look for local copies.
 
 from __future__ import annotations
 
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,30 +16,13 @@ from biphasic.config import nearest
 from biphasic.data.text.files import files_fingerprint, is_hidden, list_files
 from biphasic.errors import DataError
 from biphasic.files import digest, expanded
+from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain, library_errors, one_line, quiet
 
 if TYPE_CHECKING:
     import datasets
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ROWS_AT_ONCE = 256
-_LOCAL = "or give a local copy"
-ANSWER_SECONDS = 10.0
-"""Time for the hub to answer; without it, a network that drops packets blocks for minutes."""
-_OFFLINE = f"hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
-_UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
-_NEEDS_CODE = (
-    "needs custom code to be read, which the datasets library no longer runs; give a local "
-    "copy in a common format (Parquet, JSON lines, CSV)"
-)
-# By the names of huggingface_hub's errors; subclasses come before their base classes.
-_MEANINGS: Mapping[str, str] = {
-    "GatedRepoError": "request access on its hub page, then log in with `hf auth login`",
-    "RevisionNotFoundError": "the hub has no such revision",
-    "RepositoryNotFoundError": (
-        "not on the hub, or private; check the name, or log in with `hf auth login`"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -152,12 +132,6 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
     return copy if copy and copy.is_dir() else None
 
 
-def check_hub_id(name: str) -> None:
-    """Raise a DataError for a name, of no folder, that cannot be an id on the hub."""
-    if not _HUB_ID.fullmatch(name) or name.startswith("."):
-        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
-
-
 def _locate(
     dataset: str, *, config: str | None, split: str, revision: str | None, copies: Path | None
 ) -> tuple[Path | None, dict[str, Any]]:
@@ -218,63 +192,6 @@ def describe(origin: dict[str, Any]) -> str:
     return f"hf:{origin['dataset']}{config}, split {origin['split']}"
 
 
-def library_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the hub's libraries; wrong names are a ValueError."""
-    import pyarrow as pa  # noqa: PLC0415
-    from datasets.exceptions import DatasetsError  # noqa: PLC0415
-    from huggingface_hub.errors import HTTPError  # noqa: PLC0415  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
-
-    # RuntimeError is raised for a dataset with custom code.
-    return DatasetsError, HTTPError, pa.ArrowException, OSError, RuntimeError
-
-
-def explain(error: BaseException) -> str:
-    """Return a one-line explanation of an error of the hub's libraries, with a remedy."""
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    chain = list(_chain(error))
-    # datasets drops the chain of causes and keeps only the name.
-    if any("OfflineModeIsEnabled" in f"{type(part).__name__} {part}" for part in chain):
-        return _OFFLINE
-    for name, meaning in _MEANINGS.items():
-        if any(isinstance(part, getattr(errors, name)) for part in chain):
-            return meaning
-    if "scripts are no longer supported" in str(error):
-        return _NEEDS_CODE
-    # The first cause is the most specific.
-    if isinstance(error, errors.HfHubHTTPError):
-        return f"the hub refuses to answer; try again later, {_LOCAL} ({one_line(chain[-1])})"
-    if isinstance(error, errors.HTTPError | ConnectionError):  # pyright: ignore[reportPrivateImportUsage]
-        return f"{_UNREACHABLE} ({one_line(chain[-1])})"
-    return f"cannot be read ({one_line(chain[-1])})"
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's text without line breaks, or its type if it has no text."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Disable progress bars and retry logs of the hub's libraries within the block."""
-    import datasets.utils  # noqa: PLC0415
-    import huggingface_hub.utils  # noqa: PLC0415
-
-    with ExitStack() as undo:
-        for name in ("datasets", "huggingface_hub"):
-            logger = logging.getLogger(name)
-            undo.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.CRITICAL)
-        # If the environment controls progress bars, the libraries warn and change nothing.
-        undo.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", UserWarning)
-        for library in (datasets.utils, huggingface_hub.utils):
-            if not library.are_progress_bars_disabled():
-                library.disable_progress_bars()
-                undo.callback(library.enable_progress_bars)
-        yield
-
-
 def _wrong_name(
     place: str, *, config: str | None, split: str, commit: str | None, streaming: bool
 ) -> str:
@@ -304,10 +221,3 @@ def _next_batch(batches: Iterator[Any], where: str) -> Any | None:
         return next(batches, None)
     except (*library_errors(), ValueError) as error:
         raise DataError(f"{where}: {explain(error)}") from None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes, the first cause last."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -47,7 +47,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class DocumentBatch:
     """Documents tokenized together, as bytes.
 
     Attributes:
@@ -82,7 +82,7 @@ class Block:
         return hasher.hexdigest()[:40]
 
 
-class BlockBuilder:
+class BatchBuilder:
     """Collects documents until there are enough for a block."""
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
@@ -113,12 +113,12 @@ class BlockBuilder:
         self._notes.append(notes)
         self._num_bytes += len(parts[1])
 
-    def take(self) -> Block | None:
+    def take(self) -> DocumentBatch | None:
         """Return the collected documents, if any, and clear the collection."""
         if not self._parts:
             return None
         sizes = np.array([len(part) for part in self._parts], dtype=np.int64)
-        block = Block(
+        block = DocumentBatch(
             notes=np.array(self._notes, dtype=np.int64).reshape(len(self._notes), -1),
             sizes=sizes.reshape(-1, 2),
             content=b"".join(self._parts),
@@ -129,9 +129,9 @@ class BlockBuilder:
 
 def blocks(
     documents: Iterable[tuple[str, str]], *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[Block]:
+) -> Iterator[DocumentBatch]:
     """Group (id, text) pairs into blocks without notes."""
-    builder = BlockBuilder(block_bytes)
+    builder = BatchBuilder(block_bytes)
     for document_id, text in documents:
         builder.add(document_id, text)
         if builder.is_full and (block := builder.take()):
@@ -140,7 +140,7 @@ def blocks(
         yield block
 
 
-def write_shard(folder: Path, block: Block, tokenizer: TextTokenizer) -> None:
+def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> None:
     """Tokenise a block into a shard's folder, which appears once it is complete."""
     dtype = token_dtype(tokenizer.vocab_size)
     characters: list[int] = []

@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import IO, cast
 
-from biphasic.data.tokens.shards import Block, write_shard
+from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError, system_fault_in
 from biphasic.files import is_complete, remove_partials, verify_folder
@@ -70,7 +70,7 @@ class ShardMaker:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(num_workers)
 
-    def make(self, block: Block, *, label: str) -> Future[Path]:
+    def make(self, block: DocumentBatch, *, label: str) -> Future[Path]:
         """Request a shard, once there is room; the future returns its folder.
 
         The future raises `DataError` if a worker cannot make the shard.
@@ -100,7 +100,7 @@ class ShardMaker:
         for worker in self._workers:
             worker.close()
 
-    def _make_elsewhere(self, folder: Path, block: Block, label: str) -> Path:
+    def _make_elsewhere(self, folder: Path, block: DocumentBatch, label: str) -> Path:
         worker = self._idle.get()
         try:
             problem = worker.write(folder, block)
@@ -122,7 +122,7 @@ class _Worker:
         self._is_stopped = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    def write(self, folder: Path, block: Block) -> str | None:
+    def write(self, folder: Path, block: DocumentBatch) -> str | None:
         """Write a shard, or return what went wrong."""
         process = self._started()
         if process is None:

@@ -26,6 +26,7 @@ from biphasic.files import (
     read_json,
     refuse_gguf,
 )
+from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # Names under which a tokenizer's files may declare each role, in order of preference. Decoders such
@@ -265,13 +266,6 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import (  # noqa: PLC0415
         EntryNotFoundError,
         RemoteEntryNotFoundError,
-    )
-
-    from biphasic.data.text.hub import (  # noqa: PLC0415 - slow
-        ANSWER_SECONDS,
-        explain,
-        library_errors,
-        quiet,
     )
 
     try:

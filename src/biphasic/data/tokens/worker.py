@@ -16,11 +16,11 @@ import traceback
 from pathlib import Path
 from queue import SimpleQueue
 
-from biphasic.data.tokens.shards import Block, write_shard
+from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError
 
-_Request = tuple[Path, Block]
+_Request = tuple[Path, DocumentBatch]
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def _read_requests(requests: SimpleQueue[_Request]) -> None:
         os._exit(0)
 
 
-def _serve(folder: Path, block: Block, tokenizer: TextTokenizer) -> dict[str, str | None]:
+def _serve(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> dict[str, str | None]:
     try:
         write_shard(folder, block, tokenizer)
     except (BiphasicError, OSError) as error:

@@ -22,8 +22,8 @@ from biphasic.execution.cluster.providers import cancel_blocks
 from biphasic.execution.cluster.remote import (
     RUNNING,
     STOP,
+    RemoteJob,
     RemoteProgress,
-    Request,
     run_job,
 )
 from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
@@ -54,7 +54,7 @@ class _Running:
     """A job that was given to Parsl."""
 
     future: Future[None]
-    request: Request
+    request: RemoteJob
     seen: RemoteProgress | None = None
 
 
@@ -146,7 +146,7 @@ class ClusterExecutor:
         if self._error is not None:
             raise self._error
         is_group = self._load_job(self._store, job_id).num_slots > 1
-        request = Request(
+        request = RemoteJob(
             job=job_id,
             store=self._store,
             worker=self._worker,

@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Request:
+class RemoteJob:
     """A job to run on a node.
 
     Attributes:
@@ -72,7 +72,7 @@ class RemoteProgress(Config):
     text: str = ""
 
 
-def run_job(request: Request) -> BiphasicError | None:
+def run_job(request: RemoteJob) -> BiphasicError | None:
     """Run a job; return the error that ended it, which Parsl pickles, or None."""
     if (request.run / STOP).exists():  # it waited for this process
         return StoppedError("not started: the study was stopped")
@@ -112,7 +112,7 @@ def _host() -> str:
 _kept: WorkerProcess | None = None
 
 
-def _worker(request: Request) -> WorkerProcess:
+def _worker(request: RemoteJob) -> WorkerProcess:
     """Return the worker process of this slot; a stopped one is replaced."""
     global _kept  # noqa: PLW0603 - one for each process of Parsl
     if _kept is None or _kept.is_stopped:
@@ -132,7 +132,7 @@ def _worker(request: Request) -> WorkerProcess:
 class _Attendant:
     """Writes a job's progress, and stops it on request or before the block's limit."""
 
-    def __init__(self, request: Request, worker: WorkerProcess) -> None:
+    def __init__(self, request: RemoteJob, worker: WorkerProcess) -> None:
         self._request, self._worker = request, worker
         self._path = request.run / RUNNING / f"{request.job}.json"
         self._over = threading.Event()

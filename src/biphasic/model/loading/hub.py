@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.text.hub import ANSWER_SECONDS, check_hub_id, explain
 from biphasic.errors import (
     CheckpointError,
     ConfigError,
@@ -31,6 +30,7 @@ from biphasic.files import (
     refuse_gguf,
     verify_folder,
 )
+from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
 
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # The files that determine a model's results: no other formats, code or variants.

@@ -23,7 +23,7 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
-from biphasic.study.sizing.memory import Memory, Pass, Training
+from biphasic.study.sizing.memory import Memory, PassShape, Training
 from biphasic.study.spec.arms import read_recipe
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
@@ -123,7 +123,7 @@ class TimeEstimate:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResourceEstimate:
     """What a recipe needs.
 
     Attributes:
@@ -166,8 +166,8 @@ def estimate(
     memory: float | None = None,
     watts: float | None = None,
     mfu: float | None = None,
-) -> Estimate:
-    """Estimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
+) -> ResourceEstimate:
+    """ResourceEstimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
 
     No corpus is read: every row counts as full and as one document. Frozen parameters count like
     trained ones. Memory on a GPU is untested.
@@ -237,7 +237,7 @@ def estimate(
     phases = tuple(_phase(placed, shape, ways, chosen.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
     others = [other for other in DEVICES.values() if other.flops and other.name != chosen.name]
-    return Estimate(
+    return ResourceEstimate(
         model=recipe.model if isinstance(recipe.model, str) else "dimensions",
         vocab_size=vocab_size,
         precision=recipe.precision,
@@ -315,10 +315,10 @@ def _num_parts(objective: ObjectiveConfig) -> int:
     return len(objective.objectives) if isinstance(objective, Mix) else 1
 
 
-def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> Pass:
+def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
     """Return the largest pass of a device that reads `needed` rows of a step."""
     length = placed.batches.max_seqlen
-    return Pass(
+    return PassShape(
         rows,
         length,
         supervised=round(supervised_share(placed.phase) * rows * length),

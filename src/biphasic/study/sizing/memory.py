@@ -36,7 +36,7 @@ _LIBRARIES = 12 << 20  # what libraries on a CPU keep after the first products o
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassShape:
     """The largest forward and backward pass of a device.
 
     Attributes:
@@ -105,7 +105,7 @@ class Training:
     shards: int = 1
     optimizer: OptimizerConfig = _ADAMW
 
-    def peak(self, rows: Pass) -> Memory:
+    def peak(self, rows: PassShape) -> Memory:
         """Return the parts of the peak of an update, from the second update on."""
         moments = (self._at_head(rows), self._at_backward(rows), self._at_update(rows))
         return max(moments, key=lambda memory: memory.total)
@@ -163,14 +163,14 @@ class Training:
         # This layer and the next one.
         return _FP32 * self._outside + rounded_head + 2 * self._bytes * layer
 
-    def _at_head(self, rows: Pass) -> Memory:
+    def _at_head(self, rows: PassShape) -> Memory:
         return self._memory(
             gradients=self._sums_before(rows),
             activations=self._stored(rows),
             head=self._head(rows),
         )
 
-    def _at_backward(self, rows: Pass) -> Memory:
+    def _at_backward(self, rows: PassShape) -> Memory:
         return self._memory(
             gradients=self._sums_before(rows)
             + (self._bytes if self.processes == 1 else _FP32) * self.parameters.head,
@@ -179,7 +179,7 @@ class Training:
             temporary=rows.tokens * self._in_backward(rows),
         )
 
-    def _at_update(self, rows: Pass) -> Memory:
+    def _at_update(self, rows: PassShape) -> Memory:
         parameters = self.parameters
         copies = parameters.total - parameters.embeddings
         # The embeddings' gradient is computed apart, and then added to the sum.
@@ -199,12 +199,12 @@ class Training:
             temporary=_FP32 * rows.tokens * self.architecture.hidden_size,
         )
 
-    def _sums_before(self, rows: Pass) -> int:
+    def _sums_before(self, rows: PassShape) -> int:
         """Return the bytes of fp32 gradients of earlier passes during the last one."""
         sums = _FP32 * self.parameters.total
         return sums // self.shards if rows.num_passes > 1 else 0
 
-    def _stored(self, rows: Pass) -> int:
+    def _stored(self, rows: PassShape) -> int:
         """Return the bytes that the backward pass needs when the forward pass has ended."""
         layers, width = self.architecture.num_layers, self.architecture.hidden_size
         layer = self._bytes * width if self.recomputes else self._layer(rows)
@@ -215,14 +215,14 @@ class Training:
         states = 2 * self._bytes * width * rows.supervised
         return rows.tokens * (layers * layer + final + rotary + mask + _IDS) + states
 
-    def _mask(self, rows: Pass) -> int:
+    def _mask(self, rows: PassShape) -> int:
         """Return the bytes per token of the mask between segments."""
         if self.kernels == "cuda" and self.precision == "bf16":
             return 0
         is_kept = self.recomputes or self.precision == "fp32"
         return self._bytes * rows.row_length if is_kept else 0
 
-    def _layer(self, rows: Pass) -> int:
+    def _layer(self, rows: PassShape) -> int:
         """Return the bytes per token that a layer stores."""
         a, size = self.architecture, self._bytes
         width = a.hidden_size
@@ -230,7 +230,7 @@ class Training:
         feed_forward = 4 * size * a.intermediate_size  # gate, its SiLU, up, and their product
         return 2 * (norm + _FP32) + self._attention(rows) + feed_forward
 
-    def _attention(self, rows: Pass) -> int:
+    def _attention(self, rows: PassShape) -> int:
         """Return the bytes per token that an attention layer stores."""
         a, size = self.architecture, self._bytes
         width, heads = a.hidden_size, a.num_heads
@@ -241,7 +241,7 @@ class Training:
             return _BF16 * (2 * width + 2 * shared) + _FP32 * heads
         return _FP32 * (4 * width + heads)
 
-    def _in_backward(self, rows: Pass) -> int:
+    def _in_backward(self, rows: PassShape) -> int:
         """Return the bytes per token of intermediate results in a layer's backward pass."""
         a, size = self.architecture, self._bytes
         width, inner = a.hidden_size, a.intermediate_size
@@ -255,7 +255,7 @@ class Training:
         attention -= 4 * size * inner
         return stream + max(feed_forward, attention)
 
-    def _head(self, rows: Pass) -> int:
+    def _head(self, rows: PassShape) -> int:
         """Return the bytes of the head's group of logits and of its gradients."""
         a, size, matrix = self.architecture, self._bytes, self.parameters.head
         vocab_size = matrix // a.hidden_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from biphasic.amounts import gigabytes, two_digits
-from biphasic.study.sizing.estimate import Estimate
+from biphasic.study.sizing.estimate import ResourceEstimate
 
 _PARTS = {
     "weights": "weights of the passes",
@@ -21,7 +21,7 @@ _PARTS = {
 }
 
 
-def estimate_lines(estimate: Estimate) -> Iterator[str]:
+def estimate_lines(estimate: ResourceEstimate) -> Iterator[str]:
     """Yield the lines that describe an estimate."""
     parameters, device = estimate.parameters, estimate.device
     yield (
@@ -64,7 +64,7 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield f"  {device.name}: {device.source}"
 
 
-def _fit_lines(estimate: Estimate) -> Iterator[str]:
+def _fit_lines(estimate: ResourceEstimate) -> Iterator[str]:
     device = estimate.device
     if device.memory is None:
         yield f"Fit on {device.name}: unknown; give its memory"
