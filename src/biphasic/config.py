@@ -136,12 +136,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
-    """Load one YAML file as `kind`, with `a.b=value` overrides applied.
-
-    Raises:
-        ConfigError: The file is missing, is not a YAML mapping, or a value is invalid. The message
-            names the file, the path of the value and the nearest valid name.
-    """
+    """Load one YAML file as `kind`, with `a.b=value` overrides applied."""
     raw = load_settings(path)
     refuse_other_kind(kind, raw, path)
     for override in overrides:
@@ -153,9 +148,6 @@ def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any
     """Load one YAML file as a mapping.
 
     `text` is parsed instead of the file's content. Messages begin with the path.
-
-    Raises:
-        ConfigError: The file is missing, too large, or not a YAML mapping.
     """
     with reading(path, ConfigError):
         try:
@@ -214,12 +206,7 @@ def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
 
 
 def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | str) -> None:
-    """Check that a file is not of another kind, by its keys.
-
-    Raises:
-        ConfigError: The file lacks required keys and has keys of another kind; the message names
-            the command for it.
-    """
+    """Check that a file is not of another kind, by its keys."""
     needed = {name for name, field in kind.model_fields.items() if field.is_required()}
     if needed and needed <= raw.keys():
         return
@@ -229,11 +216,7 @@ def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | s
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
-    """Return `a.b=value` overrides as a mapping.
-
-    Raises:
-        ConfigError: An override has another form.
-    """
+    """Return `a.b=value` overrides as a mapping."""
     raw: dict[str, Any] = {}
     for override in overrides:
         apply_override(raw, override)
@@ -241,11 +224,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> ConfigT:
-    """Validate a mapping as `kind`; error messages begin with `where`.
-
-    Raises:
-        ConfigError: A key is unknown or a value is invalid.
-    """
+    """Validate a mapping as `kind`; error messages begin with `where`."""
     with reading(where, ConfigError):
         try:
             return kind.model_validate(raw)
@@ -259,11 +238,7 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
 
 
 def refuse_repeats(where: str, values: list[Any]) -> None:
-    """Check that a list has no duplicates.
-
-    Raises:
-        ValueError: It has.
-    """
+    """Check that a list has no duplicates."""
     repeated = sorted(str(value) for value, count in Counter(values).items() if count > 1)
     if repeated:
         raise ValueError(f"{where}: {', '.join(repeated)} given more than once")
@@ -289,11 +264,7 @@ def position_in(values: Sequence[Any], name: str) -> int | None:
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Apply an `a.b=value` override to settings, in place.
-
-    Raises:
-        ConfigError: The override has another form, or its path does not exist.
-    """
+    """Apply an `a.b=value` override to settings, in place."""
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. recipe.model=micro")

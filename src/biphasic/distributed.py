@@ -167,11 +167,7 @@ class ProcessGroup:
         self.sum_(torch.zeros(1))  # on the host: no device is asked
 
     def require_same(self, value: int, *, what: str) -> None:
-        """Check that all ranks give the same value, of 63 bits.
-
-        Raises:
-            TrainingError: They do not; all ranks raise it.
-        """
+        """Check that all ranks give the same value, of 63 bits."""
         if self.is_alone:
             return
         extremes = torch.tensor([value, -value])
@@ -193,10 +189,6 @@ def joined_process_group() -> Iterator[ProcessGroup]:
 
     Where it names none, or one rank, this process is alone. Sums of tensors on CUDA go over nccl,
     all others over gloo.
-
-    Raises:
-        ConfigError: There are fewer devices than ranks of this machine.
-        LostRankError: Another rank, or the process that started it, ended in the block.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -263,11 +255,7 @@ def _lost_rank_text(ranks: ProcessGroup, error: RuntimeError) -> str:
 
 
 def check_devices(processes: int) -> None:
-    """Refuse more processes than a machine with CUDA devices has devices.
-
-    Raises:
-        ConfigError: There are fewer.
-    """
+    """Refuse more processes than a machine with CUDA devices has devices."""
     if torch.cuda.is_available() and (num_devices := torch.cuda.device_count()) < processes:
         raise ConfigError(
             f"processes: {processes} need a CUDA device each, but this machine has {num_devices}; "

@@ -155,10 +155,6 @@ def reading(
         kind: Type of error to raise.
         remedy: What to do; ends the message.
         failure: What failed.
-
-    Raises:
-        BiphasicError: Of type `kind`; a BiphasicError of the block passes unchanged.
-        OSError: The system failed.
     """
     try:
         yield

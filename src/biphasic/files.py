@@ -81,12 +81,7 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
 
 
 def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = DataError) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        BiphasicError: Of the type `error`. The file is missing or damaged; `remedy` ends the
-            message.
-    """
+    """Read a JSON file."""
     with reading(path, error, remedy=remedy):
         try:
             return json_value(path.read_text(encoding="utf-8"))
@@ -97,11 +92,7 @@ def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = 
 
 
 def json_value(text: str) -> Any:
-    """Parse JSON text.
-
-    Raises:
-        ValueError: It is invalid, or contains an unpaired surrogate, which UTF-8 cannot encode.
-    """
+    """Parse JSON text."""
     value = json.loads(text)
     if "\\ud" in text or "\\uD" in text:
         try:
@@ -112,11 +103,7 @@ def json_value(text: str) -> Any:
 
 
 def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:
-    """Read a JSON file with one object; `remedy` as in `read_json`.
-
-    Raises:
-        DataError: The file is missing, damaged, or has another type of content.
-    """
+    """Read a JSON file with one object; `remedy` as in `read_json`."""
     content = read_json(path, remedy=remedy)
     if not isinstance(content, dict):
         kind = type(content).__name__
@@ -142,11 +129,7 @@ def is_folder(path: Path) -> bool:
 
 
 def expanded(path: Path | str) -> Path:
-    """Return a path with a leading `~` or `~NAME` replaced by that user's home folder.
-
-    Raises:
-        ConfigError: The user does not exist.
-    """
+    """Return a path with a leading `~` or `~NAME` replaced by that user's home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -186,9 +169,6 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     written last; then the folder is renamed (`publish_folder`). If `path` is complete by then, the
     new content is dropped: paths are content identities, so both are the same. An incomplete folder
     is replaced, unless it has files with other names.
-
-    Raises:
-        DataError: `path` is a file, or a folder with other files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
@@ -250,9 +230,6 @@ def verify_folder(
 
     Without `hashes`, only existence and sizes are checked. With `identity`, the folder must hold
     this state or fine-tuning. `remedy` ends the error message.
-
-    Raises:
-        CheckpointError: A file is missing, truncated or changed, or the content is another one's.
     """
     if problem := find_damage(folder, hashes=hashes, identity=identity):
         raise CheckpointError(f"{problem}; {remedy}")
@@ -285,11 +262,7 @@ def file_entry(file: Path) -> dict[str, Any]:
 
 
 def listed_files(record: Any) -> FileEntries:
-    """Return the entries of the files that a record lists (`file_entry`).
-
-    Raises:
-        ValueError: The record is damaged.
-    """
+    """Return the entries of the files that a record lists (`file_entry`)."""
     try:
         return {name: (each["bytes"], each["sha256"]) for name, each in record["files"].items()}
     except (KeyError, TypeError, AttributeError):

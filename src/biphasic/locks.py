@@ -80,11 +80,7 @@ class Lock:
         return self._lease.compromise is not None
 
     def check(self) -> None:
-        """Read the lock's file, and check that it still names this process.
-
-        Raises:
-            LockHeldError: Another process took the lock over.
-        """
+        """Read the lock's file, and check that it still names this process."""
         record = self._lease.owner
         if self.is_lost or record is None or record.token != self._lease.token:
             owner = find_owner(self._path)
@@ -105,10 +101,6 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
         path: File of the lock; its folder is created if missing.
         remedy: Alternative to waiting; ends the message.
         say: Receives a message before waiting for an owner's heartbeat.
-
-    Raises:
-        LockHeldError: A live process holds the lock.
-        StudyError: The folder is not writable.
     """
     watched: Owner | None = None
     deadline = 0.0
@@ -179,11 +171,6 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
     """Lock a folder, creating it if missing; the lock file is `.lock` in it.
 
     `remedy` is an alternative to waiting for another process.
-
-    Raises:
-        DataError: The path is a file.
-        LockHeldError: Another process holds the lock.
-        StudyError: The folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,10 +187,6 @@ def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
     """Let one process at a time write a file or folder; delete what killed ones left beside it.
 
     `say` receives a message before waiting for another process's heartbeat.
-
-    Raises:
-        LockHeldError: Another process writes it.
-        StudyError: The folder around it is not writable.
     """
     holder = path.with_name(f"{PARTIAL}{path.name}.lock")
     with lock(holder, remedy="choose another name", say=say):
@@ -217,11 +200,6 @@ def lock_work(store: Path, name: str) -> Iterator[Lock]:
 
     A worker locks its work, then checks for a cleaning; a cleaning locks the store, then checks for
     work. At least one of them therefore detects the other.
-
-    Raises:
-        LockHeldError: A live process holds the lock.
-        LockedError: The store is being cleaned.
-        StudyError: The store is not writable.
     """
     with lock(store / LEASES / name) as held:
         refuse_while_cleaning(store)
@@ -239,10 +217,6 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
         name: Name of the work.
         doing: What a process with this lock does; follows "which is ".
         say: Told once, if another process holds it.
-
-    Raises:
-        LockedError: The store is being cleaned.
-        StudyError: The store is not writable.
     """
     pause = 0.0
 
@@ -259,11 +233,7 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
 
 
 def refuse_while_cleaning(store: Path) -> None:
-    """Refuse to work in a store while another process cleans it.
-
-    Raises:
-        LockedError: Another process is cleaning the store.
-    """
+    """Refuse to work in a store while another process cleans it."""
     owner = find_owner(store / _CLEANING)
     if owner is not None and (owner.host, owner.pid) != this_process():
         raise LockedError(
@@ -272,11 +242,7 @@ def refuse_while_cleaning(store: Path) -> None:
 
 
 def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
-    """Lock a store for cleaning; check `running_work` afterwards, not before.
-
-    Raises:
-        LockHeldError: Another process is cleaning it.
-    """
+    """Lock a store for cleaning; check `running_work` afterwards, not before."""
     return lock(store / _CLEANING)
 
 

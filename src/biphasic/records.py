@@ -339,11 +339,7 @@ def parse_record(
     remedy: str = REPAIR,
     error: type[BiphasicError] = DataError,
 ) -> RecordT:
-    """Validate a mapping as `kind`; messages begin with `where` and end with `remedy`.
-
-    Raises:
-        BiphasicError: Of the type `error`. A field is missing or has an invalid value.
-    """
+    """Validate a mapping as `kind`; messages begin with `where` and end with `remedy`."""
     with reading(where, error, remedy=remedy):
         try:
             return kind.model_validate(raw)

@@ -52,6 +52,12 @@ def place(tmp_path, monkeypatch, unchecked):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_public_calls_name_their_errors(call):
+    documented = getattr(biphasic, call).__doc__
+    assert "Raises:" in documented or "errors are those\n    of `evaluate`" in documented
+
+
 def test_the_examples_of_public_calls_run(place, one_thread):
     assert set(CALLS) == {name for name in biphasic.__all__ if not name.startswith("_")}
     names: dict[str, object] = {}

@@ -159,12 +159,7 @@ class StudyRecords:
 
 
 def load_study(folder: Path, store: Path) -> StudyRecords:
-    """Read a study's records.
-
-    Raises:
-        StudyError: There is no readable `study.json`, or it contradicts itself. Lesser faults are
-            added to `problems`, and the affected records are omitted.
-    """
+    """Read a study's records."""
     study = read_study(folder)
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)

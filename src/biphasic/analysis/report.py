@@ -33,9 +33,6 @@ def write_report(study_folder: Path, store: Path) -> Path:
 
     Returns:
         The path of `report.html`.
-
-    Raises:
-        StudyError: There is no readable `study.json`.
     """
     page = study_folder / "report" / "report.html"
     # Before the records are read: one that changes meanwhile makes the report out of date.
@@ -50,11 +47,7 @@ def write_report(study_folder: Path, store: Path) -> Path:
 
 
 def is_current(study_folder: Path, store: Path) -> bool:
-    """Return whether a study's report is intact, and its inputs are as they were.
-
-    Raises:
-        StudyError: There is no readable `study.json`.
-    """
+    """Return whether a study's report is intact, and its inputs are as they were."""
     return _is_current(study_folder, _inputs_digest(study_folder, store))
 
 

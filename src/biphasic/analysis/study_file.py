@@ -14,11 +14,7 @@ AGAIN = "'biphasic study run' with its study file writes it again"
 
 
 def read_study(folder: Path) -> StudyRecord:
-    """Read `study.json` from a study's folder.
-
-    Raises:
-        StudyError: It is not readable, or it contradicts itself.
-    """
+    """Read `study.json` from a study's folder."""
     path = folder / STUDY
     raw = read_json(path, remedy=AGAIN, error=StudyError)
     study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)

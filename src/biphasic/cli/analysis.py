@@ -359,11 +359,7 @@ def _print_gallery(gallery: Gallery, out: Path) -> None:
 
 
 def _chosen_convention(text: str | None) -> Convention | None:
-    """Check the value of `--convention`; None if not given.
-
-    Raises:
-        ConfigError: Unknown convention.
-    """
+    """Check the value of `--convention`; None if not given."""
     from typing import get_args
 
     from biphasic.config import nearest

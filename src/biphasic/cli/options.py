@@ -73,11 +73,7 @@ _WIDEST = 10_000  # characters; no table is wider
 
 
 def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -> str | None:
-    """Return the value of a renamed option; warn if the old name was used.
-
-    Raises:
-        ConfigError: Both were given.
-    """
+    """Return the value of a renamed option; warn if the old name was used."""
     if old is None:
         return new
     if new is not None:
@@ -87,11 +83,7 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
 
 
 def precision_dtype(precision: str | None) -> str:
-    """Return the torch dtype name of a precision; None means fp32.
-
-    Raises:
-        ConfigError: Unknown precision.
-    """
+    """Return the torch dtype name of a precision; None means fp32."""
     if precision is None:
         return "float32"
     if precision in PRECISIONS.values():

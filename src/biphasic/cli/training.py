@@ -296,11 +296,7 @@ def adapt_command(
 
 
 def _seconds(text: str, *, option: str) -> int:
-    """Return the seconds of a time `HH:MM:SS`.
-
-    Raises:
-        ConfigError: It is not such a time.
-    """
+    """Return the seconds of a time `HH:MM:SS`."""
     import re
 
     from biphasic.config import DURATION, duration_seconds

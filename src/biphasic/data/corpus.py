@@ -65,12 +65,7 @@ class Corpus:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open a corpus and check every file against its manifest.
-
-        Raises:
-            CheckpointError: A file is missing, truncated or changed.
-            DataError: A file has another form than it should.
-        """
+        """Open a corpus and check every file against its manifest."""
         self.folder = folder
         verify_folder(folder, remedy=REMEDY)
         # The manifest vouches for the bytes, but not for what another program wrote.
@@ -131,9 +126,6 @@ def assemble_corpus(
     """Create a corpus folder from the non-empty documents of shards.
 
     The folder appears when complete. Token files are linked if possible, else copied.
-
-    Raises:
-        DataError: No document has a token.
     """
     content_hash = hashlib.sha256(dtype.encode())
     kept: list[NDArray[np.int64]] = []
@@ -178,9 +170,6 @@ def write_corpus(
     """Tokenize (id, text) pairs into a corpus folder, in this process, and open it.
 
     The folder appears when complete; empty documents are skipped.
-
-    Raises:
-        DataError: No document has a token.
     """
 
     def tokenized(work: Path) -> Iterator[ShardContent]:

@@ -90,9 +90,6 @@ def best_fit(
         Items of all bins in turn, as indices into `lengths`; and int64 [num_bins + 1], the borders
         of the bins in them.
 
-    Raises:
-        DataError: An item is longer than a bin.
-
     Reference: Johnson 1973, "Near-optimal bin packing algorithms"; used for packing of documents
     in Ding et al. 2024, arXiv:2404.10830, section 3.
     """
@@ -179,11 +176,7 @@ def lay_out(
 def pack_sequences(
     sequences: Sequence[NDArray[np.integer]], *, row_length: int, pad_id: int
 ) -> PackedBatch:
-    """Pack sequences into rows by best-fit decreasing.
-
-    Raises:
-        DataError: A sequence is longer than a row.
-    """
+    """Pack sequences into rows by best-fit decreasing."""
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
     items, borders = best_fit(lengths, capacity=row_length)
     rows = [items[start:end].tolist() for start, end in pairwise(borders.tolist())]

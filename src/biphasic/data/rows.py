@@ -123,9 +123,6 @@ class RowPlan:
         `lengths` are int64 [num_documents], in tokens, without special tokens. Neighbouring
         `shapes` that are alike are merged. `window_documents` are planned together, which affects
         the rows.
-
-        Raises:
-            ConfigError: A shape has no room for text.
         """
         for shape in shapes:
             if shape.max_seqlen <= NUM_SPECIAL:
@@ -146,11 +143,7 @@ class RowPlan:
             self._shapes.append(_ShapePlan(order, merged, previous, kind))
 
     def rows(self, step: int) -> list[list[Piece]]:
-        """Return the pieces of each row that `step` reads.
-
-        Raises:
-            DataError: The step is after the end of the run.
-        """
+        """Return the pieces of each row that `step` reads."""
         plan, step = self._plan_of(step)
         return plan.rows(step * plan.shape.rows_per_step, plan.shape.rows_per_step)
 

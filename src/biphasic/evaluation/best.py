@@ -42,9 +42,6 @@ def finetune_grid(
 
     The best weights are kept while the grid runs. Earlier runs have only scores: if one of them is
     the best, it is repeated, which gives the same weights. The caller deletes `scratch`.
-
-    Raises:
-        TrainingError: Every run diverged.
     """
     say = say_on(console)
     [task] = plan.tasks

@@ -194,11 +194,7 @@ def evaluate_all(
 
 
 def known_convention(text: str) -> Convention:
-    """Return the convention with a name.
-
-    Raises:
-        ConfigError: The name is unknown.
-    """
+    """Return the convention with a name."""
     known = get_args(Convention)
     if text not in known:
         raise ConfigError(f"convention: unknown value '{text}'{nearest(text, known)}")
@@ -208,11 +204,7 @@ def known_convention(text: str) -> Convention:
 def run_finetunings(
     job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
 ) -> None:
-    """Run a job in this process, or its parts in several processes.
-
-    Raises:
-        StudyError: A part failed.
-    """
+    """Run a job in this process, or its parts in several processes."""
     parts = job.split(num_workers)
     if len(parts) == 1:
         with compute_threads(num_threads):

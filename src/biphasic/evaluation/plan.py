@@ -156,9 +156,6 @@ def task_from_text(text: str) -> TaskConfig:
     """Return the task for a name, a path, or `KIND:PATH`.
 
     Tasks from a path get the name in their file or folder.
-
-    Raises:
-        ConfigError: The text is neither a path nor a known name.
     """
     kind, path = split_source(text)
     place = expanded(path)

@@ -83,11 +83,7 @@ class LocalExecutor:
         self._threads = ThreadPoolExecutor(len(slots), thread_name_prefix="biphasic-slot")
 
     def submit(self, job_id: str) -> Future[None]:
-        """Queue a job; it runs when enough slots are free.
-
-        Raises:
-            StudyError: There is no such job in the store, or it needs more slots than there are.
-        """
+        """Queue a job; it runs when enough slots are free."""
         needed = self._load_job(self._store, job_id).num_slots
         if needed > self.num_slots:
             raise StudyError(f"job {job_id}: needs {needed} slots; there are {self.num_slots}")

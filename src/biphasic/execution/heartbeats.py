@@ -54,11 +54,7 @@ class Heartbeats:
     """
 
     def __init__(self, num_ranks: int) -> None:
-        """Begin with ranks that start.
-
-        Raises:
-            ConfigError: `BIPHASIC_RANK_TIMEOUT` is not a time.
-        """
+        """Begin with ranks that start."""
         self._limit = _timeout()
         self._now, self._ticked = 0.0, time.monotonic()
         starting = _Beat(0, Activity.STARTING, waits=False, own_seconds=0.0, heard=0.0)

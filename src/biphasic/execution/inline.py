@@ -27,10 +27,6 @@ def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> 
 
     On Ctrl-C, SIGTERM or SIGUSR1, and at the deadline, a time of `time.monotonic`, it saves its
     progress and stops; a second signal stops it immediately.
-
-    Raises:
-        StoppedError: It was stopped by a signal, or by the time limit.
-        BiphasicError: The job failed.
     """
     say = say_on(console)
     is_said = False

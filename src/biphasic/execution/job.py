@@ -139,11 +139,7 @@ def save_job(job: Job) -> None:
 
 
 def job_path(store: Path, identity: str) -> Path:
-    """Return the path of a job.
-
-    Raises:
-        ConfigError: The identity is invalid.
-    """
+    """Return the path of a job."""
     if len(identity) > _LONGEST_IDENTITY or not re.fullmatch(IDENTITY, identity):
         raise ConfigError(
             f"'{identity}' is not a job identity (digits, lowercase letters and dashes)"

@@ -57,11 +57,6 @@ def run_ranks(
     The caller holds the job's lock. `worker` is a module that calls
     `biphasic.execution.rank_worker.serve` when it is run. `should_stop` is polled several times a
     second; when it returns True, ranks save their progress and exit.
-
-    Raises:
-        BiphasicError: The first error of a rank that is not a `LostRankError`.
-        OSError: The first error of the system, such as a full disk.
-        LostRankError: A rank exited with another error, or hangs.
     """
     processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)

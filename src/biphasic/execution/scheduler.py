@@ -94,11 +94,7 @@ class Clock:
         return time.monotonic()
 
     def wait(self, events: SimpleQueue[Event], seconds: float) -> Event:
-        """Return the next event.
-
-        Raises:
-            Empty: There is none within these seconds.
-        """
+        """Return the next event."""
         return events.get(timeout=seconds)
 
 
@@ -139,11 +135,7 @@ class Scheduler:
         read_requests: Callable[[], Sequence[Request]] = tuple,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare; `read_requests` is called about once a second.
-
-        Raises:
-            ConfigError: A job needs more slots than there are.
-        """
+        """Prepare; `read_requests` is called about once a second."""
         self._items = {item.id: item for item in items}
         self._executor, self._policy, self._watcher = executor, policy, watcher
         self._read_requests, self._clock = read_requests, clock or Clock()

@@ -44,9 +44,6 @@ def local_slots(
     """Return the slots of this machine, as many as fit: its GPUs if it has some, else its cores.
 
     The caller ensures that jobs which share a GPU fit.
-
-    Raises:
-        ConfigError: There are too few GPUs, or far too few cores.
     """
     check_cores(num_workers=1 if num_workers is None else num_workers, num_threads=num_threads)
     devices = visible_devices()
@@ -65,11 +62,7 @@ def local_slots(
 
 
 def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
-    """Refuse numbers of workers and threads that would overload this machine.
-
-    Raises:
-        ConfigError: Too many workers or threads, or fewer than one.
-    """
+    """Refuse numbers of workers and threads that would overload this machine."""
     most = MOST_PER_CORE * (os.cpu_count() or 1)
     for name, count in (("workers", num_workers), ("threads", num_threads)):
         if not 1 <= count <= most:

@@ -58,14 +58,7 @@ class WorkerProcess:
     def run(
         self, job_id: str, watch: Callable[[Progress], None], *, environment: Mapping[str, str]
     ) -> None:
-        """Run a job; `environment` has variables for the processes that it starts.
-
-        Raises:
-            JobFailedError: The job failed.
-            LockHeldError: Another process is running it.
-            DoneElsewhereError: Another process finished it.
-            StoppedError: It was stopped on request.
-        """
+        """Run a job; `environment` has variables for the processes that it starts."""
         process = self._ready()
         if process.stdin is None or process.stdout is None:
             raise StudyError("a worker was started without pipes")

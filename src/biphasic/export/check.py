@@ -94,9 +94,6 @@ def read_reference(source: Source, *, dtype: Dtype) -> Reference:
     """Run a model as fine-tuning and evaluation do, and probe its attention.
 
     Weights are rounded to `dtype`.
-
-    Raises:
-        ModelError: It cannot be an encoder; the message names the layer that stays causal.
     """
     model = load_checked_encoder(source.folder)
     round_weights(model, dtype)
@@ -196,10 +193,6 @@ def check_export(
 
     Both sides compute in fp32. If rounding may explain a difference of hidden states or embeddings,
     both compute these again in fp64; `read_double` then returns our side.
-
-    Raises:
-        ModelError: The folder cannot be loaded, is causal, gives other token ids, or differs from
-            the reference.
     """
     probe = reference.probe
     other = next(token for token in reference.sequences[-1] if token not in probe)

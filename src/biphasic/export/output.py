@@ -35,11 +35,7 @@ _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise an error if a path exists.
-
-    Raises:
-        ConfigError: It exists.
-    """
+    """Raise an error if a path exists."""
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path}: already exists; choose another folder, or delete it")
 
@@ -58,10 +54,6 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
     """Return the note of an intact folder made from the same inputs; None if there is no folder.
 
     `inputs` are everything that determines its content; None if not known yet.
-
-    Raises:
-        ConfigError: The folder holds something else.
-        DataError: A file of it is missing, or was changed since.
     """
     if not (path.exists() or path.is_symlink()):
         return None
@@ -104,9 +96,6 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder; rename it to `path` on success, remove it otherwise.
 
     Unlike `files.complete_folder` it writes no manifest: users may edit their exports.
-
-    Raises:
-        ConfigError: `path` exists.
     """
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -59,12 +59,7 @@ class PushPlan:
 def plan_push(
     folder: Path | str, repository: str, *, private: bool = False, revision: str | None = None
 ) -> PushPlan:
-    """Plan an upload, without network access.
-
-    Raises:
-        ConfigError: The repository's name is invalid.
-        DataError: The folder is not an export: it is a training state, or has no model.
-    """
+    """Plan an upload, without network access."""
     folder = expanded(folder)
     is_name = False
     with suppress(HFValidationError):
@@ -95,13 +90,7 @@ def plan_push(
 
 
 def push(plan: PushPlan) -> str:
-    """Upload the files, and return the address.
-
-    Raises:
-        ConfigError: There is no token, or the repository exists and is public although it should
-            be private.
-        DataError: The hub refuses the upload, or cannot be reached.
-    """
+    """Upload the files, and return the address."""
     if get_token() is None:
         raise ConfigError(
             f"push {plan.repository}: no hub token; log in with 'hf auth login', or set "

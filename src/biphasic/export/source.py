@@ -42,13 +42,6 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     """Find a model and check that it can be exported, without reading its weights.
 
     `model` is the folder of a state or of any model in Hugging Face's format, or a hub id.
-
-    Raises:
-        CheckpointError: A state is incomplete or damaged.
-        DataError: The model does not exist or has no weights, its tokenizer has no mask token, or
-            the two do not match.
-        ModelError: transformers does not support the model, it cannot be an encoder, or it is
-            larger than memory.
     """
     local = fetch_model(model, revision=revision)
     folder = local.folder

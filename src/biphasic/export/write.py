@@ -27,11 +27,7 @@ _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 
 
 def check_format(format: str) -> None:
-    """Raise an error if a format is unknown or its packages are missing.
-
-    Raises:
-        ConfigError: It is; the message lists the formats, or names what to install.
-    """
+    """Raise an error if a format is unknown or its packages are missing."""
     _known("format", format, Format)
     if format == "onnx":
         from biphasic.export.formats.onnx import require_packages  # noqa: PLC0415 - an extra

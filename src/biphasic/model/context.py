@@ -16,12 +16,7 @@ _BY_LENGTH = ("dynamic", "longrope")  # different frequencies for short and long
 
 
 def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
-    """Raise an error for rows with longer sequences than a model can read consistently.
-
-    Raises:
-        ModelError: It has too few positions, or its rotary frequencies depend on the longest
-            sequence of a batch, so packing a document with a longer one would change it.
-    """
+    """Raise an error for rows with longer sequences than a model can read consistently."""
     config = model.config
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and limit > 0 and max_seqlen > limit - first_position(model):
@@ -48,9 +43,6 @@ def extend_config(
     `rope_theta` is a new base of the rotary frequencies; None keeps them. If a family has one for
     each layer type (Gemma 3, ModernBERT), only that of full attention changes, because windows do
     not grow with the row.
-
-    Raises:
-        ModelError: The positions are not rotary, so they cannot be extended.
     """
     parameters = _rope_parameters(config)
     limit = getattr(config, "max_position_embeddings", None) or 0
@@ -70,12 +62,7 @@ def extend_config(
 def extend_context(
     model: PreTrainedModel, *, max_seqlen: int, rope_theta: float | None = None
 ) -> None:
-    """Extend a loaded model to longer rows in place, as if loaded with `extend_config`'s result.
-
-    Raises:
-        ModelError: The model's positions are not rotary and too few, or its frequencies depend on
-            the longest sequence of a batch (`check_length`).
-    """
+    """Extend a loaded model to longer rows in place, as if loaded with `extend_config`'s result."""
     is_rotary = bool(_rope_parameters(model.config))
     if is_rotary or rope_theta is not None:
         extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)

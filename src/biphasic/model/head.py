@@ -47,11 +47,7 @@ class LanguageModelHead:
 
 
 def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
-    """Return the parts of a model's head.
-
-    Raises:
-        ModelError: The model has no such head.
-    """
+    """Return the parts of a model's head."""
     output = model.get_output_embeddings()
     if output is None:
         raise ModelError(f"{type(model).__name__} has no language-model head")
@@ -69,10 +65,6 @@ def check_head(model: PreTrainedModel) -> None:
     """Compare the logits of `language_model_head` with the model's own on a few tokens.
 
     The model is in fp32, as loaded; with mixed precision only our head works.
-
-    Raises:
-        ModelError: They differ because the family's head does more (Granite and Cohere scale
-            logits), the model has no separate body, or it cannot read packed rows.
     """
     if model.base_model is model:
         raise ModelError(

@@ -15,11 +15,7 @@ from biphasic.model.shape import ModelShape
 
 
 def config_shape(config: PretrainedConfig) -> ModelShape:
-    """Return the shape of a model without loading it: built on the meta device.
-
-    Raises:
-        ModelError: transformers has no language-model head for it.
-    """
+    """Return the shape of a model without loading it: built on the meta device."""
     kind = language_model_class(config.model_type, config)
     with torch.device("meta"):
         return model_shape(kind(config))

@@ -53,11 +53,7 @@ class Alternate(ObjectiveConfig):
         return self.objectives[turn].at(step, num_steps=num_steps)
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Raise an error if an objective never gets a turn, or refuses the phase itself.
-
-        Raises:
-            ConfigError: For example, the phase ends before the last objective's turn.
-        """
+        """Raise an error if an objective never gets a turn, or refuses the phase itself."""
         needed = self.every * (len(self.objectives) - 1) + 1
         if num_steps < needed:
             raise ConfigError(

@@ -37,11 +37,7 @@ def learning_rate(config: LearningRateConfig, step: int, *, total_steps: int) ->
 
 
 def check_learning_rate(config: LearningRateConfig, *, total_steps: int) -> None:
-    """Raise an error for a schedule that does not fit.
-
-    Raises:
-        ConfigError: Warmup and decay together are longer than the run.
-    """
+    """Raise an error for a schedule that does not fit."""
     if config.warmup_steps + config.decay_steps > total_steps:
         raise ConfigError(
             f"learning_rate: warmup_steps {config.warmup_steps} + decay_steps "

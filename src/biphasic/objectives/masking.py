@@ -148,10 +148,6 @@ class MaskingConfig(ObjectiveConfig):
         Selection and replacement are a pure function of `mask_seed` and each token's epoch,
         document and chunk; they do not depend on the row or step in which a chunk appears. Special
         tokens are never selected.
-
-        Raises:
-            ConfigError: Words or spans are requested, but the vocabulary does not mark word starts.
-            DataError: No token of the batch was selected, so there is nothing to learn from.
         """
         is_selected, units = select(
             batch, vocabulary, self.selection, mlm_probability=self._rate, mask_seed=mask_seed

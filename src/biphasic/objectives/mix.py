@@ -58,11 +58,7 @@ class Mix(ObjectiveConfig):
         return self.model_copy(update={"objectives": concrete})
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Raise an error if an objective gets no row, or refuses the phase itself.
-
-        Raises:
-            ConfigError: The phase is invalid; the message states the rows needed.
-        """
+        """Raise an error if an objective gets no row, or refuses the phase itself."""
         for objective, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
             objective.check(num_steps=num_steps, rows_per_step=rows)
 
@@ -83,10 +79,6 @@ class Mix(ObjectiveConfig):
 
         Rows are in seeded order, so no objective gets a special kind of rows. An objective whose
         rows by chance have no label is omitted: it would add nothing to the sum.
-
-        Raises:
-            ConfigError: An objective has no row.
-            DataError: No objective found anything to learn from.
         """
         borders = accumulate(self._rows_of_each(batch.packed.num_rows), initial=0)
         parts: list[Supervision] = []

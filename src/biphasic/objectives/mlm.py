@@ -22,9 +22,5 @@ class Mlm(MaskingConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Mask tokens; each is predicted at its own position.
-
-        Raises:
-            DataError: No token of the batch was selected, so there is nothing to learn from.
-        """
+        """Mask tokens; each is predicted at its own position."""
         return (self.mask(batch, vocabulary, mask_seed=mask_seed),)

@@ -27,11 +27,7 @@ class Mntp(MaskingConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Mask tokens; each is predicted one position earlier, the first of a text at BOS.
-
-        Raises:
-            DataError: No token of the batch was selected, so there is nothing to learn from.
-        """
+        """Mask tokens; each is predicted one position earlier, the first of a text at BOS."""
         masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
         # A document's first token follows BOS. A sequence that begins within a document has no
         # position before its first token.

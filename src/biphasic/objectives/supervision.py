@@ -77,11 +77,7 @@ class Vocabulary:
 
     @cached_property
     def spellings(self) -> Spellings:
-        """The text of each token; computed on first use.
-
-        Raises:
-            ConfigError: The tokenizer does not mark word starts, or there is none.
-        """
+        """The text of each token; computed on first use."""
         if self.tokenizer is None:
             raise ConfigError("selection: words and spans need the tokenizer, which is unknown")
         return spellings_of(self.tokenizer)

@@ -46,11 +46,7 @@ class Spellings:
 
 
 def spellings_of(tokenizer: TextTokenizer) -> Spellings:
-    """Return the text of each token of a vocabulary.
-
-    Raises:
-        ConfigError: The vocabulary does not mark word starts.
-    """
+    """Return the text of each token of a vocabulary."""
     rules = tokenizer.rules()
     spell = _speller(rules)
     literal = {added["id"] for added in rules["added_tokens"]}

@@ -222,11 +222,7 @@ def pretrain(
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
-    """Return compute settings after validation.
-
-    Raises:
-        ConfigError: A setting is invalid.
-    """
+    """Return compute settings after validation."""
     if isinstance(compute, ComputeConfig):
         return compute
     return parse_config(ComputeConfig, compute or {}, where="compute")

@@ -29,10 +29,6 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
     """Return the folder of a study, and its settings if `target` is a study file.
 
     `target` is a study file, a study folder, or the name of a study; None for the root's only one.
-
-    Raises:
-        ConfigError: The study file is invalid.
-        DataError: The study does not exist, or `target` is None and there is not exactly one.
     """
     known = [folder.name for folder in study_folders(root)] if root.is_dir() else []
     if target is None:

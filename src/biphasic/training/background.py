@@ -20,11 +20,7 @@ class BackgroundWriter:
         self._pending: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Start a write; wait first for the previous one.
-
-        Raises:
-            Exception: What the previous write raised.
-        """
+        """Start a write; wait first for the previous one."""
         self.wait()
         self._pending = self._executor.submit(write)
 
@@ -34,11 +30,7 @@ class BackgroundWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the last write.
-
-        Raises:
-            Exception: What it raised.
-        """
+        """Wait for the last write."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

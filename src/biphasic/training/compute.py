@@ -64,11 +64,7 @@ class ComputeConfig(Config):
         return self
 
     def rows_per_pass(self, row_length: int) -> int | None:
-        """Return the maximum rows per pass; None for all.
-
-        Raises:
-            ConfigError: A pass cannot hold one row.
-        """
+        """Return the maximum rows per pass; None for all."""
         if self.max_tokens_per_pass is None:
             return None
         if self.max_tokens_per_pass < row_length:
@@ -79,11 +75,7 @@ class ComputeConfig(Config):
         return self.max_tokens_per_pass // row_length
 
     def check_rows(self, phases: Iterable[PlacedPhase]) -> None:
-        """Raise an error if there are more processes than rows in a step.
-
-        Raises:
-            ConfigError: A phase has fewer rows; the message names it.
-        """
+        """Raise an error if there are more processes than rows in a step."""
         for placed in phases:
             rows = placed.batches.rows_per_step
             if rows < self.processes:

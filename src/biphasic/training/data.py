@@ -47,10 +47,6 @@ class TrainingData:
 
 
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
-    """Return the properties of a tokenizer that objectives need.
-
-    Raises:
-        DataError: It has no mask token.
-    """
+    """Return the properties of a tokenizer that objectives need."""
     special_ids = frozenset(tokenizer.special_ids.values())
     return Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special_ids, tokenizer)

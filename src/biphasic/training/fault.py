@@ -106,9 +106,6 @@ def bring_checkpoint(
 
     That run skips fewer steps, so its later states, and its folder, have other identities. Without
     such a run, or if this one has a checkpoint already, nothing happens.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged.
     """
     if progress.latest_step() is not None:
         return

@@ -101,11 +101,7 @@ class Lineage:
     """Identities of the states that a recipe reaches on given data."""
 
     def __init__(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
-        """Check the recipe and prepare its expansion.
-
-        Raises:
-            ConfigError: The schedule, or a step to skip, does not fit the run.
-        """
+        """Check the recipe and prepare its expansion."""
         recipe.check()
         self.recipe, self.fingerprint = recipe, fingerprint
 

@@ -105,13 +105,6 @@ def train_segment(
 
     All ranks, as many as `options.compute.processes`, call this with the same arguments, except
     `tensorboard`, `report`, `describe`, `warn` and `should_stop`, which only the first rank has.
-
-    Raises:
-        TrainingError: Loss or gradient is not finite, or a rank was lost.
-        StoppedError: `should_stop` returned true.
-        CheckpointError: A state that this run needs is damaged.
-        ConfigError: `max_tokens_per_pass` is less than a row, or `processes` more than the rows.
-        ModelError: The model breaks the attention contract, or does not support a compute setting.
     """
     recipe, compute = lineage.recipe, options.compute
     compute.check_rows(recipe.placed_phases)

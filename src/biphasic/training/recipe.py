@@ -128,12 +128,7 @@ class Recipe(RecipeSettings):
         return next(placed for placed in self.placed_phases if step < placed.end)
 
     def check(self) -> None:
-        """Raise an error if settings are invalid together, for any data.
-
-        Raises:
-            ConfigError: A schedule does not fit its steps, an objective does not fit its phase, or
-                a step to skip does not exist.
-        """
+        """Raise an error if settings are invalid together, for any data."""
         check_phases(self.placed_phases)
         for step in self.skip_steps:
             if self.phases and not 0 <= step < self.total_steps:

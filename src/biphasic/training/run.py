@@ -90,12 +90,7 @@ class Run:
         return self.position.step
 
     def enter(self, phase: PlacedPhase) -> None:
-        """Prepare for a phase, at its first or any later update.
-
-        Raises:
-            ConfigError: A pattern of frozen parameters matches none or all of them.
-            ModelError: The model cannot read rows this long.
-        """
+        """Prepare for a phase, at its first or any later update."""
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
         freeze(self.model, phase.phase.freeze)
         if phase.resets_optimizer(self.step):
@@ -105,9 +100,6 @@ class Run:
         """Record updates that have been read back, and return the first non-finite one, if any.
 
         It and later updates are not recorded.
-
-        Raises:
-            TrainingError: Ranks differ about which one it is.
         """
         fault = next((step for step in steps if step.fault is not None), None)
         self.ranks.require_same(
@@ -132,9 +124,6 @@ class Run:
 
         All ranks compute them from the same rows, as they gather weights together.
         `objectives` and `report` are as in `HeldoutLoss.evaluate`.
-
-        Raises:
-            DivergedError: One is not finite.
         """
 
         def note(text: str) -> None:
@@ -157,11 +146,7 @@ class Run:
         self.log.write(HeldoutLine(step=self.step, tokens=self.position.tokens, heldout=losses))
 
     def save(self, folder: Path) -> None:
-        """Write the current state, whole, from the first rank.
-
-        Raises:
-            TrainingError: Weights differ between ranks.
-        """
+        """Write the current state, whole, from the first rank."""
         self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
         snapshot = self._snapshot(self.optimizer.weights.whole)
@@ -169,11 +154,7 @@ class Run:
             save_state(folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
 
     def checkpoint(self, folder: Path) -> Callable[[], None]:
-        """Copy the current state, and return the function that writes it, to be run in a thread.
-
-        Raises:
-            TrainingError: Weights differ between ranks.
-        """
+        """Copy the current state, and return the function that writes it, to be run in a thread."""
         self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
         save, weights = save_state, self.optimizer.weights
@@ -214,11 +195,7 @@ class Run:
         return {**self.model.config.to_dict(), "_name_or_path": ""}
 
     def require_agreement(self) -> None:
-        """Check that all ranks have bitwise the same weights.
-
-        Raises:
-            TrainingError: They differ.
-        """
+        """Check that all ranks have bitwise the same weights."""
         if not self.ranks.is_alone:
             weights = self.optimizer.weights.checksum()
             self.ranks.require_same(weights, what=f"the weights after {self.step} steps")
@@ -238,13 +215,6 @@ def resume_or_start(
     """Load the latest checkpoint of a segment or its start state, or initialize a new run.
 
     All ranks load what the first rank found.
-
-    Raises:
-        CheckpointError: A checkpoint or state is missing or damaged.
-        ConfigError: A phase's frozen parameters match none or all of the model's.
-        ModelError: The model cannot be loaded, does not support a compute setting or the rows of
-            a phase, or breaks the attention contract in a phase's direction.
-        TrainingError: Ranks start with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
     latest = _latest_step(progress, ranks)
@@ -332,12 +302,7 @@ def _check_directions(
 
 
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
-    """Return the initial model of a recipe, in fp32.
-
-    Raises:
-        CheckpointError: The pretrained model has changed since the run was planned.
-        ModelError: The pretrained model cannot be loaded.
-    """
+    """Return the initial model of a recipe, in fp32."""
     if recipe.architecture is not None:
         config = architecture_config(
             recipe.architecture,

@@ -120,11 +120,7 @@ def _write_rest(
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors by name.
-
-    Raises:
-        OSError: The file cannot be written, for example because the disk is full.
-    """
+    """Write tensors by name."""
     from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
 
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -136,9 +132,6 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
     """Read a state and verify its hashes.
 
     Without `hashes`, the caller has verified them.
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
     verify_state(folder, identity=identity, hashes=hashes)
     # The manifest vouches for the bytes, but not for what another program wrote.
@@ -198,9 +191,6 @@ def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     """Read the record of a complete state, which cannot be recreated on its own.
 
     An identity of None means any, as of a checkpoint.
-
-    Raises:
-        CheckpointError: It is missing or damaged, or the folder holds another state.
     """
     remedy = f"delete the folder {folder} and run again"
     sealed = SealedFolder(folder, identity=identity, remedy=remedy, error=CheckpointError)
@@ -214,9 +204,6 @@ def verify_state(
 
     Without `hashes`, only missing files and wrong sizes are detected. `remedy` ends the error
     message.
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
     verify_folder(folder, remedy=remedy, hashes=hashes, identity=identity)
 
@@ -254,11 +241,7 @@ class Checkpoints:
         return self._folder / f"step-{step:08d}"
 
     def verify(self, step: int) -> None:
-        """Verify the files of a checkpoint.
-
-        Raises:
-            CheckpointError: One is missing or damaged; names it and an intact older checkpoint.
-        """
+        """Verify the files of a checkpoint."""
         if problem := find_damage(self.path(step)):
             older = (path for path in map(self.path, self.steps()) if path < self.path(step))
             intact = next((path.name for path in older if find_damage(path) is None), None)

@@ -101,11 +101,7 @@ def place_phases(
 
 
 def check_phases(placed: Sequence[PlacedPhase]) -> None:
-    """Raise an error if a phase's settings are invalid for any data.
-
-    Raises:
-        ConfigError: A schedule does not fit its steps, or an objective its phase.
-    """
+    """Raise an error if a phase's settings are invalid for any data."""
     for phase in placed:
         try:
             if phase.schedule_start == phase.start:

@@ -29,11 +29,7 @@ class Gallery:
 
 
 def chosen_formats(names: Collection[str] | None) -> frozenset[str]:
-    """Check file extensions; return all if none is given.
-
-    Raises:
-        ConfigError: A format is unknown.
-    """
+    """Check file extensions; return all if none is given."""
     if unknown := sorted(set(names or ()) - set(FORMATS)):
         raise ConfigError(f"--format {unknown[0]}: unknown; choose from {', '.join(FORMATS)}")
     return frozenset(names or FORMATS)

@@ -20,11 +20,7 @@ class DatasetChoice:
     without: tuple[str, ...] = ()
 
     def left_out(self, names: Iterable[str], *, default: Iterable[str] = ()) -> set[str]:
-        """Return the datasets to leave out; `default` are left out unless `only` is given.
-
-        Raises:
-            ConfigError: A name is unknown, or no dataset is left.
-        """
+        """Return the datasets to leave out; `default` are left out unless `only` is given."""
         known = {name.casefold(): name for name in names}
         for option, given in (("--dataset", self.only), ("--without", self.without)):
             for name in given:

@@ -89,11 +89,7 @@ def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
 
 
 def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExamples:
-    """Return the contribution of each example to a metric.
-
-    Raises:
-        DataError: The metric cannot be computed from these columns.
-    """
+    """Return the contribution of each example to a metric."""
     build, needed = _builder(metric)
     if missing := [name for name in needed if name not in columns]:
         raise DataError(f"metric '{metric}' cannot be computed example by example: no {missing[0]}")
@@ -112,11 +108,7 @@ def mean_of_runs(runs: Sequence[RunExamples]) -> RunExamples:
 
 
 def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
-    """Check that examples give the score in the run's record.
-
-    Raises:
-        DataError: They do not, so they belong to another run.
-    """
+    """Check that examples give the score in the run's record."""
     value = examples.value
     if not abs(value - expected) <= _TOLERANCE:  # also catches NaN
         raise DataError(

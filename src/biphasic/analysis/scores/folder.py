@@ -14,13 +14,7 @@ from biphasic.records import STUDY, Convention
 
 
 def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout:
-    """Read the chosen datasets of a study's folder, or of one with the layout of other tools.
-
-    Raises:
-        ConfigError: The choice names an unknown dataset.
-        DataError: The folder has no results.
-        StudyError: The study's record is damaged.
-    """
+    """Read the chosen datasets of a study's folder, or of one with the layout of other tools."""
     folder = folder.resolve()
     if not is_file(folder / STUDY):
         return read_layout(folder, choice)

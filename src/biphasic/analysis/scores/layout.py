@@ -111,10 +111,6 @@ def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
     """Read every run of the chosen datasets below a folder.
 
     The folder holds models, or `results/` with them.
-
-    Raises:
-        ConfigError: The choice names an unknown dataset.
-        DataError: There is no readable run.
     """
     root = folder / "results" if (folder / "results").is_dir() else folder
     if not root.is_dir():
@@ -250,11 +246,7 @@ def _read_scores(path: Path, where: str) -> list[float]:
 
 
 def _share(raw: Any, split: str) -> float:
-    """Return the score of a split.
-
-    Raises:
-        ValueError: It is missing or invalid.
-    """
+    """Return the score of a split."""
     part = raw.get(split) if isinstance(raw, dict) else None
     score = part.get("score") if isinstance(part, dict) else None
     if not isinstance(score, int | float) or isinstance(score, bool):

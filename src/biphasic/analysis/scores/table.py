@@ -239,11 +239,7 @@ class Scores:
         return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
     def dataset(self, name: str) -> DatasetInfo:
-        """Return the dataset or average with a name.
-
-        Raises:
-            DataError: The dataset is unknown.
-        """
+        """Return the dataset or average with a name."""
         for dataset in self.datasets:
             if dataset.name == name:
                 return dataset

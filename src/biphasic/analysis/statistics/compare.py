@@ -138,11 +138,7 @@ def family_of(
     models: Sequence[str] | None = None,
     with_examples: bool = True,
 ) -> Family:
-    """Test all pairs of models on a dataset and correct the p values together.
-
-    Raises:
-        DataError: The dataset is unknown.
-    """
+    """Test all pairs of models on a dataset and correct the p values together."""
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
     places = {name: place for place, name in enumerate(order)}

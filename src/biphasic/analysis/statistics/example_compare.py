@@ -26,9 +26,6 @@ def contrast_errors(
     """Return the errors over test examples of a weighted sum of scores.
 
     Weights are by names of model and dataset, or average; the sum is averaged over the seeds.
-
-    Raises:
-        DataError: Examples are missing or do not match; the message is the reason.
     """
     by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (model, dataset), weight in weights.items():
@@ -122,9 +119,6 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
 
     Files are read once per table of scores, since averages and comparisons need them repeatedly.
     Eight bytes are kept for each example of each run.
-
-    Raises:
-        DataError: There are no examples, or they are damaged; also on later calls.
     """
     key = model, dataset
     if key not in scores.influences:

@@ -194,9 +194,6 @@ def detectable_effect(num_pairs: int) -> float:
     """Return the smallest detectable difference, in standard deviations of the pairs' differences.
 
     A two-sided paired t test at `LEVEL` detects it in a share `POWER` of all repetitions.
-
-    Raises:
-        ValueError: There are fewer than two pairs.
     """
     if num_pairs < 2:
         raise ValueError("a spread needs two pairs or more")

@@ -36,9 +36,6 @@ def over_pretraining(scores: Scores) -> Scores:
 
     Args:
         scores: Scores of single models, including replicates.
-
-    Raises:
-        DataError: No recipe was pretrained more than once.
     """
     groups = scores.replicates
     if not groups:

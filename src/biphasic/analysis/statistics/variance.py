@@ -50,11 +50,7 @@ class VarianceSplit(NamedTuple):
 
 
 def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:
-    """Split the spread of scores on one dataset; of recipes, that of their single runs.
-
-    Raises:
-        DataError: The dataset is unknown.
-    """
+    """Split the spread of scores on one dataset; of recipes, that of their single runs."""
     scores = scores if scores.runs is None else scores.runs.finished
     about = scores.dataset(dataset)
     keys = ((model.name, dataset) for model in scores.distinct)

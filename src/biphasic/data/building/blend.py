@@ -55,11 +55,7 @@ class Blend:
             self._block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))
 
     def gather(self, *, num_workers: int, report: Report | None = None) -> list[Gathered]:
-        """Read and tokenize the sources, as far as each belongs to the corpus.
-
-        Raises:
-            DataError: Text cannot be read or tokenized, or a source is too small for its share.
-        """
+        """Read and tokenize the sources, as far as each belongs to the corpus."""
         config = self._config
         with (
             Selection(config, self._work) as self._selection,

@@ -85,11 +85,6 @@ def build_corpus(
 
     The folder gets `tokenizer/`, `train/` and `heldout/`. `num_workers` processes tokenize, one
     core each, by default as many as there are cores; the result does not depend on their number.
-
-    Raises:
-        ConfigError: The settings contradict each other, or the folder has another corpus.
-        DataError: There is no text, or it is unusable.
-        LockedError: Another process is building in the folder.
     """
     if config.folder is not None:
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
@@ -127,11 +122,7 @@ def building(
 
 
 def is_built(folder: Path, origin: dict[str, Any]) -> bool:
-    """Return whether a folder holds a finished corpus of this origin.
-
-    Raises:
-        ConfigError: It holds a finished corpus of another origin.
-    """
+    """Return whether a folder holds a finished corpus of this origin."""
     if not (folder / RECORD).is_file():
         return False
     record = read_json(folder / RECORD, remedy=_remedy(folder))
@@ -145,11 +136,7 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a finished build: `origin`, and counts by `sources`.
-
-    Raises:
-        DataError: The folder holds no finished corpus, or its record is damaged.
-    """
+    """Return the record of a finished build: `origin`, and counts by `sources`."""
     if not (folder / RECORD).is_file():
         raise DataError(f"{folder}: no finished corpus (no {RECORD}); build or resume it")
     record = read_json(folder / RECORD, remedy=_remedy(folder))
@@ -164,11 +151,7 @@ def _remedy(folder: Path) -> str:
 
 
 def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
-    """Return everything that determines a corpus: sources, settings, code, but no paths.
-
-    Raises:
-        DataError: A source or tokenizer does not exist.
-    """
+    """Return everything that determines a corpus: sources, settings, code, but no paths."""
     sources = [
         {
             **source_origin(source, libraries=config.libraries, copies=config.hub_copies),
@@ -217,9 +200,6 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     """Draw text from the training documents of a corpus's sources, by their shares.
 
     `folder` is for temporary files.
-
-    Raises:
-        DataError: There is no training document.
     """
     sample = TextSample(SAMPLE_BYTES)
     num_bytes = CONSIDERED_BYTES

@@ -129,11 +129,7 @@ class Gathered:
         return reach
 
     def end_within(self, limit: Limit) -> None:
-        """End the source where its training documents fill a limit.
-
-        Raises:
-            DataError: No document is left.
-        """
+        """End the source where its training documents fill a limit."""
         reach = self.reach(limit)
         if not reach.documents:
             raise DataError(_too_little(self.name, limit, remedy="give it a larger share"))
@@ -237,11 +233,7 @@ class Gathering:
         self._left_out = self._selection.left_out - self._left_out_before
 
     def finish(self) -> Gathered:
-        """Wait for the shards, and find where the source ends.
-
-        Raises:
-            DataError: A shard could not be made, or the limit leaves no document.
-        """
+        """Wait for the shards, and find where the source ends."""
         self.count_finished(wait=True)
         if self.fits_nothing:
             remedy = "raise max_tokens (or its share, if there are shares)"
@@ -259,11 +251,7 @@ class Gathering:
         return self.reach.stop is not None and not self.reach.documents
 
     def count_finished(self, *, wait: bool = False) -> None:
-        """Count finished shards in order; with `wait`, wait for all of them.
-
-        Raises:
-            DataError: A shard could not be made.
-        """
+        """Count finished shards in order; with `wait`, wait for all of them."""
         while self._orders and (wait or self._orders[0][2].done()):
             split, text_bytes, future = self._orders.popleft()
             shard = future.result()

@@ -86,9 +86,6 @@ def inspect_corpus(
     """Read a corpus and describe it.
 
     A tokenizer other than the corpus's own is ignored. Samples are spread evenly.
-
-    Raises:
-        CheckpointError: A file is missing, truncated or changed.
     """
     corpus = Corpus(folder)
     is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
@@ -131,9 +128,6 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> tuple[float, in
     """Measure how full training rows are; return the rate, and the number of rows measured.
 
     They are the first rows of an epoch.
-
-    Raises:
-        ConfigError: Rows of this length have no room for text.
     """
     room = max(max_seqlen - NUM_SPECIAL, 1)
     num_pieces = int(np.sum(-(-lengths // room)))

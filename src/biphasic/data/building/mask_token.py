@@ -58,11 +58,7 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
 
 
 def refuse_if_present(corpus: Corpus, mask_id: int) -> None:
-    """Raise an error if a document of a corpus contains the mask token.
-
-    Raises:
-        DataError: It occurs; the message names the first document and a remedy.
-    """
+    """Raise an error if a document of a corpus contains the mask token."""
     document = find_token(mask_id, corpus)
     if document is not None:
         name = json.loads(next(islice(corpus.names(), document, None)))

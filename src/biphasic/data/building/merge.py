@@ -24,12 +24,6 @@ def merge_builds(
     """Merge built corpora, or find the result complete; training and held-out stay separate.
 
     An interrupted merge is resumed as a build is.
-
-    Raises:
-        ConfigError: The folder holds something else.
-        DataError: Their tokenizers differ, one is given twice, or one is unfinished.
-        CheckpointError: A file is missing, truncated or changed.
-        LockedError: Another process is building in the folder.
     """
     records = [read_record(source) for source in sources]
     parts = [CorpusFolders.below(source) for source in sources]
@@ -54,11 +48,6 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
     """Concatenate corpora; shards are linked, or copied to another file system.
 
     The folder appears when complete.
-
-    Raises:
-        ConfigError: The folder is in use.
-        DataError: Their tokenizers differ, or one is given twice.
-        CheckpointError: A file is missing, truncated or changed.
     """
     corpora = _open_matching(sources)
     origin = [_origin(corpus) for corpus in corpora]

@@ -19,10 +19,6 @@ def verify_corpus(folder: Path) -> Corpus:
 
     Returns:
         The corpus, open.
-
-    Raises:
-        CheckpointError: A file is damaged or missing; the message names it.
-        DataError: `corpus.json` is not readable.
     """
     corpus = Corpus(folder)
     if contradiction := next(_contradictions(corpus), None):
@@ -58,10 +54,6 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
 
     Returns:
         The training and the held-out corpus, open.
-
-    Raises:
-        CheckpointError: A file is damaged or missing; the message names it.
-        DataError: The folder holds no finished corpus.
     """
     read_record(folder)
     folders = CorpusFolders.below(folder)
@@ -72,12 +64,7 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
 
 
 def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
-    """Read a corpus's tokenizer, and verify its files and that the corpus was made with it.
-
-    Raises:
-        CheckpointError: A file is damaged.
-        DataError: It is another tokenizer.
-    """
+    """Read a corpus's tokenizer, and verify its files and that the corpus was made with it."""
     tokenizer = read_tokenizer(folder)
     if tokenizer.sha256 != corpus.details["tokenizer_sha256"]:
         raise DataError(f"{folder}: not the tokenizer that {corpus.folder} was made with; {REMEDY}")
@@ -85,10 +72,6 @@ def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
 
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
-    """Read a corpus's tokenizer, and verify its hashes.
-
-    Raises:
-        CheckpointError: A file is damaged.
-    """
+    """Read a corpus's tokenizer, and verify its hashes."""
     verify_folder(folder, remedy=REMEDY)
     return TextTokenizer.load(folder)

@@ -53,11 +53,7 @@ class TextFiles:
 
 
 def find_text_files(path: Path) -> TextFiles:
-    """List the text files of a path: itself, or all below it.
-
-    Raises:
-        DataError: The path does not exist, or has no readable text files.
-    """
+    """List the text files of a path: itself, or all below it."""
     supported = f"supported are {', '.join(_READERS)}"
     if path.is_file():
         if _reader_of(path) is None:
@@ -74,12 +70,7 @@ def find_text_files(path: Path) -> TextFiles:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """List all files below a folder, in no particular order.
-
-    Raises:
-        DataError: A part of it cannot be read, or is a linked folder; hidden parts are not
-            checked.
-    """
+    """List all files below a folder, in no particular order."""
 
     def refuse(error: OSError) -> None:
         if not is_hidden(Path(error.filename), folder):
@@ -109,10 +100,6 @@ def read_text_files(path: Path, *, column: str = "text") -> Iterator[SourceDocum
     Plain text and Markdown files are one document each, named by their relative path. Other files
     hold one document per row, with its text in `column`; `id` (text or an integer) and `license`
     are read if present. A null text is an empty document.
-
-    Raises:
-        DataError: A file is missing, damaged or not of its suffix's format, or a row has no text;
-            the message names file and row.
     """
     listing = find_text_files(path)
     for file in listing.files:
@@ -127,9 +114,6 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
     Up to 64 MiB are hashed whole; of more, the beginning and the end of every file, and blocks
     between them.
-
-    Raises:
-        DataError: A file cannot be read.
     """
     sizes = {file: file.stat().st_size for file in files if file.is_file()}
     total = sum(sizes.values())
@@ -156,9 +140,6 @@ def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) 
     """Convert a row to a document.
 
     A row without an id gets `place` as its id.
-
-    Raises:
-        DataError: The column is missing, or is not text.
     """
     if column not in row:
         raise DataError(missing_column(column, row, where=where))

@@ -37,9 +37,6 @@ class HubTable:
         """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.
 
         `optional` columns are included if they exist.
-
-        Raises:
-            DataError: A column is missing, or rows cannot be read.
         """
         where = describe(self.origin)
         batches = iter(self.rows.with_format("arrow").iter(_ROWS_AT_ONCE))
@@ -70,10 +67,6 @@ def open_hub(
     Without streaming, `split` may also be a slice such as `train[:1000]`; with it, rows are read
     over the network on demand. By default the newest `revision` (branch, tag or commit) is read.
     `copies` has local copies as `owner/name/`, used instead of the hub; they have no revisions.
-
-    Raises:
-        DataError: The hub cannot be reached, the dataset, configuration or split does not exist,
-            or the dataset needs custom code.
     """
     local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
     place, commit = str(local or dataset), origin["revision"]
@@ -110,20 +103,13 @@ def hub_fingerprint(
     """Return what determines a split's rows, without reading them.
 
     These are the commit on the hub, or names, sizes and contents of a local copy's files.
-
-    Raises:
-        DataError: The hub cannot be reached, or the dataset or revision does not exist.
     """
     local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
     return {**origin, "files": _copy_fingerprint(local)} if local else origin
 
 
 def find_copy(dataset: str, copies: Path | None) -> Path | None:
-    """Return the local folder of a dataset, or None to use the hub.
-
-    Raises:
-        DataError: It is neither a folder nor a valid hub name.
-    """
+    """Return the local folder of a dataset, or None to use the hub."""
     folder = expanded(dataset)
     if dataset and folder.is_dir():
         return folder
@@ -166,11 +152,7 @@ def _copy_fingerprint(local: Path) -> dict[str, Any]:
 
 
 def resolve_revision(dataset: str, revision: str | None) -> str:
-    """Return the current commit of a branch or tag of a hub dataset.
-
-    Raises:
-        DataError: The hub cannot be reached, or the dataset or revision does not exist.
-    """
+    """Return the current commit of a branch or tag of a hub dataset."""
     if revision and _COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi  # noqa: PLC0415

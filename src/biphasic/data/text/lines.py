@@ -29,13 +29,7 @@ _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
-    r"""Yield a file's lines, including `\n`, decompressed if its suffix is `.gz` or `.zst`.
-
-    Raises:
-        DataError: A line is too long, or the file decompresses to far more than any text.
-        OSError: The file cannot be opened.
-        Exception: One of `PACKING_ERRORS`: the compressed data are damaged.
-    """
+    r"""Yield a file's lines, including `\n`, decompressed if its suffix is `.gz` or `.zst`."""
     open_decompressor = _DECOMPRESSORS.get(file.suffix.lower())
     with file.open("rb") as stream:
         if open_decompressor is None:

@@ -125,9 +125,6 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     They are sorted by id, without duplicates, and without near-duplicates across splits. The result
     depends only on the versions of Python and of those libraries. `libraries` are keys of
     `LIBRARIES`, or `python`; all when None.
-
-    Raises:
-        DataError: No documentation was found (a Python without its sources).
     """
     return list(_load_documents(None if libraries is None else tuple(sorted(set(libraries)))))
 

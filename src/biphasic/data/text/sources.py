@@ -109,11 +109,7 @@ class SourceConfig(Config):
 
 
 def parse_hub(source: str) -> HubSource:
-    """Parse `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false`.
-
-    Raises:
-        ValueError: A key is unknown, repeated or without a value.
-    """
+    """Parse `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false`."""
     dataset, _, query = source.removeprefix(_HUB).partition("?")
     known = ("name", "split", "revision", "column", "streaming")
     given: dict[str, str] = {}
@@ -145,11 +141,7 @@ def read_documents(
     libraries: Collection[str] | None = None,
     copies: Path | None = None,
 ) -> Iterator[SourceDocument]:
-    """Read a source's documents one at a time, always in the same order.
-
-    Raises:
-        DataError: It cannot be read; the message names file and line.
-    """
+    """Read a source's documents one at a time, always in the same order."""
     if source.is_builtin:
         for document in load_documents(libraries):
             if split := _BUILTIN_SPLITS.get(document.split):
@@ -173,9 +165,6 @@ def source_origin(
 
     For files these are names, sizes and a hash of contents, for the hub the commit, and for the
     built-in documentation the installed versions.
-
-    Raises:
-        DataError: The source does not exist.
     """
     if source.is_builtin:
         return {
@@ -205,11 +194,7 @@ def source_origin(
 
 
 def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path | None:
-    """Return the folder of a source; None for a file, the hub or the built-in documentation.
-
-    Raises:
-        DataError: A dataset is neither a folder nor a valid hub name.
-    """
+    """Return the folder of a source; None for a file, the hub or the built-in documentation."""
     if hub := source.hub:
         return find_copy(hub.dataset, copies)
     return source.path if source.path and source.path.is_dir() else None

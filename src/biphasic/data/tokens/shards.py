@@ -100,11 +100,7 @@ class BatchBuilder:
         return self._num_bytes >= self._block_bytes
 
     def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> None:
-        """Add a document.
-
-        Raises:
-            DataError: It is no valid Unicode.
-        """
+        """Add a document."""
         parts = (
             _encoded(document_id, f"document {document_id!r}: its name", remedy="rename it"),
             _encoded(text, f"document {document_id!r}: its text", remedy="fix it"),

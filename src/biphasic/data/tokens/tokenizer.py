@@ -73,9 +73,6 @@ class TextTokenizer:
         It is changed: truncation, padding and special tokens in text are disabled. `special_tokens`
         are by role: bos, eos, pad and, if there is one, mask. `save` preserves `further_tokens`,
         declarations such as `unk_token`.
-
-        Raises:
-            DataError: A role's token is not in the vocabulary.
         """
         # Text that spells a special token must stay text.
         tokenizer.encode_special_tokens = True
@@ -99,11 +96,7 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> TextTokenizer:
-        """Read a tokenizer from a folder in Hugging Face's format.
-
-        Raises:
-            DataError: A file is missing, or the tokenizer lacks a token that training needs.
-        """
+        """Read a tokenizer from a folder in Hugging Face's format."""
         return _read(folder, str(folder))
 
     def save(self, folder: Path) -> None:
@@ -184,9 +177,6 @@ class TextTokenizer:
         """Return a tokenizer whose mask is `token`, added to the vocabulary if it is new.
 
         Text that spells it stays text, unless the vocabulary itself contains the spelling.
-
-        Raises:
-            DataError: The vocabulary has gaps, so no new token can be added.
         """
         is_new = self._tokenizer.token_to_id(token) is None
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
@@ -203,11 +193,7 @@ class TextTokenizer:
 
     @property
     def mask_id(self) -> int:
-        """The mask token.
-
-        Raises:
-            DataError: There is none.
-        """
+        """The mask token."""
         if "mask" not in self.special_tokens:
             raise DataError(
                 "the tokenizer has no mask token, which masked language modelling needs; set "
@@ -244,10 +230,6 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
 
     A folder takes precedence over a hub id. The revision is the newest by default and, with
     HF_HUB_OFFLINE, the downloaded one.
-
-    Raises:
-        DataError: The folder or model does not exist, the hub cannot be reached, or the tokenizer
-            lacks a required file or token.
     """
     folder = expanded(name_or_folder)
     refuse_gguf(folder)

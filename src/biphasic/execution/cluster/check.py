@@ -28,10 +28,6 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
 
     Nodes must see `root`, the folder of studies, under the same path. `minutes` is how long to wait
     for the first node.
-
-    Raises:
-        ConfigError: The site file does not fit this machine.
-        ExecutorError: No node ran the job; the message says why, as far as is known.
     """
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
     check_fits(site, folder)

@@ -39,11 +39,7 @@ class Partition:
 
 
 def site_text(partition: str | None) -> str:
-    """Return a site file for a partition; for the default one when None.
-
-    Raises:
-        ConfigError: There is no Slurm here, or no such partition.
-    """
+    """Return a site file for a partition; for the default one when None."""
     found = _partitions(_sinfo())
     if not found:
         raise ConfigError("sinfo lists no partition")

@@ -94,9 +94,6 @@ class Engine:
         The folder, on a file system that nodes share, is for scripts, logs and certificates.
         `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
         are the nodes of a group of processes; 0 if there are no groups.
-
-        Raises:
-            ConfigError: No address of this machine is known that nodes can reach.
         """
         self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
@@ -149,11 +146,7 @@ class Engine:
         return future
 
     def look(self) -> str:
-        """Ask about blocks, and start or end some; return why the engine must be replaced, if so.
-
-        Raises:
-            ExecutorError: Nodes have other versions of Python or Parsl than this machine.
-        """
+        """Ask about blocks, start or end some; return why the engine must be replaced, if so."""
         for label, executor in self._executors.items():
             problem = self._look_at(label, executor)
             if isinstance(reason := executor.executor_exception, VersionMismatch):

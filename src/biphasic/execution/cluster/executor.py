@@ -83,9 +83,6 @@ class ClusterExecutor:
         The store and the study's folder are on a file system that nodes share. `worker` is a module
         that calls `biphasic.execution.worker.serve` when it is run. No job has more `processes`.
         `say` receives messages about the cluster.
-
-        Raises:
-            ConfigError: A job needs more nodes than there are.
         """
         self._store, self._site, self._load_job = store, site, load_job
         self._worker, self._watch, self._say = worker, watch, say
@@ -137,12 +134,7 @@ class ClusterExecutor:
                 self._say(f"cannot cancel batch jobs {', '.join(self._left)}: the next run will")
 
     def submit(self, job_id: str) -> Future[None]:
-        """Queue a job.
-
-        Raises:
-            DataError: There is no such job in the store.
-            ExecutorError: Blocks fail again and again.
-        """
+        """Queue a job."""
         if self._error is not None:
             raise self._error
         is_group = self._load_job(self._store, job_id).num_slots > 1

@@ -110,11 +110,7 @@ class Site(Config):
         return self.max_blocks * self.nodes_per_block * self.slots_per_node
 
     def nodes_for(self, processes: int) -> int:
-        """Return how many nodes a group of processes needs.
-
-        Raises:
-            ConfigError: The processes cannot be shared equally between nodes.
-        """
+        """Return how many nodes a group of processes needs."""
         per_node = self.jobs_per_node or self.gpus_per_node
         nodes = -(-processes // per_node)
         if processes % nodes:
@@ -126,22 +122,14 @@ class Site(Config):
 
 
 def load_site(path: Path) -> Site:
-    """Load a site file.
-
-    Raises:
-        ConfigError: It is invalid; the message names the setting. Or Parsl is not installed.
-    """
+    """Load a site file."""
     if find_spec("parsl") is None:
         raise ConfigError(f"clusters need Parsl; install it with: {install_command('cluster')}")
     return load_config(Site, path)
 
 
 def group_nodes(site: Site, processes: int) -> int:
-    """Return the nodes of a group of processes; 0 for a single process.
-
-    Raises:
-        ConfigError: They do not fit.
-    """
+    """Return the nodes of a group of processes; 0 for a single process."""
     if processes == 1:
         return 0
     nodes = site.nodes_for(processes)
@@ -156,11 +144,7 @@ def group_nodes(site: Site, processes: int) -> int:
 
 
 def reachable_address(site: Site) -> str:
-    """Return the address that nodes connect to.
-
-    Raises:
-        ConfigError: None is known.
-    """
+    """Return the address that nodes connect to."""
     if site.address is not None or site.scheduler == "local":
         return _own_address(site.address or "127.0.0.1")
     host = socket.gethostname()
@@ -188,12 +172,7 @@ def _own_address(name: str) -> str:
 
 
 def check_fits(site: Site, folder: Path, processes: int = 1) -> None:
-    """Check what can be known of a site before work starts; `processes` are those of a job.
-
-    Raises:
-        ConfigError: This machine cannot submit jobs or be reached, a job does not fit, or the
-            folder's path cannot be used in shell scripts.
-    """
+    """Check what can be known of a site before work starts; `processes` are those of a job."""
     group_nodes(site, processes)
     reachable_address(site)
     submit = _SUBMIT.get(site.scheduler)

@@ -48,11 +48,7 @@ def check_before(
     batching: Batching,
     scratch: Path,
 ) -> None:
-    """Check before training that transformers alone reads texts as we do.
-
-    Raises:
-        ModelError: It does not.
-    """
+    """Check before training that transformers alone reads texts as we do."""
     _check_tokenizer(tokenizer, texts, max_seqlen=max_seqlen, scratch=scratch)
     sequences = example_sequences(texts, tokenizer, max_seqlen=max_seqlen)
     model = on_compute_device(load_encoder(folder, batching=batching)).eval()

@@ -60,9 +60,6 @@ def write_model(
     """Write `config.json` and weights as safetensors.
 
     Weights larger than `max_shard_size`, such as `5GB`, are split, with an index file.
-
-    Raises:
-        ModelError: transformers cannot load it, or weights of its layers are missing.
     """
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)

@@ -57,10 +57,6 @@ def write_onnx(folder: Path, out: Path) -> float:
 
     Returns:
         The largest difference between onnxruntime and torch, in units of the tolerance's scale.
-
-    Raises:
-        ConfigError: Packages are missing, or `out` exists.
-        ModelError: torch cannot export the model, or its graph gives other results.
     """
     require_packages()
     with _quietly(), new_folder(out) as partial:
@@ -92,11 +88,7 @@ class _Encoder(nn.Module):
 
 
 def require_packages() -> None:
-    """Raise an error if packages of the extra `onnx` are missing.
-
-    Raises:
-        ConfigError: Some are missing.
-    """
+    """Raise an error if packages of the extra `onnx` are missing."""
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ConfigError(

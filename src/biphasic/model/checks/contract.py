@@ -51,10 +51,6 @@ def check_contract(model: PreTrainedModel, *, causal: bool, weights: str | None 
     Padded rows hold one document each, and are never causal. In half precision only layers are
     probed, not states. `weights` is the identity of pretrained weights, which a process probes once
     with the same code.
-
-    Raises:
-        ModelError: A layer attends to the wrong tokens (the message names it), states are not
-            finite, or differ from those of a document alone, or from transformers' own.
     """
     passed = weights, activation_dtype(model), *code_of(model, causal=causal)
     if passed in _passed:
@@ -81,9 +77,6 @@ def load_checked_encoder(
     """Load an encoder for packed rows or, if it fails the checks, for padded rows.
 
     `place` moves the model to its device.
-
-    Raises:
-        ModelError: It cannot be an encoder in either way.
     """
     refusals: list[ModelError] = []
     for batching in ("packed", "padded"):

@@ -34,12 +34,7 @@ class ModelLimits:
 
 
 def model_limits(folder: Path) -> ModelLimits:
-    """Read a model's limits, without its weights.
-
-    Raises:
-        DataError: A file is damaged.
-        ModelError: transformers does not support the model, or the model reads no tokens.
-    """
+    """Read a model's limits, without its weights."""
     with reading(folder, ModelFilesError, remedy=_LIMITS):
         body = empty_body(folder)
         num_embeddings = getattr(body.config, "vocab_size", None)

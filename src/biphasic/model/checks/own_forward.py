@@ -54,9 +54,6 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     transformers runs in the required direction or, if it does not support it, in its own. Models of
     the same class and configuration are compared with it once per process. The model is in fp32, in
     evaluation mode.
-
-    Raises:
-        ModelError: They differ.
     """
     name, is_padded = type(model).__name__, batching_of(model) == "padded"
     difference = _difference(model, partial(_alone, model, causal=causal), causal=causal)

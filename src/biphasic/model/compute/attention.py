@@ -149,10 +149,6 @@ def packed_attention(
 
     Returns:
         [num_rows, row_length, num_heads, head_dim], and no weights.
-
-    Raises:
-        ModelError: Arguments of a packed batch are missing, a mask was passed, or the backend does
-            not support the model.
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
@@ -294,9 +290,6 @@ def varlen_options(
     """Return causality, window and scale as options of the installed torch's `varlen_attn`.
 
     torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
-
-    Raises:
-        ModelError: The installed torch does not support what the model needs.
     """
     reach = -1 if sliding_window is None else sliding_window - 1
     options: dict[str, Any] = {}

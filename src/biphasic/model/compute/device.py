@@ -24,11 +24,7 @@ _chosen: ContextVar[torch.device | None] = ContextVar("chosen_device", default=N
 
 
 def parse_device(text: str | None) -> torch.device | None:
-    """Parse `cpu`, `cuda` or `cuda:N`; return None for None.
-
-    Raises:
-        ConfigError: It is none of these, or the device does not exist.
-    """
+    """Parse `cpu`, `cuda` or `cuda:N`; return None for None."""
     if text is None:
         return None
     import torch  # noqa: PLC0415

@@ -29,11 +29,7 @@ def batching_of(model: PreTrainedModel) -> Batching:
 
 @contextmanager
 def first_pass(model: PreTrainedModel) -> Iterator[None]:
-    """Name the model in errors that its code raises for its arguments.
-
-    Raises:
-        ModelError: The model's code raised an error.
-    """
+    """Name the model in errors that its code raises for its arguments."""
     try:
         yield
     except torch.OutOfMemoryError:

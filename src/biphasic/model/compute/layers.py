@@ -21,9 +21,6 @@ def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     """Return the layers of a model's body with their names.
 
     They are those that transformers marks, or the longest list of modules.
-
-    Raises:
-        ModelError: There is neither.
     """
     modules = dict(model.base_model.named_modules())
     marked = [
@@ -46,10 +43,6 @@ def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None
     The first pass of each shape is slow; shapes are static, except for the number of documents.
     Parameter names do not change. Code that hooks into layers or reads other shapes once should run
     `uncompiled`. The model is in its compute precision, on its device.
-
-    Raises:
-        ModelError: The family has no layers that transformers marks as such, or torch cannot
-            compile on this machine.
     """
     layers = [
         module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
@@ -75,9 +68,6 @@ def recompute_activations(model: PreTrainedModel) -> None:
 
     Results are bitwise the same, including dropout. It applies to training only; evaluation stores
     no activations anyway.
-
-    Raises:
-        ModelError: The family's layers do not support it.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174.
     """

@@ -68,9 +68,6 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
     """Return a model in fp32 with random weights that depend on `init_seed` alone.
 
     Dropout is disabled in training (`dropout.py`).
-
-    Raises:
-        ModelError: The family has no language-model head, or does not support our attention.
     """
     register_attention()
     kind = language_model_class(config.model_type, config)
@@ -92,10 +89,6 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
 
     Nothing is initialized at random: an encoder saved without its masked-LM head is refused, unless
     the head is its embeddings and needs no further weights.
-
-    Raises:
-        ModelError: transformers cannot load it as a language model, weights are missing, left over
-            or of other shapes, or its head or attention is not supported.
     """
     register_attention()
     config = read_config(folder)
@@ -118,10 +111,6 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
     With `packed`, our attention function is used; `padded` keeps the model's own, with
     transformers' switch that makes decoders bidirectional. `check_contract` verifies that the model
     respects it.
-
-    Raises:
-        ModelError: transformers cannot load it, weights are missing, or the model cannot be an
-            encoder or cannot read packed rows.
     """
     register_attention()
     config = read_config(folder)
@@ -143,11 +132,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
 
 
 def empty_body(folder: Path | str) -> PreTrainedModel:
-    """Build the body of a model on the meta device, without its weights.
-
-    Raises:
-        ModelError: transformers does not support the model, or it cannot be an encoder.
-    """
+    """Build the body of a model on the meta device, without its weights."""
     config = read_config(folder)
     body = body_class(folder, config)
     with loading(folder), torch.device("meta"):
@@ -159,9 +144,6 @@ def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model in place.
 
     Names are those of `named_parameters`, so a tied head is absent.
-
-    Raises:
-        ModelError: Names or shapes differ; no weight has been changed.
     """
     parameters = dict(model.named_parameters())
     differing = sorted(parameters.keys() ^ tensors.keys())

@@ -34,11 +34,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def stored_parameters(folder: Path | str) -> int:
-    """Count the parameters in a folder's safetensors files, from their headers.
-
-    Raises:
-        ModelError: There are none, or a header is damaged.
-    """
+    """Count the parameters in a folder's safetensors files, from their headers."""
     files = weight_files(Path(folder))
     if not files:
         raise ModelError(f"{folder}: cannot be loaded (no safetensors weights)")
@@ -54,11 +50,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a safetensors file by name, reading only the header.
-
-    Raises:
-        ModelError: The header is damaged.
-    """
+    """Yield the tensors of a safetensors file by name, reading only the header."""
     try:
         with safe_open(path, framework="np") as file:  # headers need no torch
             for name in file.keys():  # noqa: SIM118 - no mapping
@@ -68,11 +60,7 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
-    """Estimate the memory of a model in bytes, without activations.
-
-    Raises:
-        ModelError: It has no weights.
-    """
+    """Estimate the memory of a model in bytes, without activations."""
     return stored_parameters(folder) * _BYTES[use]
 
 
@@ -81,9 +69,6 @@ def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
 
     On a machine with a GPU the weights pass through main memory, and training must fit into GPU
     memory.
-
-    Raises:
-        ModelError: It needs more than is free; the message states both.
     """
     if use != "load" and compute_device().type == "cuda":
         import torch  # noqa: PLC0415 - already imported here; other checks do not need it

@@ -65,11 +65,6 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
 
     Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
     like `answerdotai/ModernBERT-base`; the default revision is the main branch.
-
-    Raises:
-        ConfigError: A revision was given for a folder.
-        DataError: The model does not exist, or the hub cannot be reached.
-        ModelError: It has no weights as safetensors.
     """
     folder, commit = locate_model(name_or_folder, revision=revision)
     with reading(folder, ModelFilesError):
@@ -124,21 +119,13 @@ def claimed_identity(folder: Path) -> str | None:
 
 
 def check_claim(model: LocalModel, *, remedy: str) -> None:
-    """Check that a folder with a state's records is this state.
-
-    Raises:
-        CheckpointError: Files differ from its manifest, so a hash of the files identifies it.
-    """
+    """Check that a folder with a state's records is this state."""
     if model.revision is None and claimed_identity(model.folder) != model.identity:
         _verified_state(model.folder, remedy=remedy)
 
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
-    """Check that a folder still holds the same model.
-
-    Raises:
-        CheckpointError: A file is missing, damaged, or was changed since.
-    """
+    """Check that a folder still holds the same model."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; {remedy}")
     if model_identity(folder) == identity or _once(_files_identity, folder) == identity:

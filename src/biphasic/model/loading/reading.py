@@ -69,9 +69,6 @@ def load_model(
 
     Returns:
         The model, and its missing, left-over or mismatched weights.
-
-    Raises:
-        ModelError: The weights are damaged or quantized, or are to be read from elsewhere.
     """
     _check_weight_files(Path(folder))
     with loading(folder):
@@ -128,11 +125,7 @@ def loading(folder: Path | str) -> Iterator[None]:
 
 
 def body_class(where: Path | str, config: PretrainedConfig) -> Any:
-    """Return the class of the body alone, as built by `AutoModel`.
-
-    Raises:
-        ModelError: The model is not a single stack of layers that reads text.
-    """
+    """Return the class of the body alone, as built by `AutoModel`."""
     num_layers = getattr(config, "num_hidden_layers", 0)
     if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # even empty layers take time
         raise ModelFilesError(
@@ -150,11 +143,7 @@ def body_class(where: Path | str, config: PretrainedConfig) -> Any:
 
 
 def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
-    """Return the class with a language-model head: masked if there is one, else causal.
-
-    Raises:
-        ModelError: transformers has no such head for this type of model.
-    """
+    """Return the class with a language-model head: masked if there is one, else causal."""
     for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
         kind = mapping.get(type(config), None)
         if isinstance(kind, type):
@@ -169,9 +158,6 @@ def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str 
 
     Whether each layer uses the function, and passes on what it needs, is probed: transformers'
     `_supports_attention_backend` is unset for families that do.
-
-    Raises:
-        ModelError: It does not; the message names the first layer that computes attention itself.
     """
     body = body_class(where, config)
     if hasattr(sys.modules[body.__module__], "ALL_ATTENTION_FUNCTIONS"):

@@ -80,11 +80,6 @@ def clean(
 
     With `also_pretrained`, items that only `pretrain`, `adapt`, `evaluate` or `finetune` pinned are
     included. `say` receives a message before waiting for the heartbeat of another machine.
-
-    Raises:
-        StudyError: There is no store, a link leads out of it, or a study cannot be read.
-        LockedError: Another process works in the store.
-        DataError: A record is damaged.
     """
     root = root.resolve()
     store = root / STORE
@@ -155,9 +150,6 @@ def _useless_items(
     Results are listed before their states: a result without its state would look like a result of
     an external model. With `also_foreign`, results of models that are not states of the store are
     included.
-
-    Raises:
-        StudyError: A folder of the store is a link that leads out of it.
     """
     items = [
         *_unreachable_work(store, reachable, also_foreign=also_foreign),
@@ -209,11 +201,7 @@ def _bytes_of(path: Path) -> int:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the sorted entries of a folder, except links and leftovers.
-
-    Raises:
-        StudyError: The folder itself is a link.
-    """
+    """Yield the sorted entries of a folder, except links and leftovers."""
     if folder.is_symlink():
         raise StudyError(
             f"{folder}: is a link, and others may use its target, so nothing was deleted; replace "

@@ -73,11 +73,7 @@ def record_pin(
 
 
 def read_pins(store: Path) -> tuple[Pin, ...]:
-    """Read all pins.
-
-    Raises:
-        DataError: A pin is damaged.
-    """
+    """Read all pins."""
     return tuple(_read(path) for path in sorted((store / _FOLDER).glob("*.json")))
 
 

@@ -45,12 +45,7 @@ class Reachable:
 
 
 def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
-    """Return the names reachable from studies, with all ancestors.
-
-    Raises:
-        StudyError: A study has no readable settings or plan.
-        CheckpointError: The record of a state is damaged.
-    """
+    """Return the names reachable from studies, with all ancestors."""
     reachable = Reachable()
     for folder in folders:
         _add_study(reachable, folder, store)
@@ -59,11 +54,7 @@ def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
 
 
 def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
-    """Add pinned results, with their ancestors and training text.
-
-    Raises:
-        CheckpointError: The record of a state is damaged.
-    """
+    """Add pinned results, with their ancestors and training text."""
     pinned: set[str] = set()
     for pin in pins:
         pinned.update(pin.states)
@@ -120,11 +111,7 @@ def _add_study(reachable: Reachable, folder: Path, store: Path) -> None:
 
 
 def study_record_of(folder: Path) -> StudyRecord | None:
-    """Read a study's record; None if there is none yet.
-
-    Raises:
-        DataError: It is damaged.
-    """
+    """Read a study's record; None if there is none yet."""
     path = folder / STUDY
     if not path.is_file():
         return None

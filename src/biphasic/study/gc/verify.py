@@ -58,10 +58,6 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     """Verify all files that a study uses: text, tasks, states, fine-tunings, report.
 
     Nothing is written.
-
-    Raises:
-        StudyError: The study was never run, or another version wrote its settings.
-        DataError: Its settings are damaged.
     """
     store, verification = folder.parent / STORE, Verification()
     config, record = load_resolved(folder), None

@@ -46,11 +46,7 @@ class DataPaths(Config):
     """The pretrained model that recipes begin with."""
 
     def origin(self) -> dict[str, Any]:
-        """Return the origin of the corpus: its sources and settings.
-
-        Raises:
-            DataError: The record is damaged.
-        """
+        """Return the origin of the corpus: its sources and settings."""
         return read_record(self.train.parent)["origin"]
 
     def content(self) -> tuple[str, ...]:
@@ -65,12 +61,7 @@ class DataPaths(Config):
         return (*hashes, self.pretrained.identity) if self.pretrained else hashes
 
     def open(self) -> TrainingData:
-        """Load tokenizer and corpora, and verify their hashes.
-
-        Raises:
-            CheckpointError: A file is damaged.
-            DataError: The corpus was made with another tokenizer.
-        """
+        """Load tokenizer and corpora, and verify their hashes."""
         corpus = Corpus(self.train)
         return TrainingData(
             corpus=corpus,
@@ -81,15 +72,7 @@ class DataPaths(Config):
         )
 
     def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
-        """Return the paths with the other inputs of recipes: corpora of phases, pretrained model.
-
-        Raises:
-            CheckpointError: A tokenizer is damaged.
-            ConfigError: The recipes name different pretrained models, or an objective needs another
-                kind of tokenizer.
-            DataError: A corpus or model does not exist, or has another tokenizer.
-            ModelError: The recipes cannot train the model.
-        """
+        """Return the paths with what else recipes need: corpora of phases, a pretrained model."""
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         corpora = phase_corpora(recipes)
         for folder in corpora:
@@ -111,11 +94,7 @@ def phase_corpora(recipes: Iterable[Recipe]) -> list[Path]:
 
 
 def pretrained_model(recipes: Iterable[Recipe]) -> PretrainedModel | None:
-    """Return the pretrained model that recipes begin with; None if they begin with new models.
-
-    Raises:
-        ConfigError: The recipes name different pretrained models.
-    """
+    """Return the pretrained model that recipes begin with; None if they begin with new models."""
     models = [recipe.model for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
     if any(model != models[0] for model in models):
         raise ConfigError("arms name different pretrained models; a study can use only one")
@@ -128,9 +107,6 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
     Args:
         corpus: Settings; a folder made by `biphasic corpus build`; a corpus file (YAML), with paths
             relative to its folder; or None for the built-in documentation.
-
-    Raises:
-        ConfigError: A setting is wrong, or the folder or file does not exist.
     """
     if isinstance(corpus, CorpusConfig):
         return corpus
@@ -143,11 +119,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
-    """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read.
-
-    Raises:
-        DataError: A source, the tokenizer or the finished corpus does not exist.
-    """
+    """Return the folder of a corpus, built or not. This is fast: at most 64 MiB are read."""
     if config.folder is None:
         origin = corpus_origin(config)
         for source in origin["sources"]:
@@ -171,11 +143,6 @@ def prepare_corpus(
     """Build the corpus of a study, unless it is built.
 
     Before, which may save hours, check the pretrained model that `recipes` begin with.
-
-    Raises:
-        ConfigError: The recipes name different pretrained models, or one with too few positions.
-        DataError: There is no text, or it is unusable; or the model does not exist.
-        ModelError: The model cannot be trained, on this machine or another one.
     """
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
@@ -203,11 +170,7 @@ def build_missing_corpus(
     say: Say,
     progress: Report,
 ) -> None:
-    """Build a corpus, or wait for another process that builds it.
-
-    Raises:
-        DataError: There is no text, or it is unusable.
-    """
+    """Build a corpus, or wait for another process that builds it."""
     name = f"data-{folder.name}"
     with wait_for_work(store, name, doing=f"building {name}", say=say):
         # A failed or interrupted build leaves parts, but no record.
@@ -238,9 +201,6 @@ def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say
     """Build the built-in tasks unless they are built; return their folder.
 
     `libraries` are those whose documentation to use; all installed ones when None.
-
-    Raises:
-        DataError: The documentation has no examples for a split of a task.
     """
     key = digest(builtin_tasks_origin(libraries))[:32]
     folder = store / "tasks" / f"builtin-{key}"

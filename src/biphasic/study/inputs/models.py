@@ -31,13 +31,7 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 def fetch_pretrained(
     model: PretrainedModel, recipes: Iterable[Recipe], tokenizer: TextTokenizer
 ) -> LocalModel:
-    """Return a pretrained model, after checking that recipes which begin with it can train it.
-
-    Raises:
-        ConfigError: Rows are too long.
-        DataError: The model does not exist.
-        ModelError: The tokenizer does not match the model.
-    """
+    """Return a pretrained model, after checking that recipes which begin with it can train it."""
     local = fetch_model(model.pretrained, revision=model.revision)
     check_vocabulary(local.folder, tokenizer, name=model.pretrained)
     for recipe in recipes:
@@ -47,11 +41,7 @@ def fetch_pretrained(
 
 
 def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> None:
-    """Check that a corpus's tokenizer gives every token of a model the same id.
-
-    Raises:
-        ModelError: A token has another id, or the vocabulary is too large for the model.
-    """
+    """Check that a corpus's tokenizer gives every token of a model the same id."""
     if (model / "tokenizer.json").is_file():
         ids = tokenizer.vocabulary()
         for token, token_id in TextTokenizer.load(model).vocabulary().items():
@@ -71,11 +61,7 @@ def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> Non
 
 
 def check_positions(recipe: Recipe, model: Path) -> None:
-    """Check that a model has enough positions for a recipe's rows.
-
-    Raises:
-        ConfigError: It has too few positions.
-    """
+    """Check that a model has enough positions for a recipe's rows."""
     positions = model_limits(model).positions
     if positions is not None and recipe.max_seqlen > positions:
         raise ConfigError(
@@ -86,14 +72,7 @@ def check_positions(recipe: Recipe, model: Path) -> None:
 
 
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
-    """Check that a recipe can train a model, and its tokenizer, before its corpus is built.
-
-    Raises:
-        ConfigError: Rows are longer than the model's positions.
-        DataError: The model has no tokenizer.
-        ModelError: The model does not fit into memory, cannot be loaded with its language-model
-            head, or breaks the attention contract; the message names the layer.
-    """
+    """Check that a recipe can train a model, and its tokenizer, before its corpus is built."""
     check_vocabulary(model.folder, TextTokenizer.load(model.folder), name=name)
     check_memory(model.folder, use=recipe.precision)
     check_training(model, [recipe])
@@ -103,11 +82,6 @@ def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
     """Check that recipes can train a model, on this machine or another one.
 
     A model that does not fit into this machine's memory is not loaded.
-
-    Raises:
-        ConfigError: Rows are longer than the model's positions.
-        ModelError: The model cannot be loaded with its language-model head, or breaks the attention
-            contract; the message names the layer.
     """
     for recipe in recipes:
         check_positions(recipe, model.folder)
@@ -141,11 +115,7 @@ class Continuation:
         return self.recipe.placed_phases[-1].schedule
 
     def require(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
-        """Check that an extended recipe passes through the state.
-
-        Raises:
-            DataError: An input of the run has changed, so it cannot be resumed.
-        """
+        """Check that an extended recipe passes through the state."""
         if Lineage(recipe, fingerprint).identities[self.steps] != self.identity:
             raise DataError(
                 f"{self.folder}: cannot be resumed: the pretrained model of its run, or the corpus "
@@ -170,11 +140,7 @@ def is_state(model: LocalModel) -> bool:
 
 
 def check_state(model: LocalModel, store: Path, *, say: Say) -> None:
-    """Reject damaged states of a store; warn about modified copies elsewhere.
-
-    Raises:
-        CheckpointError: A state of the store is damaged.
-    """
+    """Reject damaged states of a store; warn about modified copies elsewhere."""
     try:
         check_claim(model, remedy="delete the folder and run again")
     except CheckpointError as error:

@@ -97,12 +97,7 @@ class TaskResolver:
     )
 
     def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
-        """Return the tasks, each with the one it is trained on; build missing ones.
-
-        Raises:
-            DataError: A task's data are missing, damaged or unusable.
-            ConfigError: A setting does not fit a task.
-        """
+        """Return the tasks, each with the one it is trained on; build missing ones."""
         alone = _once(lambda task: self._read(task, self._made(task)))
         planned = (self._with_trainer(task, tasks, alone) for task in tasks)
         return tuple(map(self._with_overlaps, planned))
@@ -255,10 +250,6 @@ def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
     """Return the kind of a task and the settings in its description, without reading examples.
 
     The kind is None if the source is invalid; reading the task then raises the error.
-
-    Raises:
-        ConfigError: A setting of a task file is wrong.
-        DataError: `task.json` is damaged.
     """
     if source in BUILTIN_TASKS:
         return BUILTIN_TASKS[source], {}

@@ -53,11 +53,7 @@ class CorpusJob(Config):
         """Do nothing: the job has no dependencies."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Build the corpus, or wait for the process that builds it.
-
-        Raises:
-            StoppedError: Stopped on request; finished shards are kept.
-        """
+        """Build the corpus, or wait for the process that builds it."""
 
         def forward(progress: BuildProgress) -> None:
             total = progress.total_tokens or progress.tokens

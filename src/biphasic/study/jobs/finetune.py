@@ -87,13 +87,7 @@ class FinetuneJob(Config):
         return 1
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Run the fine-tunings without results.
-
-        Raises:
-            LockHeldError: Another process is running it.
-            DoneElsewhereError: It was finished before.
-            StoppedError: Stopped on request; finished fine-tunings are kept.
-        """
+        """Run the fine-tunings without results."""
         with lock_work(self.store, self.id) as held:
             report = while_held(_stopping(report, should_stop), held)
             missing = [
@@ -124,11 +118,7 @@ class FinetuneJob(Config):
         return all(self._is_done(run) for scored in self.evaluations for run in scored.runs)
 
     def check_needs(self) -> None:
-        """Check that the encoder exists.
-
-        Raises:
-            StudyError: It does not exist; the message names the job that creates it.
-        """
+        """Check that the encoder exists."""
         if self.encoder == self.store / "states" / self.state:
             check_state(self.store, self.state)
 

@@ -63,13 +63,7 @@ class TrainJob(Config):
         return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train the segment, with the number of processes in `compute`.
-
-        Raises:
-            LockHeldError: Another process is running it.
-            DoneElsewhereError: It was finished before.
-            StoppedError: Stopped on request; the next run resumes from there.
-        """
+        """Train the segment, with the number of processes in `compute`."""
         with lock_work(self.store, self.id) as held:
             if self.is_done():
                 from biphasic.training.state import Checkpoints  # noqa: PLC0415
@@ -94,11 +88,7 @@ class TrainJob(Config):
         return is_complete(self.store / "states" / self.id)
 
     def check_needs(self) -> None:
-        """Check that the state this job continues from exists.
-
-        Raises:
-            StudyError: It does not exist; the message names the job that creates it.
-        """
+        """Check that the state this job continues from exists."""
         if self.start:
             data = _open(self.data.model_dump_json(), self.data.content())
             check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[self.start])
@@ -158,11 +148,7 @@ def _describe_texts(data: TrainingData, store: Path) -> None:
 
 
 def check_state(store: Path, identity: str) -> None:
-    """Check that a state exists.
-
-    Raises:
-        StudyError: It does not exist; the message names the job that creates it.
-    """
+    """Check that a state exists."""
     if not is_complete(store / "states" / identity):
         raise StudyError(
             f"{store / 'states' / identity}: does not exist yet, and this job needs it; first run: "

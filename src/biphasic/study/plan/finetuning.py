@@ -99,9 +99,6 @@ def refuse_lengths(
 
     Each task has a name, a kind (None if unknown) and a protocol. Without `positions`, the model
     sets no limit.
-
-    Raises:
-        ConfigError: The message lists every task that does not fit, and what to set.
     """
     problems: list[str] = []
     for name, kind, protocol in tasks:

@@ -72,11 +72,7 @@ class OtherCode:
         )
 
     def delete(self, *, say: Say) -> None:
-        """Delete them, and all results of these states.
-
-        Raises:
-            LockedError: Another process works in the store.
-        """
+        """Delete them, and all results of these states."""
         say(f"deleting what other code made: {self}")
         finetunes = self.store / "finetunes"
         with lock_cleaning(self.store) as cleaner:

@@ -134,9 +134,6 @@ def plan_study(
     """Plan a study on its data.
 
     Training resumes from `known` states, of any study.
-
-    Raises:
-        ConfigError: A schedule does not fit its run.
     """
     arms, points, segments = _plan_training(config, fingerprint, known)
     # A state that several arms share has the name and the fine-tuning seeds of the first.

@@ -50,13 +50,7 @@ class Preview:
 
 
 def preview_study(config: StudyConfig, store: Path) -> Preview:
-    """Plan a study, with placeholders for data that can still be fetched or built.
-
-    Raises:
-        CheckpointError: The tokenizer of a corpus is damaged.
-        ConfigError: A setting does not fit.
-        DataError: Local data are missing; the message lists all of them.
-    """
+    """Plan a study, with placeholders for data that can still be fetched or built."""
     assumed: list[str] = []
     problems: list[str] = []
     recipes = [config.recipe_of(arm) for arm in config.arms]

@@ -40,10 +40,6 @@ def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[Failed
     """Ask the runner of a study to retry failed jobs; return these jobs.
 
     `jobs` are identities, prefixes of identities, or labels; all failed jobs when empty.
-
-    Raises:
-        StudyError: No job has failed.
-        ConfigError: A name matches no failed job, or several.
     """
     progress = read_progress(folder)
     failures = () if progress is None else progress.failures

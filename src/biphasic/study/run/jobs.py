@@ -26,12 +26,7 @@ _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminato
 
 
 def load_job(store: Path, identity: str) -> AnyJob:
-    """Load a job from a store.
-
-    Raises:
-        DataError: The job does not exist, was written by another version, does not match its
-            file name, or would write outside of the root folder.
-    """
+    """Load a job from a store."""
     path = job_path(store, identity)
     try:
         raw: dict[str, Any] = json_value(path.read_text(encoding="utf-8"))

@@ -45,11 +45,7 @@ class PreparedStudy:
     plan: Plan
 
     def missing_work(self) -> list[WorkItem]:
-        """Return the jobs without results in the store.
-
-        Raises:
-            StudyError: The disk has too little space for their states.
-        """
+        """Return the jobs without results in the store."""
         finished = Finished.of(self.store)
         check_disk(
             finished.missing_segments(self.plan),
@@ -68,12 +64,6 @@ def prepare_study(
     """Build or find a study's data, and check all inputs of its jobs.
 
     With `fresh`, finished work that other code made is deleted.
-
-    Raises:
-        ConfigError: The study cannot be run as written.
-        DataError: Data are missing or unusable.
-        CheckpointError: A required state or result is damaged.
-        LockedError: Another process works in the store, from which `fresh` has to delete.
     """
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
@@ -111,11 +101,7 @@ def _plan(
 
 
 def locate_tasks(config: StudyConfig, store: Path, *, say: Say) -> tuple[PlannedTask, ...]:
-    """Find a study's tasks, and build those missing from the store.
-
-    Raises:
-        DataError: A task's data are missing, damaged or unusable; lists all such tasks.
-    """
+    """Find a study's tasks, and build those missing from the store."""
     resolver = task_resolver(config, store, say=say)
     try:
         return resolver.build(config.tasks)
@@ -131,9 +117,6 @@ def check_inputs(plan: Plan, store: Path) -> None:
     """Verify the inputs of missing jobs and of the report before any job runs.
 
     Only the sizes of other states are checked; `study verify` checks their hashes.
-
-    Raises:
-        CheckpointError: A state, a checkpoint or a result is damaged.
     """
     finished = Finished.of(store)
     missing = finished.missing_segments(plan)
@@ -161,11 +144,7 @@ def check_inputs(plan: Plan, store: Path) -> None:
 def check_disk(
     missing: Sequence[Segment], store: Path, *, vocab_size: int, num_checkpoints: int = 0
 ) -> None:
-    """Check that the disk has space for the missing states, and for checkpoints of the largest.
-
-    Raises:
-        StudyError: The disk has too little space.
-    """
+    """Check that the disk has space for the missing states, and for checkpoints of the largest."""
     sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
     needed = sum(sizes) + num_checkpoints * max(sizes, default=0)
     free = shutil.disk_usage(store).free

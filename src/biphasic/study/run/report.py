@@ -99,11 +99,7 @@ class ReportJob(Config):
         """Do nothing: the report lists missing results."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
-        """Write the report, unless it is up to date.
-
-        Raises:
-            StudyError: The study was never run or planned here.
-        """
+        """Write the report, unless it is up to date."""
         root = self.store.parent
         config = load_resolved(root / self.study)
         write_study_report(prepare_study(config, root=root, console=Console(quiet=True)))

@@ -88,12 +88,6 @@ def execute_study(
 
     `file` is the study file, if there is one. With `fresh`, jobs that other code has done are
     missing.
-
-    Raises:
-        LockedError: Another process is running this study.
-        ConfigError: The study cannot be run as written.
-        DataError: Data are missing or unusable.
-        StudyError: The disk has too little space, or the folder has the study of another file.
     """
     folder = root.resolve() / config.name
     if resources.site is not None:
@@ -120,11 +114,7 @@ def execute_study(
 
 
 def study_lock(folder: Path) -> AbstractContextManager[object]:
-    """Lock a study's folder.
-
-    Raises:
-        LockedError: Another process holds the lock.
-    """
+    """Lock a study's folder."""
     return locked_folder(folder, remedy="use another --root")
 
 

@@ -71,9 +71,6 @@ def choose_device(
     """Return a device of the table; given numbers replace its own.
 
     Without a name, `flops` describes another GPU; without that too, it is an H100.
-
-    Raises:
-        ConfigError: The name is unknown, a number is not positive, or `flops` is missing.
     """
     given = {"flops": flops, "memory": memory, "watts": watts}
     given = {field: value for field, value in given.items() if value is not None}

@@ -37,11 +37,7 @@ class RecipeConfig(RecipeSettings):
         return spelled_out(raw)
 
     def changed(self, changes: Mapping[str, Any]) -> RecipeConfig:
-        """Return the settings with changes; nested settings are merged, not replaced.
-
-        Raises:
-            ConfigError: A setting does not exist or has a wrong value.
-        """
+        """Return the settings with changes; nested settings are merged, not replaced."""
         if not changes:
             return self
         raw = self.model_dump(exclude_unset=True)
@@ -68,11 +64,7 @@ def spelled_out(recipe: Any) -> Any:
 def read_recipe(
     recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]
 ) -> Recipe:
-    """Return a recipe from its settings, or from a file with overrides.
-
-    Raises:
-        ConfigError: A setting is invalid, or there are overrides without a file.
-    """
+    """Return a recipe from its settings, or from a file with overrides."""
     if isinstance(recipe, (str, Path)):
         path = expanded(recipe)
         return load_config(Recipe, path, overrides).anchored(path.resolve().parent)
@@ -106,11 +98,7 @@ class ArmConfig(Config):
         return family_of(self.phases)
 
     def recipe_from(self, shared: RecipeConfig, *, where: str = "") -> Recipe:
-        """Return the arm's recipe; error messages begin with `where` or else the arm's name.
-
-        Raises:
-            ConfigError: A setting does not exist or has a wrong value.
-        """
+        """Return the arm's recipe; error messages begin with `where` or else the arm's name."""
         try:
             settings = shared.changed(self.recipe)
         except ConfigError as error:
@@ -138,11 +126,7 @@ class EvaluationPoints(Config):
     """Optimizer steps before each evaluation; the end of an arm is always evaluated."""
 
     def meant(self, names: Sequence[str]) -> list[str]:
-        """Return the names that match.
-
-        Raises:
-            ConfigError: A pattern matches no arm.
-        """
+        """Return the names that match."""
         matching: list[str] = []
         for pattern in self.arms:
             of_pattern = [name for name in names if fnmatchcase(name, pattern)]

@@ -36,13 +36,7 @@ class _Budget(Config):
 
 
 def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
-    """Expand the arms of a study file into single arms with names.
-
-    Raises:
-        ConfigError: An axis has no values or an invalid path, a budget does not add up, two arms
-            would have the same name, or there are too many arms. The message gives the arm's
-            number in the file.
-    """
+    """Expand the arms of a study file into single arms with names."""
     _refuse_many(len(arms), "arms")
     if not any(_is_template(arm) for arm in arms):
         return arms

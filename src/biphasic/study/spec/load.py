@@ -29,9 +29,6 @@ def load_study(
     """Load a study file; relative paths are resolved against its folder.
 
     `text` is parsed instead of the file's content.
-
-    Raises:
-        ConfigError: The file is invalid; the message names the setting.
     """
     path = Path(path)
     with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
@@ -43,11 +40,7 @@ def load_study(
 
 
 def save_resolved(config: StudyConfig, folder: Path, *, file: Path | None = None) -> None:
-    """Save the settings of a study, with includes and overrides applied, in its folder.
-
-    Raises:
-        StudyError: The folder has another study, of a file that still exists and is not `file`.
-    """
+    """Save the settings of a study, with includes and overrides applied, in its folder."""
     path, before = folder / RESOLVED, {}
     with suppress(DataError):
         before = read_json_object(path) if path.is_file() else {}
@@ -78,11 +71,7 @@ def _refuse_other_file(file: Path, folder: Path, known: str) -> None:
 
 
 def load_resolved(folder: Path) -> StudyConfig:
-    """Load the saved settings of a study.
-
-    Raises:
-        StudyError: The folder has none, or another version of biphasic wrote them.
-    """
+    """Load the saved settings of a study."""
     path = folder / RESOLVED
     if not path.is_file():
         raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")

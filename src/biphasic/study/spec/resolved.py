@@ -44,11 +44,7 @@ def evaluation_text(
     is_paper: bool,
     convention: Convention,
 ) -> str:
-    """Return the settings of an evaluation, as in a study file.
-
-    Raises:
-        ConfigError: A setting is invalid.
-    """
+    """Return the settings of an evaluation, as in a study file."""
     raw: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds}
     raw = {name: value for name, value in raw.items() if value is not None}
     finetuning = parse_config(

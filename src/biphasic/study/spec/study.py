@@ -237,11 +237,7 @@ class StudyConfig(Config):
         ]
 
     def points_by_arm(self) -> dict[str, list[int]]:
-        """Return the intermediate steps at which arms are evaluated, ascending, by arm.
-
-        Raises:
-            ConfigError: A pattern matches no arm.
-        """
+        """Return the intermediate steps at which arms are evaluated, ascending, by arm."""
         names = [arm.name for arm in self.arms]
         steps: dict[str, set[int]] = {}
         for points in self.evaluation_points:
@@ -250,11 +246,7 @@ class StudyConfig(Config):
         return {name: sorted(of_arm) for name, of_arm in steps.items()}
 
     def compared(self) -> list[Sides]:
-        """Return the evaluated states of both sides of each planned comparison.
-
-        Raises:
-            ConfigError: An arm or a task does not exist, or a pattern matches different recipes.
-        """
+        """Return the evaluated states of both sides of each planned comparison."""
         recipes = self._recipes_by_state() if self.compare else {}
         tasks = [task.name for task in self.tasks]
         return [
@@ -263,11 +255,7 @@ class StudyConfig(Config):
         ]
 
     def asked(self) -> list[list[AskedArms]]:
-        """Return the evaluated states of the comparisons of each question.
-
-        Raises:
-            ConfigError: As for `compared`, or a question can never be answered.
-        """
+        """Return the evaluated states of the comparisons of each question."""
         recipes = self._recipes_by_state() if self.questions else {}
         tasks = [task.name for task in self.tasks]
         return [
@@ -307,9 +295,6 @@ class StudyConfig(Config):
 
         Settings that the task's description needs override those that all tasks share; the study's
         settings for this task override both.
-
-        Raises:
-            ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
         """
         longest = self.longest_input
         try:
@@ -359,11 +344,7 @@ def merge_protocol(
     *,
     longest: int,
 ) -> FinetuneProtocol:
-    """Return one task's protocol; later arguments override earlier ones.
-
-    Raises:
-        ConfigError: A setting does not exist or has a wrong value.
-    """
+    """Return one task's protocol; later arguments override earlier ones."""
     if isinstance(shared, str):
         base = {"max_seqlen": longest, **FinetuneProtocol.paper(max_positions=longest)}
     else:
@@ -387,9 +368,6 @@ def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
 
     With the reference study's protocol, it is the study's, unless the study or the task's
     description sets another metric.
-
-    Raises:
-        ConfigError: The task has no such metric.
     """
     known = KINDS[info.kind].facts.metric_keys
     if task.metric is not None and task.metric not in known:

@@ -125,11 +125,7 @@ def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) 
 
 
 def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
-    """Check that no two rates are for the same arms by rule, and that named arms exist.
-
-    Raises:
-        ValueError: Two rates have the same key, or an arm does not exist.
-    """
+    """Check that no two rates are for the same arms by rule, and that named arms exist."""
     named = [name for rate in rates if isinstance(rate, ArmRate) for name in rate.arms]
     refuse_repeats("tuned_rates: arms", named)
     if unknown := next((name for name in named if name not in arms), None):

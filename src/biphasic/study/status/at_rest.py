@@ -29,11 +29,7 @@ _MOST_DAMAGED = 5
 
 
 def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
-    """Return the status of a study by comparing its plan with the store; add `notes`.
-
-    Raises:
-        DataError: User data are missing, or a record is damaged.
-    """
+    """Return the status of a study by comparing its plan with the store; add `notes`."""
     store = folder.parent / STORE
     preview = preview_study(config, store)
     plan = preview.plan

@@ -129,11 +129,7 @@ def write_progress(folder: Path, record: ProgressRecord) -> None:
 
 
 def read_progress(folder: Path) -> ProgressRecord | None:
-    """Read the progress of a study; None if it was never run.
-
-    Raises:
-        StudyError: The record is damaged or of another version.
-    """
+    """Read the progress of a study; None if it was never run."""
     path = folder / _FILE
     if not path.is_file():
         return None

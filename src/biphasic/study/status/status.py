@@ -24,12 +24,7 @@ _BAR = 20
 
 
 def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus:
-    """Return the status of a study; `config` is used if it was never run.
-
-    Raises:
-        StudyError: It was never run and no settings are given, or its records cannot be read.
-        DataError: User data are missing.
-    """
+    """Return the status of a study; `config` is used if it was never run."""
     owner = find_owner(folder / LOCK)
     notes: list[str] = []
     if owner is not None:

@@ -43,11 +43,7 @@ class Muon(AdamW):
     def build(
         self, weights: MasterWeights, *, layer_matrices: Collection[str]
     ) -> list[torch.optim.Optimizer]:
-        """Return Muon's part and AdamW's.
-
-        Raises:
-            ConfigError: The model's layers have no matrices.
-        """
+        """Return Muon's part and AdamW's."""
         from biphasic.training.optimizers.orthogonal import OrthogonalSteps  # noqa: PLC0415
 
         if not layer_matrices:

@@ -65,11 +65,7 @@ class MetricsLog:
 
 @contextmanager
 def viewed_in_wandb(project: str | None) -> Iterator[None]:
-    """Log the runs of a block to a project; None leaves it to the environment.
-
-    Raises:
-        ConfigError: wandb is not installed.
-    """
+    """Log the runs of a block to a project; None leaves it to the environment."""
     before = os.environ.get(PROJECT)
     if project is not None:
         os.environ[PROJECT] = project

@@ -147,9 +147,6 @@ def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfi
 
     Results are those of one process, except for the rounding of sums taken in another order.
     `weights` are those of `set_precision`; the model keeps its compute precision.
-
-    Raises:
-        ConfigError: The processes of a machine cannot hold one copy each.
     """
     root = DividedModel(model)
     full = MixedPrecisionPolicy(cast_forward_inputs=False)

@@ -44,10 +44,6 @@ def short_table(
 
     The layer's weight must be its own fp32 master. `token_ids` are distinct, int64 [num_tokens]; a
     padding token is added.
-
-    Raises:
-        ModelError: The model did not read its embeddings through their layer, so its result is
-            invalid.
     """
     table, padding_idx = embedding.weight, embedding.padding_idx
     if padding_idx is not None:

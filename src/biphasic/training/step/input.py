@@ -28,11 +28,7 @@ class StepRows:
     """
 
     def __init__(self, recipe: Recipe, data: TrainingData) -> None:
-        """Prepare one plan per corpus.
-
-        Raises:
-            ConfigError: Rows have no room for text.
-        """
+        """Prepare one plan per corpus."""
         self._phases, fingerprint = recipe.placed_phases, data.fingerprint
         self._contents = [fingerprint.hash_of(placed.corpus) for placed in self._phases]
         self._readers: dict[str, RowReader] = {}
@@ -94,11 +90,7 @@ class StepInputs:
         compute: ComputeConfig,
         ranks: ProcessGroup = ALONE,
     ) -> None:
-        """Check that passes can hold the rows of every phase and of held-out text.
-
-        Raises:
-            ConfigError: A pass cannot hold a row, or rows have no room for text.
-        """
+        """Check that passes can hold the rows of every phase and of held-out text."""
         self._recipe, self._compute, self._ranks = recipe, compute, ranks
         self._rows, self._vocabulary = StepRows(recipe, data), data.vocabulary
         self._shape, self._first_position = model_shape(model), first_position(model)
@@ -111,11 +103,7 @@ class StepInputs:
             compute.rows_per_pass(length)
 
     def of(self, step: int) -> StepInput:
-        """Return the input of update `step` of the run.
-
-        Raises:
-            DataError: The rows contain nothing to learn from.
-        """
+        """Return the input of update `step` of the run."""
         batch = self._rows.batch(step)
         objective = self._recipe.phase_at(step).objective(step)
         parts = objective.supervise(batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed)

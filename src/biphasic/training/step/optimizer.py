@@ -126,11 +126,7 @@ class Optimizer:
         self._parts = settings.build(weights, layer_matrices=layer_matrices)
 
     def step(self, learning_rate: float) -> float:
-        """Apply the accumulated gradients, clear them, and return their norm before clipping.
-
-        Raises:
-            DivergedError: The gradient is not finite; the weights are unchanged.
-        """
+        """Apply the accumulated gradients, clear them, and return their norm before clipping."""
         decay = self.decay
         norm = float(self.update(learning_rate))
         if not math.isfinite(norm):
@@ -247,9 +243,6 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Make trainable exactly the parameters whose names match none of the patterns.
 
     Optimizers ignore frozen parameters: their weights and moments do not change.
-
-    Raises:
-        ConfigError: A pattern matches no parameter, or nothing is left to train.
     """
     parameters = dict(model.named_parameters())
     frozen = frozen_names(parameters, patterns)
@@ -258,11 +251,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def frozen_names(names: Collection[str], patterns: Sequence[str]) -> set[str]:
-    """Return the names that match one of the patterns.
-
-    Raises:
-        ConfigError: A pattern matches no name, or every name is matched.
-    """
+    """Return the names that match one of the patterns."""
     frozen: set[str] = set()
     for pattern in patterns:
         fitting = {name for name in names if fnmatchcase(name, pattern)}
