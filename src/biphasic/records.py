@@ -202,6 +202,42 @@ class QuestionRecord(Record):
     against_if: AgainstRecord
 
 
+class DetectableRecord(Record):
+    """The smallest difference that a comparison of a question is expected to find."""
+
+    question: str
+    comparison: NonNegativeInt
+    """Its place in the question."""
+    task: str
+    points: float
+    """Percentage points that are clear with 80 % power."""
+    spread: float
+    """Assumed standard deviation of an arm's score over runs, in percentage points."""
+
+
+class RegistrationRecord(Record):
+    """`registration.json`: what a study fixed, and when."""
+
+    format: Literal["biphasic.registration/1"]
+    id: str
+    """Hash of `fixed`, `code` and `amends`."""
+    registered: str
+    """Time in UTC, ISO 8601."""
+    amends: str | None = None
+    """The registration before; None for the first."""
+    changed: tuple[str, ...] = ()
+    """Parts that differ from the registration before."""
+    num_scores: NonNegativeInt
+    """Scores of its arms that were in the store then."""
+    fixed: dict[str, Any]
+    """Questions, arms, tasks, grid and seeds (`registration.py`)."""
+    code: dict[str, str]
+    """Version of biphasic, and hashes of the code that trains and scores."""
+    detectable: tuple[DetectableRecord, ...] = ()
+    spread_from: str = ""
+    """Where the assumed spreads are from; empty if none were."""
+
+
 class StudyRecord(Record):
     """`study.json`: the arms, tasks and runs of a study."""
 

@@ -21,12 +21,14 @@ from biphasic.records import (
     ArmRecord,
     LedgerEntry,
     Record,
+    RegistrationRecord,
     ResultRecord,
     RunRecord,
     StateRecord,
     StudyRecord,
     TaskRecord,
 )
+from biphasic.registration import read_registrations
 from biphasic.sealed import SealedFolder
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -124,6 +126,8 @@ class StudyRecords:
     problems: tuple[Problem, ...]
     store: Path | None = None
     """Source of the records; None if they were built in memory."""
+    registrations: tuple[RegistrationRecord, ...] = ()
+    """What the study fixed before its results: the first registration, then its amendments."""
     _computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, name: str, compute: Callable[[], Computed]) -> Computed:
@@ -164,8 +168,20 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
     outcomes = tuple(reader.outcomes())
+    registrations: tuple[RegistrationRecord, ...] = ()
+    try:
+        registrations = read_registrations(folder)
+    except DataError as error:
+        reader.note("damaged", f"registration: {error}")
     problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, outcomes))
-    return StudyRecords(study=study, arms=arms, outcomes=outcomes, problems=problems, store=store)
+    return StudyRecords(
+        study=study,
+        arms=arms,
+        outcomes=outcomes,
+        problems=problems,
+        store=store,
+        registrations=registrations,
+    )
 
 
 class _Reader:

@@ -19,6 +19,7 @@ from biphasic.files import (
 )
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
+from biphasic.registration import REGISTRATIONS
 
 _NOTE = "made-from.json"
 """Has the hash of a report's inputs, and those of its files; written last."""
@@ -118,6 +119,7 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
     states = {name for arm in study.arms for name in (arm.state, *arm.segments)}
     folders = [store / "states" / name for name in sorted(states)]
     folders += [store / "finetunes" / run.id for run in study.runs]
+    folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
     sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
     return digest(
         {

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 from test_replicates import replicated_study
@@ -11,11 +13,25 @@ from test_replicates import replicated_study
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer
 from biphasic.analysis.questions.forecast import ForecastOutcome
+from biphasic.analysis.questions.markdown import registration_page
+from biphasic.analysis.questions.registered import registration_sentences
 from biphasic.analysis.questions.text import answer_sentence, forecast_sentence
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.records import ForecastRecord, QuestionRecord
+from biphasic.analysis.study_file import read_study
+from biphasic.records import (
+    DetectableRecord,
+    ForecastRecord,
+    QuestionRecord,
+    RegistrationRecord,
+)
+from biphasic.registration import (
+    fixed_part,
+    read_registrations,
+    registration_id,
+    write_registration,
+)
 
 TASKS = ["pydocs-sc", "pydocs-tc"]
 
@@ -177,3 +193,89 @@ def test_answers_need_no_torch(ask):
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert (folder / "report/questions.csv").is_file()
+
+
+DAY = 86_400
+REGISTERED = 1_790_000_000  # 2026-09-21, in seconds
+
+
+@pytest.fixture
+def registered(ask):
+    """Return a function that registers a study with a question; scores are of a day later."""
+    folder, store = study = ask(question(asked("clm", "mlm")))
+
+    def write(*, num_scores=0, score_date=REGISTERED + DAY, amends=None, changed=()):
+        for result in (store / "finetunes").glob("*/result.json"):
+            os.utime(result, (score_date, score_date))
+        fixed, code = fixed_part(read_study(folder)), {"biphasic": "1"}
+        record = RegistrationRecord(
+            format="biphasic.registration/1",
+            id=registration_id(fixed, code, amends),
+            registered=datetime.fromtimestamp(REGISTERED, UTC).isoformat(timespec="seconds"),
+            amends=amends,
+            changed=changed,
+            num_scores=num_scores,
+            fixed=fixed,
+            code=code,
+            detectable=[DetectableRecord(question="Q1", comparison=0, task="pydocs-sc",
+                                         points=4.2, spread=1)],
+            spread_from="a standard deviation over runs of 1 points",
+        )  # fmt: skip
+        write_registration(folder, record, number=len(read_registrations(folder)) + 1)
+        return record
+
+    write.study, write.ask = study, ask
+    return write
+
+
+def sentences(study):
+    return registration_sentences(load_study(*study))
+
+
+def test_the_report_says_registered_before_the_first_score_only_if_records_do(registered):
+    study = registered.study
+    assert sentences(study) == ["These questions were not registered before the results."]
+    page = write_report(*study)
+    record = registered()
+    first, order = sentences(study)
+    expected = f"Registered 2026-09-21 14:13:20 UTC as {record.id[:12]}, with no score"
+    assert first == f"{expected} of its arms in the store."
+    assert order == "Registered before the first score, which is of 2026-09-22 14:13:20 UTC."
+    assert order in write_report(*study).read_text()
+    # A result of an earlier date, or a later change of the study, takes the sentence away.
+    result = next((study[1] / "finetunes").glob("*/result.json"))
+    os.utime(result, (REGISTERED - 1, REGISTERED - 1))
+    assert sentences(study)[-1].startswith("Registered after the first score")
+    os.utime(result, (REGISTERED + 1, REGISTERED + 1))
+    registered.ask(question(asked("clm", "mlm", "pydocs-sc")))
+    assert sentences(study)[-1] == (
+        "The study was changed after that (questions), and not registered again."
+    )
+    assert "before the first score" not in write_report(*study).read_text()
+    assert page.is_file()
+
+
+def test_an_amendment_after_scores_is_shown_as_such(registered):
+    first = registered()
+    registered(num_scores=6, amends=first.id, changed=("questions",))
+    _, amended, order = sentences(registered.study)
+    assert amended.endswith("with 6 scores of its arms in the store: questions changed.")
+    assert order.startswith("Amended after the first score")
+
+
+def test_a_damaged_registration_is_a_problem_and_proves_nothing(registered):
+    registered()
+    [path] = registered.study[0].glob("registrations/*/registration.json")
+    path.write_text(path.read_text().replace("2026-09-21", "2026-09-20"))
+    records = load_study(*registered.study)
+    assert any("registration" in one.text for one in records.problems)
+    assert registration_sentences(records)[0].startswith("These questions were not registered")
+
+
+def test_the_page_to_commit_has_hash_rule_forecasts_and_power(registered):
+    record = registered()
+    page = registration_page("First light", [record])
+    assert f"hash `{record.id}`, scores of its arms then: 0" in page
+    assert "## Q1. Is CLM better than MLM?" in page
+    assert "| clm-seed1 − mlm-seed1 | pydocs-sc | – | 4.2 |" in page
+    assert "Rule: supported if 1 or more are clearly above zero" in page

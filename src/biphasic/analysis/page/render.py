@@ -39,6 +39,7 @@ from biphasic.analysis.page.figures import (
     page_styles,
 )
 from biphasic.analysis.page.runs import run_data
+from biphasic.analysis.questions.registered import registration_sentences
 from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
@@ -101,7 +102,8 @@ def render(records: StudyRecords, *, store: str) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, compared, claims, num_charts=len(charts)),
-        answers=[(one, answer_sentence(one), rule_sentence(one)) for one in answers],
+        answers=[(one, answer_sentence(one), rule_sentence(one.question)) for one in answers],
+        registered=registration_sentences(records) if answers else [],
         forecasts=forecast_sentence(answers),
         headline=headline(compared, by_dataset, titles),
         findings=[sentence for sentence in findings if sentence],

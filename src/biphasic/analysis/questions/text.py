@@ -7,6 +7,7 @@ from statistics import fmean
 
 from biphasic.analysis.questions.answer import Answer
 from biphasic.analysis.text import count, csv_text, exact
+from biphasic.records import QuestionRecord
 
 _COLUMNS = (
     "question", "answer", "comparison", "dataset", "difference", "low", "high", "p_value",
@@ -29,9 +30,9 @@ def answer_sentence(answer: Answer) -> str:
     return f"{answer.verdict.capitalize()}: {counts}.{provisional}"
 
 
-def rule_sentence(answer: Answer) -> str:
+def rule_sentence(question: QuestionRecord) -> str:
     """State the rule that decides, as the study wrote it."""
-    support, against = answer.question.supported_if, answer.question.against_if
+    support, against = question.supported_if, question.against_if
     most = "" if against.clear_for is None else f" and at most {against.clear_for} clearly above"
     return (
         f"Rule: supported if {support.clear_for} or more are clearly above zero and at most "

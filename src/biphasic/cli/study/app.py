@@ -182,6 +182,57 @@ def study_run(
     show_outcome(outcome)
 
 
+@study_app.command("register")
+def study_register(
+    file: StudyFile,
+    root: Root = Path("runs"),
+    spread: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Assumed standard deviation of an arm's score over runs, in percentage points.",
+        ),
+    ] = None,
+    pilot: Annotated[
+        str | None,
+        typer.Option(metavar="STUDY", help="Finished study whose spreads over runs are assumed."),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of the registration, to commit.")
+    ] = False,
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fix a study's questions, arms, tasks, grid and seeds under a hash, before its first score.
+
+    Registers again, as a dated amendment, if the study has changed since.
+    """
+    from biphasic.analysis.questions.markdown import registration_page
+    from biphasic.study.find import find_study
+    from biphasic.study.run.register import register_study
+    from biphasic.study.spec.load import load_study
+
+    if spread is not None and pilot is not None:
+        raise ConfigError("--spread, --pilot: give one of them")
+    config = load_study(file, overrides or ())
+    records = register_study(
+        config,
+        root=root,
+        console=progress_console(quiet=quiet),
+        file=file,
+        spread=spread,
+        pilot=None if pilot is None else find_study(pilot, root)[0],
+    )
+    if markdown:
+        echo(registration_page(config.title, records), nl=False)
+        return
+    last = records[-1]
+    echo(f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}")
+    for one in last.detectable:
+        place = f"{one.question}, comparison {one.comparison + 1}, {one.task}"
+        echo(f"{place}: detects {one.points:.1f} points")
+
+
 @study_app.command("jobs")
 def study_jobs(
     file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None, quiet: Quiet = False

@@ -1,0 +1,57 @@
+"""Detectable differences of a study's questions, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.statistics.power import Design, residual_spread, smallest_detectable
+from biphasic.analysis.statistics.replicates import by_recipe
+from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
+
+
+def detectable_differences(
+    study: StudyRecord, spread_on: Callable[[str], float]
+) -> Iterator[DetectableRecord]:
+    """Yield the smallest detectable difference of each comparison that has a test over runs.
+
+    `spread_on` returns the standard deviation of an arm's score over runs on a task.
+    """
+    for question in study.questions:
+        number = sum(len(one.tasks) for one in question.comparisons)
+        for place, one in enumerate(question.comparisons):
+            for task in one.tasks:
+                spread = spread_on(task)
+                design = _design(study, one, task, number, spread)
+                if (points := smallest_detectable(design)) is not None:
+                    yield DetectableRecord(
+                        question=question.name,
+                        comparison=place,
+                        task=task,
+                        points=points,
+                        spread=spread,
+                    )
+
+
+def pilot_spreads(folder: Path) -> Callable[[str], float]:
+    """Return the spreads over runs that a finished study measured."""
+    scores = by_recipe(study_scores(load_study(folder, folder.parent / "store")))
+    return lambda task: residual_spread(scores, task)
+
+
+def _design(
+    study: StudyRecord, asked: AskedRecord, task: str, number: int, spread: float
+) -> Design:
+    num_runs = min(len(side) for side in (asked.first, asked.second, *(asked.minus or ())))
+    finished = sum(arm.is_final for arm in study.arms)
+    seeds = {run.seed for run in study.runs if (run.arm, run.task) == (asked.first[0], task)}
+    return Design(
+        weights=(1.0, -1.0) if asked.minus is None else (1.0, -1.0, -1.0, 1.0),
+        num_arms=finished // num_runs,
+        num_runs=num_runs if num_runs > 1 else len(seeds),
+        num_comparisons=number,
+        are_blocks=num_runs > 1,
+        spread=spread,
+    )

@@ -1,0 +1,55 @@
+"""When a study's questions were registered, as far as its records show it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.text import count, listing
+from biphasic.records import RegistrationRecord
+from biphasic.registration import changed_parts, fixed_part
+
+
+def registration_sentences(records: StudyRecords) -> list[str]:
+    """Describe the registration, its amendments, and whether they preceded the first score."""
+    known = records.registrations
+    if not known:
+        return ["These questions were not registered before the results."]
+    sentences = [_sentence(one) for one in known]
+    if changed := changed_parts(known[-1].fixed, fixed_part(records.study)):
+        sentences.append(
+            f"The study was changed after that ({listing([*changed])}), and not registered again."
+        )
+        return sentences
+    return [*sentences, _order(records, known[-1])]
+
+
+def _sentence(record: RegistrationRecord) -> str:
+    when = f"{record.registered.replace('T', ' ').removesuffix('+00:00')} UTC"
+    scores = count(record.num_scores, "score") if record.num_scores else "no score"
+    stored = f"with {scores} of its arms in the store"
+    if record.amends is None:
+        return f"Registered {when} as {record.id[:12]}, {stored}."
+    return f"Amended {when} as {record.id[:12]}, {stored}: {listing([*record.changed])} changed."
+
+
+def _order(records: StudyRecords, last: RegistrationRecord) -> str:
+    """State whether the last registration preceded the first score, by the dates of results."""
+    written = sorted(_written(records))
+    registered = datetime.fromisoformat(last.registered).timestamp()
+    earlier = sum(date < registered for date in written)
+    what = "Amended after" if last.amends else "Registered after"
+    if last.num_scores or earlier:
+        return f"{what} the first score, so the answers are not those of a plan made before it."
+    if not written:
+        return "There is no score yet."
+    first = datetime.fromtimestamp(written[0], UTC).isoformat(sep=" ", timespec="seconds")
+    return f"Registered before the first score, which is of {first.removesuffix('+00:00')} UTC."
+
+
+def _written(records: StudyRecords) -> list[float]:
+    """Return the dates of the results' files, which are the only dates that results have."""
+    if records.store is None:
+        return []
+    names = {outcome.run.id for outcome in records.outcomes if outcome.result is not None}
+    return [(records.store / "finetunes" / n / "result.json").stat().st_mtime for n in names]

@@ -1,0 +1,123 @@
+"""The smallest difference that a planned comparison finds, by simulation with the deciding test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.analysis.estimate import LEVEL
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.blocks import FEWEST, Blocks, pooled
+from biphasic.analysis.statistics.contrast import contrast_of
+from biphasic.analysis.statistics.crossed import CrossedErrors
+from biphasic.analysis.statistics.paired import NO_SPREAD, POWER
+from biphasic.errors import DataError
+from biphasic.seeds import stream
+
+_DRAWS = 1_000
+_STEPS = 14
+"""Differences tried, each twice the one before until one is enough, then halving the interval."""
+_NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """A comparison that is still to be computed.
+
+    Attributes:
+        weights: Of the arms in the comparison.
+        num_arms: Arms whose variance is pooled.
+        num_runs: Runs of each arm: pretraining runs, or fine-tuning seeds.
+        num_comparisons: Comparisons of its question, which are corrected together.
+        are_blocks: Whether runs are pretraining runs, whose variance is pooled over arms.
+        spread: Standard deviation of an arm's score over runs, in percentage points, beside what
+            all arms share.
+    """
+
+    weights: tuple[float, ...]
+    num_arms: int
+    num_runs: int
+    num_comparisons: int
+    are_blocks: bool
+    spread: float
+
+
+def smallest_detectable(design: Design) -> float | None:
+    """Return the difference that is clear with 80 % power, in percentage points.
+
+    The test is corrected for all comparisons of the question, as if no other one were clear. Test
+    examples are not simulated. None with fewer than two runs, which give no test.
+    """
+    if design.num_runs < 2:
+        return None
+    return design.spread * _in_spreads(replace(design, spread=1.0))
+
+
+@lru_cache(maxsize=256)
+def _in_spreads(design: Design) -> float:
+    # A draw that is clear stays clear if the difference grows, so only the others are tested again.
+    left = [_draw(design, number) for number in range(_DRAWS)]
+    needed = round(POWER * _DRAWS)
+    low, high, is_bounded = 0.0, 1.0, False
+    for _ in range(_STEPS):
+        tried = (low + high) / 2 if is_bounded else high
+        clear = [_is_clear(design, draw, tried) for draw in left]
+        is_enough = sum(clear) >= needed
+        left = [draw for draw, one in zip(left, clear, strict=True) if one == is_enough]
+        if is_enough:
+            high, is_bounded = tried, True
+        else:
+            needed -= sum(clear)
+            low, high = tried, high if is_bounded else 2 * high
+    return high
+
+
+Draw = tuple[NDArray[np.float64], Blocks | None]
+"""Values by run without a difference, and the pooled variance."""
+
+
+def _draw(design: Design, number: int) -> Draw:
+    random = np.random.Generator(stream("power", 0, design.num_arms, design.num_runs, number))
+    table = random.normal(size=(max(design.num_arms, len(design.weights)), design.num_runs))
+    values = np.array(design.weights) @ table[: len(design.weights)]
+    has_blocks = design.are_blocks and min(len(table), design.num_runs) >= FEWEST
+    return values, pooled(table) if has_blocks else None
+
+
+def _is_clear(design: Design, draw: Draw, difference: float) -> bool:
+    values, blocks = draw
+    test = contrast_of(
+        dict(enumerate((values + difference).tolist())),
+        _NO_EXAMPLES,
+        blocks=blocks,
+        squares=sum(weight**2 for weight in design.weights),
+    )
+    # The first step of Holm's procedure.
+    corrected = test.p_corrected(min((test.p_value or 0.0) * design.num_comparisons, 1.0))
+    return test.mean > 0 and corrected <= LEVEL
+
+
+def residual_spread(scores: Scores, dataset: str) -> float:
+    """Return the standard deviation of scores over runs, beside what all models share.
+
+    Raises:
+        DataError: Fewer than two models have two runs in common.
+    """
+    found = [scores.get(model.name, dataset).by_seed or {} for model in scores.finished.models]
+    known = [by_seed for by_seed in found if len(by_seed) > 1]
+    runs = sorted(set.intersection(*map(set, known))) if known else []
+    if len(known) < 2 or len(runs) < 2:
+        raise DataError(
+            f"{scores.source}: two models with the same two runs or more are needed for the spread "
+            f"on {dataset}; give --spread"
+        )
+    table = np.array([[by_seed[run] for run in runs] for by_seed in known])
+    rest = table - table.mean(axis=1, keepdims=True)
+    rest = rest - rest.mean(axis=0)
+    spread = float(np.sqrt((rest**2).sum() / ((len(known) - 1) * (len(runs) - 1))))
+    if spread <= NO_SPREAD:
+        raise DataError(f"{scores.source}: no spread over runs on {dataset}; give --spread")
+    return spread

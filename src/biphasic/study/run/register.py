@@ -1,0 +1,116 @@
+"""Registers a study: fixes its questions and plan under a hash, before its first score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from biphasic.analysis.questions.power import detectable_differences, pilot_spreads
+from biphasic.analysis.text import count
+from biphasic.errors import ConfigError, StudyError
+from biphasic.files import complete_names
+from biphasic.locks import refuse_while_cleaning
+from biphasic.numerics import PARTS, running_code
+from biphasic.records import RegistrationRecord
+from biphasic.registration import (
+    changed_parts,
+    fixed_part,
+    read_registrations,
+    registration_id,
+    write_registration,
+)
+from biphasic.sealed import read_result_record
+from biphasic.study.plan.plan import Plan
+from biphasic.study.run.prepare import prepare_study
+from biphasic.study.run.record import study_record
+from biphasic.study.run.run import study_lock
+from biphasic.study.spec.load import save_resolved
+from biphasic.study.spec.study import StudyConfig
+from biphasic.version import __version__
+
+
+def register_study(
+    config: StudyConfig,
+    *,
+    root: Path,
+    console: Console,
+    file: Path | None = None,
+    spread: float | None = None,
+    pilot: Path | None = None,
+) -> tuple[RegistrationRecord, ...]:
+    """Register a study, or amend its registration if it has changed; return all registrations.
+
+    Builds or finds the data, which are part of what is fixed. `spread` is the assumed standard
+    deviation of an arm's score over runs, in percentage points; `pilot` is the folder of a finished
+    study whose spreads are assumed instead.
+    """
+    if not config.questions:
+        raise ConfigError("questions: none, so there is nothing to register; see docs/studies.md")
+    folder, store = root.resolve() / config.name, root.resolve() / "store"
+    with study_lock(folder):
+        refuse_while_cleaning(store)
+        save_resolved(config, folder, file=file)
+        known = read_registrations(folder)
+        prepared = prepare_study(config, root=root, console=console)
+        study = study_record(
+            config, prepared.plan, prepared.data, origin=prepared.paths.origin(), store=store
+        )
+        fixed, code = fixed_part(study), _code()
+        changed = _changed(known[-1], fixed, code) if known else ()
+        if known and not changed:
+            return known
+        num_scores = len(existing_scores(prepared.plan, store))
+        if num_scores and not known:
+            raise StudyError(
+                f"{store}: has {count(num_scores, 'score')} of this study's arms already, so it "
+                "cannot be registered before the first one; change the arms or their seeds"
+            )
+        amends = known[-1].id if known else None
+        spread_on, source = _spreads(spread, pilot)
+        record = RegistrationRecord(
+            format="biphasic.registration/1",
+            id=registration_id(fixed, code, amends),
+            registered=datetime.now(UTC).isoformat(timespec="seconds"),
+            amends=amends,
+            changed=changed,
+            num_scores=num_scores,
+            fixed=fixed,
+            code=code,
+            detectable=tuple(detectable_differences(study, spread_on)) if spread_on else (),
+            spread_from=source,
+        )
+        write_registration(folder, record, number=len(known) + 1)
+        return (*known, record)
+
+
+def existing_scores(plan: Plan, store: Path) -> list[str]:
+    """Return the results in a store of the states that a plan evaluates, of any study."""
+    states = {point.state for point in plan.points}
+    planned = {name for group in plan.groups for name in group.run_ids()}
+    return [
+        name
+        for name in sorted(complete_names(store / "finetunes"))
+        if name in planned or read_result_record(store / "finetunes" / name).state in states
+    ]
+
+
+def _changed(
+    last: RegistrationRecord, fixed: dict[str, object], code: dict[str, str]
+) -> tuple[str, ...]:
+    return (*changed_parts(last.fixed, fixed), *(("code",) if last.code != code else ()))
+
+
+def _code() -> dict[str, str]:
+    return {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
+
+
+def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], float] | None, str]:
+    """Return the assumed spread of each task, and where it is from."""
+    if pilot is not None:
+        return pilot_spreads(pilot), f"the spreads over runs of the pilot '{pilot.name}'"
+    if spread is not None:
+        return lambda _: spread, f"a standard deviation over runs of {spread:g} points"
+    return None, ""

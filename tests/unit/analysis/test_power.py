@@ -1,0 +1,47 @@
+"""Detectable differences by simulation, against theory and against the deciding test."""
+
+import math
+
+import numpy as np
+import pytest
+from made_scores import made_scores
+
+from biphasic.analysis.statistics.paired import detectable_effect
+from biphasic.analysis.statistics.power import Design, residual_spread, smallest_detectable
+from biphasic.errors import DataError
+
+PAIR = (1.0, -1.0)
+
+
+def detectable(*, weights=PAIR, num_arms=2, num_runs=5, num_comparisons=1, blocks=False, spread=1):
+    return smallest_detectable(
+        Design(weights, num_arms, num_runs, num_comparisons, blocks, float(spread))
+    )
+
+
+def test_a_pair_alone_agrees_with_the_noncentral_t_distribution():
+    # The spread of a difference of two arms is sqrt(2) times that of one.
+    assert detectable() == pytest.approx(math.sqrt(2) * detectable_effect(5), rel=0.05)
+    assert detectable(spread=2.5) == pytest.approx(2.5 * detectable())
+
+
+def test_pooled_arms_help_and_further_comparisons_cost():
+    alone = detectable(num_runs=3)
+    with_blocks = detectable(num_runs=3, num_arms=5, blocks=True)
+    assert with_blocks < alone
+    assert detectable(num_runs=3, num_arms=5, blocks=True, num_comparisons=4) > with_blocks
+    interaction = detectable(weights=(1, -1, -1, 1), num_arms=5, num_runs=3, blocks=True)
+    assert interaction == pytest.approx(math.sqrt(2) * with_blocks, rel=0.1)
+
+
+def test_one_run_has_no_test():
+    assert detectable(num_runs=1) is None
+
+
+def test_the_spread_of_a_pilot_is_what_its_models_do_not_share():
+    shared = np.array([0.0, 5.0, -3.0])
+    scores = made_scores({"a": 50 + shared + [1, 0, -1], "b": 60 + shared - [1, 0, -1]})
+    # Residuals of both: 1, 0, -1 and the opposite; their squares sum to 4, with 2 degrees.
+    assert residual_spread(scores, "d") == pytest.approx(math.sqrt(2))
+    with pytest.raises(DataError, match="two models with the same two runs"):
+        residual_spread(made_scores({"a": [50.0, 51.0]}), "d")
