@@ -1,6 +1,7 @@
 """Registration: sealed before the first score, amended with a date, printed as a page."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import register_study
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts
+from tiny_study import clm
 
 ASK = {
     "name": "Q1",
@@ -19,26 +21,45 @@ ASK = {
 
 
 @pytest.fixture
-def register(tmp_path, make_task):
+def settings(tmp_path, make_task):
+    """Return a function that makes the settings of a small study."""
+    return partial(study_of, write_texts(tmp_path), make_task(tmp_path / "first"))
+
+
+@pytest.fixture
+def register(settings, tmp_path):
     """Return a function that registers a small study, with changes of its settings."""
-    texts, task = write_texts(tmp_path), make_task(tmp_path / "first")
 
     def call(*, spread=None, **changes):
-        config = study_of(texts, task, **{"questions": [ASK], **changes})
+        config = settings(**{"questions": [ASK], **changes})
         return register_study(config, root=tmp_path / "runs", console=QUIET, spread=spread)
 
-    call.plan = lambda: prepare(study_of(texts, task), tmp_path / "runs").plan
-    call.folder, call.store = tmp_path / "runs/one", tmp_path / "runs/store"
     return call
 
 
-def test_a_registration_is_sealed_once(register):
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs/one"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "runs/store"
+
+
+@pytest.fixture
+def states(settings, tmp_path):
+    """States that the study evaluates."""
+    return sorted(point.state for point in prepare(settings(), tmp_path / "runs").plan.points)
+
+
+def test_a_registration_is_sealed_once(register, folder):
     [first] = register(spread=1.5)
     assert (first.amends, first.num_scores, first.changed) == (None, 0, ())
     assert [one.task for one in first.detectable] == ["first"]
     # Two seeds of an arm: 1.5 * sqrt(2) per difference, and t(0.975; 1) = 12.7.
     assert first.detectable[0].points > 12.7
-    assert register() == (first,) == read_registrations(register.folder)
+    assert register() == (first,) == read_registrations(folder)
     # Titles, descriptions and how steps are computed are not a part of it.
     assert register(title="Two", description="Other words") == (first,)
 
@@ -51,10 +72,9 @@ def test_a_registration_is_sealed_once(register):
         ({"recipe": {"max_seqlen": 32, "rows_per_step": 2}}, ("arms", "grid")),
     ],
 )
-def test_a_change_is_a_dated_amendment(register, changes, parts):
+def test_a_change_is_a_dated_amendment(register, states, store, changes, parts):
     [first] = register()
-    states = {point.state for point in register.plan().points}
-    fake_result(register.store, "0" * 32, state=min(states))
+    fake_result(store, "0" * 32, state=states[0])
     again, amended = register(**changes)
     assert (again, amended.amends) == (first, first.id)
     assert set(amended.changed) == set(parts)
@@ -62,23 +82,36 @@ def test_a_change_is_a_dated_amendment(register, changes, parts):
     assert amended.num_scores == (0 if "arms" in parts else 1)
 
 
-def test_a_score_of_another_study_or_rate_refuses_the_first_registration(register):
-    states = [point.state for point in register.plan().points]
-    fake_state(register.store, states[0])  # training is no score
-    fake_result(register.store, "0" * 32, state="another state")
-    fake_result(register.store, "1" * 32, state=states[0])
+def test_a_score_of_another_study_or_rate_refuses_the_first_registration(
+    register, states, folder, store
+):
+    fake_state(store, states[0])  # training is no score
+    fake_result(store, "0" * 32, state="another state")
+    fake_result(store, "1" * 32, state=states[0])
     with pytest.raises(StudyError, match="has 1 score of this study's arms already"):
         register()
-    assert read_registrations(register.folder) == ()
+    assert read_registrations(folder) == ()
 
 
-def test_changed_records_are_refused(register):
+def test_changed_records_are_refused(register, folder):
     register()
-    [path] = register.folder.glob("registrations/*/registration.json")
+    [path] = folder.glob("registrations/*/registration.json")
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "registered": "2001-01-01T00:00:00+00:00"}))
     with pytest.raises(DataError, match="changed since it was written"):
-        read_registrations(register.folder)
+        read_registrations(folder)
+
+
+def test_an_arm_that_occurs_twice_counts_once_in_what_is_detectable(register):
+    """(b - a) - (c - a) is b - c."""
+    of_pair = {"arms": ["b", "c"]}
+    of_two = {"arms": ["b", "a"], "minus": ["c", "a"]}
+    arms = [
+        {"name": name, "phases": [clm(steps)]} for name, steps in zip("abc", (4, 8, 6), strict=True)
+    ]
+    [record] = register(spread=1, arms=arms, questions=[{**ASK, "comparisons": [of_pair, of_two]}])
+    first, second = record.detectable
+    assert first.points == second.points
 
 
 def test_a_study_without_questions_has_nothing_to_register(register):

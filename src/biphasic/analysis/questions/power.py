@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,11 +45,15 @@ def pilot_spreads(folder: Path) -> Callable[[str], float]:
 def _design(
     study: StudyRecord, asked: AskedRecord, task: str, number: int, spread: float
 ) -> Design:
-    num_runs = min(len(side) for side in (asked.first, asked.second, *(asked.minus or ())))
+    sides = (asked.first, asked.second, *(asked.minus or ()))
+    weights: Counter[str] = Counter()
+    for side, weight in zip(sides, (1, -1, -1, 1), strict=False):
+        weights[side[0]] += weight  # an arm may occur twice
+    num_runs = min(map(len, sides))
     finished = sum(arm.is_final for arm in study.arms)
     seeds = {run.seed for run in study.runs if (run.arm, run.task) == (asked.first[0], task)}
     return Design(
-        weights=(1.0, -1.0) if asked.minus is None else (1.0, -1.0, -1.0, 1.0),
+        weights=tuple(float(weight) for weight in weights.values() if weight),
         num_arms=finished // num_runs,
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
