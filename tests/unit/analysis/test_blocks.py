@@ -75,7 +75,7 @@ def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
     draw = np.random.default_rng(2)
     scores = of_runs({name: draw.normal(50, 1, 3) for name in "abcde"})
     found = family_of(scores, "d")
-    assert found.tests.uses_blocks
+    assert found.uses_blocks
     for first, second in (("a", "b"), ("c", "e")):
         compared = found.compare(first, second)
         t_value = abs(compared.difference.mean) / compared.contrast.error
@@ -89,7 +89,7 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     scores = of_runs({name: 50 + spread * draw.normal(size=5) for name, spread in spreads.items()})
     found = family_of(scores, "d")
     assert found.blocks.spread_p <= SPREAD_LEVEL
-    assert not found.tests.uses_blocks
+    assert not found.uses_blocks
     single = family_of(dataclasses.replace(scores, num_pretraining_runs=1), "d")
     assert (found.p_adjusted >= single.p_adjusted - 1e-12).all()
     (sentence,) = method_sentences(found)

@@ -124,7 +124,8 @@ def paper_text(estimate: Estimate | None) -> str:
 def best_of(scores: Scores, dataset: str) -> set[str]:
     """Return the finished models with the highest mean on a dataset; none if all are equal."""
     means = scores.finished.means(dataset)
-    best = {name for name, mean in means.items() if mean == max(means.values())}
+    highest = max(means.values(), default=0.0)
+    best = {name for name, mean in means.items() if mean == highest}
     return set() if len(best) == len(means) > 1 else best
 
 

@@ -11,58 +11,109 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.statistics.blocks import Blocks
+from biphasic.analysis.statistics.blocks import Blocks, blocks_of
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.contrast import Contrast, contrast
 from biphasic.analysis.statistics.pair_tests import FamilyTests, tests_of
 from biphasic.analysis.statistics.pairs import pair_of
 from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
 
+_MOST_KEPT = 1_000_000
+"""Maximum pairs whose p values every family keeps; of larger families only the latest does."""
 
-@dataclass(frozen=True)
+
+Places = NDArray[np.int64] | slice
+
+
+class Corrected(NamedTuple):
+    """P values of all exploratory pairs, in the order of `itertools.combinations`.
+
+    Attributes:
+        p_adjusted: Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
+        p_over_seeds: The same over seeds alone.
+        size: Number of pairs that are corrected for.
+        by_blocks: The tests by the pooled variance; None if it does not apply.
+    """
+
+    p_adjusted: NDArray[np.float64]
+    p_over_seeds: NDArray[np.float64]
+    size: int
+    by_blocks: FamilyTests | None
+
+    def at(self, places: Places) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the p values of some pairs, and those over seeds alone, both corrected."""
+        alone = self.p_adjusted[places], self.p_over_seeds[places]
+        if self.by_blocks is None:
+            return alone
+        tukey = (
+            self.by_blocks.by_tukey(places),
+            self.by_blocks.by_tukey(places, over_seeds=True),
+        )
+        if self.by_blocks.uses_blocks:
+            return tukey
+        return np.maximum(tukey[0], alone[0]), np.maximum(tukey[1], alone[1])
+
+
+@dataclass(frozen=True, eq=False)
 class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
 
     Attributes:
         order: Names of the models that have a score, best first.
-        apart: Places of the planned pairs among `tests`.
+        blocks: The pooled variance over runs; None if it does not apply.
+        apart: Places of the planned pairs among all pairs.
         planned: Planned comparisons on the dataset, by names of both models.
     """
 
     scores: Scores
     dataset: DatasetInfo
     order: tuple[str, ...]
-    tests: FamilyTests
+    blocks: Blocks | None
     apart: tuple[int, ...]
     planned: Mapping[tuple[str, str], PlannedTest]
     with_examples: bool
 
     @property
-    def blocks(self) -> Blocks | None:
-        """The pooled variance over runs; None if it does not apply."""
-        return self.tests.blocks
+    def uses_blocks(self) -> bool:
+        """Return whether the pooled variance decides alone."""
+        return self.blocks is not None and self.blocks.are_spreads_equal
 
-    @cached_property
+    def tests(self) -> FamilyTests:
+        """Test all pairs."""
+        return tests_of(
+            self.scores, self.order, self.dataset, self.blocks, with_examples=self.with_examples
+        )
+
+    @property
     def p_adjusted(self) -> NDArray[np.float64]:
         """P values of all exploratory pairs, corrected; NaN without a test."""
-        return self.tests.corrected(self.apart)
+        return self._corrected().at(slice(None))[0]
 
-    @cached_property
+    @property
     def p_over_seeds(self) -> NDArray[np.float64]:
         """The same over seeds alone."""
-        return self.tests.corrected(self.apart, over_seeds=True)
+        return self._corrected().at(slice(None))[1]
 
     @cached_property
     def size(self) -> int:
         """Number of exploratory pairs, which are corrected for."""
-        return self.tests.size(self.apart)
+        return self._corrected().size
+
+    def _corrected(self) -> Corrected:
+        num_pairs = len(self.order) * (len(self.order) - 1) // 2
+        return self._kept if num_pairs <= _MOST_KEPT else _corrected_large(self)
+
+    @cached_property
+    def _kept(self) -> Corrected:
+        return corrected(self)
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
@@ -89,7 +140,11 @@ class Family:
             return None
         plan = self.planned.get((first, second)) or self.planned.get((second, first))
         one = self._contrast(first, second) if plan is None else plan.contrast_of(first)
-        adjusted, over_seeds = self._corrected(first, second, plan)
+        if plan is None:
+            places = np.array([self._place(first, second)])
+            adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(places))
+        else:
+            adjusted, over_seeds = plan.p_adjusted, plan.p_over_seeds
         return ModelComparison(
             first=first,
             second=second,
@@ -100,28 +155,14 @@ class Family:
             p_adjusted=None if np.isnan(adjusted) else adjusted,
             p_over_seeds=None if np.isnan(over_seeds) else over_seeds,
             family_size=self.size if plan is None else plan.size,
-            num_arms=len(self.order) if plan is None and self.tests.uses_blocks else None,
+            num_arms=len(self.order) if plan is None and self.uses_blocks else None,
             is_planned=plan is not None,
             unit=self.scores.unit,
         )
 
     def _contrast(self, first: str, second: str) -> Contrast | None:
         weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
-        return contrast(
-            self.scores, weights, blocks=self.tests.blocks, with_examples=self.with_examples
-        )
-
-    def _corrected(self, first: str, second: str, plan: PlannedTest | None) -> tuple[float, float]:
-        if plan is not None:
-            return plan.p_adjusted, plan.p_over_seeds
-        place = self._place(first, second)
-        if self.tests.uses_blocks:  # does not need the p values of all pairs
-            places = np.array([place])
-            adjusted, over_seeds = (
-                self.tests.by_tukey(places, over_seeds=alone)[0] for alone in (False, True)
-            )
-            return float(adjusted), float(over_seeds)
-        return float(self.p_adjusted[place]), float(self.p_over_seeds[place])
+        return contrast(self.scores, weights, blocks=self.blocks, with_examples=self.with_examples)
 
     def _place(self, first: str, second: str) -> int:
         return _place(self._places[first], self._places[second], len(self.order))
@@ -129,6 +170,18 @@ class Family:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.order)}
+
+
+def corrected(family: Family) -> Corrected:
+    """Test all pairs of a family and correct them; planned pairs have their own correction."""
+    tests = family.tests()
+    size = tests.size(family.apart)
+    by_blocks = None if family.blocks is None else tests
+    return Corrected(*tests.corrected_alone(family.apart), size, by_blocks)
+
+
+# Millions of p values: a report on several datasets needs those of one at a time.
+_corrected_large = lru_cache(maxsize=1)(corrected)
 
 
 def family_of(
@@ -142,7 +195,6 @@ def family_of(
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
     places = {name: place for place, name in enumerate(order)}
-    tests = tests_of(scores, order, about, with_examples=with_examples)
     planned = {
         (first, second): test
         for (of_dataset, first, second), test in planned_tests(
@@ -159,7 +211,7 @@ def family_of(
         scores=scores,
         dataset=about,
         order=tuple(order),
-        tests=tests,
+        blocks=blocks_of(scores, order, dataset),
         apart=apart,
         planned=planned,
         with_examples=with_examples,

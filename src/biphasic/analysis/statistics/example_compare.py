@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations_with_replacement
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from biphasic.analysis.scores.examples import CellInfluences
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Scores
-from biphasic.analysis.statistics.crossed import (
-    CrossedErrors,
-    squared_errors,
-)
+from biphasic.analysis.statistics.crossed import CrossedErrors, squared_errors
+from biphasic.analysis.statistics.pairs import later
 from biphasic.errors import DataError
 from biphasic.files import digest
+
+Array = NDArray[np.float64]
 
 
 def contrast_errors(
@@ -51,18 +51,20 @@ def _summed(
     )
 
 
-def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> CrossedErrors:
-    """Return the errors over test examples of every pair of models, over the seeds of both.
+class FamilyErrors:
+    """The errors over test examples of every pair of models, over the seeds of both."""
 
-    All pairs are computed at once, since their number grows with the square of the models.
+    def __init__(self, scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> None:
+        members = scores.members(dataset)
+        self._members = [_MemberErrors(scores, models, dataset, member.name) for member in members]
 
-    Returns:
-        In the order of `itertools.combinations`; NaN where examples of a pair are unknown.
-    """
-    members = scores.members(dataset)
-    errors = _of_sum([_member_errors(scores, models, dataset, member.name) for member in members])
-    examples, shared = (part / len(members) ** 2 for part in (errors.examples, errors.shared))
-    return CrossedErrors(examples, shared, errors.num_examples)
+    def of(self, rows: range) -> CrossedErrors:
+        """Return the errors of the pairs of some models with all later ones.
+
+        They are NaN where examples of a pair are unknown.
+        """
+        errors, num = _of_sum([member.of(rows) for member in self._members]), len(self._members)
+        return CrossedErrors(errors.examples / num**2, errors.shared / num**2, errors.num_examples)
 
 
 def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
@@ -82,31 +84,47 @@ class _Kind(NamedTuple):
     """Seeds with single examples."""
 
 
-def _member_errors(
-    scores: Scores, models: Sequence[str], dataset: DatasetInfo, member: str
-) -> CrossedErrors:
-    kinds: dict[_Kind, list[int]] = defaultdict(list)
-    cells: dict[int, CellInfluences] = {}
-    for index, model in enumerate(models):
-        try:
-            cells[index] = cell = influences(scores, model, member)
-        except DataError:
-            continue
-        seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
-        kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
-    parts = np.full((2, len(models), len(models)), np.nan)
-    num_examples = 0
-    for one, other in combinations_with_replacement(kinds, 2):
-        common = one.seeds & other.seeds
-        if not common or one.ids_sha256 != other.ids_sha256 or not common <= one.read & other.read:
-            continue
-        tables = [_table([cells[index] for index in kinds[kind]], common) for kind in (one, other)]
-        found = squared_errors(*tables)
-        num_examples, errors = found.num_examples, np.stack([found.examples, found.shared])
-        parts[:, np.array(kinds[one])[:, None], kinds[other]] = errors
-        parts[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
-    examples, shared = parts[:, *np.triu_indices(len(models), 1)]
-    return CrossedErrors(examples, shared, num_examples)
+class _MemberErrors:
+    """The errors of pairs of models on a dataset, or on one of an average."""
+
+    def __init__(
+        self, scores: Scores, models: Sequence[str], dataset: DatasetInfo, member: str
+    ) -> None:
+        kinds: dict[_Kind, list[int]] = defaultdict(list)
+        cells: dict[int, CellInfluences] = {}
+        for index, model in enumerate(models):
+            try:
+                cells[index] = cell = influences(scores, model, member)
+            except DataError:
+                continue
+            seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
+            kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
+        self._num_models, self._num_examples = len(models), 0
+        self._blocks: list[tuple[NDArray[np.int64], Array, NDArray[np.int64], Array]] = []
+        for one, other in product(kinds, repeat=2):
+            common = one.seeds & other.seeds
+            has_all = common <= one.read & other.read
+            if not common or one.ids_sha256 != other.ids_sha256 or not has_all:
+                continue
+            tables = [
+                _table([cells[place] for place in kinds[kind]], common) for kind in (one, other)
+            ]
+            self._blocks.append(
+                (np.array(kinds[one]), tables[0], np.array(kinds[other]), tables[1])
+            )
+            self._num_examples = tables[0].shape[2]
+
+    def of(self, rows: range) -> CrossedErrors:
+        """Return the errors of the pairs of some models with all later ones."""
+        parts = np.full((2, len(rows), self._num_models), np.nan)
+        for firsts, first, seconds, second in self._blocks:
+            here = (firsts >= rows.start) & (firsts < rows.stop)
+            if here.any():
+                found = squared_errors(first[here], second)
+                places = np.ix_(firsts[here] - rows.start, seconds)
+                parts[0][places], parts[1][places] = found.examples, found.shared
+        examples, shared = parts[:, later(rows, self._num_models)]
+        return CrossedErrors(examples, shared, self._num_examples)
 
 
 def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.statistics.blocks import Blocks, blocks_of
+from biphasic.analysis.statistics.blocks import Blocks
 from biphasic.analysis.statistics.crossed import (
     CrossedErrors,
     joint_errors,
@@ -23,8 +23,8 @@ from biphasic.analysis.statistics.crossed import (
     seed_freedom,
     t_values,
 )
-from biphasic.analysis.statistics.example_compare import family_errors
-from biphasic.analysis.statistics.pairs import PairTests, all_pairs
+from biphasic.analysis.statistics.example_compare import FamilyErrors
+from biphasic.analysis.statistics.pairs import PairTests, all_pairs, row_groups
 from biphasic.analysis.statistics.tukey import range_p_values
 
 Array = NDArray[np.float64]
@@ -34,11 +34,13 @@ class PooledErrors(NamedTuple):
     """Squared standard errors by the pooled variance, [num_pairs].
 
     Attributes:
+        means: Mean differences, in percentage points.
         over_runs: Over runs alone.
         joint: Over runs and test examples.
         freedom: Degrees of freedom of `joint`.
     """
 
+    means: Array
     over_runs: Array
     joint: Array
     freedom: Array
@@ -49,20 +51,16 @@ class FamilyTests:
     """Tests of every pair of models, in the order of `itertools.combinations`.
 
     Attributes:
-        alone: Tests over seeds of each pair by itself.
+        p_values: Of the test that decides, uncorrected; NaN without a test. [num_pairs]
+        p_alone: Over seeds, of each pair by itself.
         blocks: The pooled variance over runs; None if it does not apply.
-        errors: Squared standard errors of the test that decides. [num_pairs]
-        freedom: Their degrees of freedom.
-        p_values: Of that test, uncorrected; NaN without a test.
         pooled: Errors by the pooled variance; None if it does not apply.
         without_seeds: Whether only test examples are random: zero-shot scores of one run.
     """
 
-    alone: PairTests
-    blocks: Blocks | None
-    errors: Array
-    freedom: Array
     p_values: Array
+    p_alone: Array
+    blocks: Blocks | None
     pooled: PooledErrors | None
     without_seeds: bool
 
@@ -71,90 +69,102 @@ class FamilyTests:
         """Return whether the pooled variance decides alone."""
         return self.blocks is not None and self.blocks.are_spreads_equal
 
-    def corrected(self, apart: Sequence[int] = (), *, over_seeds: bool = False) -> Array:
-        """Correct for all pairs but those `apart`, which have their own correction.
+    def corrected_alone(self, apart: Sequence[int]) -> tuple[Array, Array]:
+        """Correct for all pairs but those `apart`, without Tukey; also over seeds alone."""
+        size = self.size(apart) if self.without_seeds else None
+        # Tukey's correction needs the p values of each pair by itself.
+        both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
+        for values in both:
+            values[[*apart]] = np.nan
+            if size is None:
+                _holm_in_place(values)
+            else:
+                np.minimum(values * size, 1.0, out=values)
+        return both
 
-        With `over_seeds`, test examples are ignored.
-        """
-        values = (self.alone.p_values if over_seeds else self.p_values).copy()
-        values[[*apart]] = np.nan
-        if self.without_seeds:
-            return np.minimum(values * self.size(apart), 1.0)
-        if self.blocks is None:
-            return holm(values)
-        places = np.flatnonzero(~np.isnan(values))
-        corrected = values if self.uses_blocks else holm(values)
-        tukey = self.by_tukey(places, over_seeds=over_seeds)
-        corrected[places] = tukey if self.uses_blocks else np.maximum(tukey, corrected[places])
-        return corrected
-
-    def by_tukey(self, places: NDArray[np.int64], *, over_seeds: bool = False) -> Array:
+    def by_tukey(self, places: NDArray[np.int64] | slice, *, over_seeds: bool = False) -> Array:
         """Correct some pairs for all, by the pooled variance.
 
         No p value is below that of the pair's own t test: the pooled variance is too small for a
         pair whose spread is larger than it seems.
         """
         assert self.blocks is not None and self.pooled is not None  # noqa: S101, PT018
-        means, pooled = self.alone.means[places], self.pooled
+        pooled = self.pooled
+        means = pooled.means[places]
         ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
         corrected = range_p_values(ranges, self.blocks.num_arms, self.blocks.freedom)
         if not over_seeds:
             ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
             joint = range_p_values(ranges, self.blocks.num_arms, pooled.freedom[places])
             corrected = np.maximum(corrected, joint)
-        return np.maximum(corrected, self.alone.p_values[places])
+        return np.maximum(corrected, self.p_alone[places])
 
     def size(self, apart: Sequence[int] = ()) -> int:
         """Return the number of pairs that are corrected for."""
-        values = np.delete(self.p_values, [*apart])
-        return max(len(values) if self.without_seeds else int((~np.isnan(values)).sum()), 1)
+        is_counted = np.full(len(self.p_values), True)
+        if not self.without_seeds:
+            np.isnan(self.p_values, out=is_counted)
+            np.logical_not(is_counted, out=is_counted)
+        is_counted[[*apart]] = False
+        return max(int(is_counted.sum()), 1)
 
 
 def tests_of(
-    scores: Scores, models: Sequence[str], dataset: DatasetInfo, *, with_examples: bool
+    scores: Scores,
+    models: Sequence[str],
+    dataset: DatasetInfo,
+    blocks: Blocks | None,
+    *,
+    with_examples: bool,
 ) -> FamilyTests:
-    """Test all pairs of models on a dataset."""
-    alone = all_pairs(scores, models, dataset.name)
+    """Test all pairs of models on a dataset; `blocks` is their pooled variance."""
+    num_pairs = len(models) * (len(models) - 1) // 2
     without_seeds = dataset.is_zero_shot and scores.num_pretraining_runs == 1
-    none = np.zeros(len(alone.means))
-    known = CrossedErrors(none, none, 0)
+    examples = None
     if with_examples and scores.examples is not None:
-        known = family_errors(scores, models, dataset)
+        examples = FamilyErrors(scores, models, dataset)
+    # Filled in place: of millions of pairs, only what the correction needs is kept.
+    kept, end = np.empty((2 if blocks is None else 6, num_pairs)), 0
+    groups = zip(row_groups(len(models)), all_pairs(scores, models, dataset.name), strict=True)
+    for rows, alone in groups:
+        none = np.zeros(len(alone.means))
+        known = CrossedErrors(none, none, 0) if examples is None else examples.of(rows)
         if not without_seeds:  # where examples are unknown, seeds decide
             known = replace(
                 known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
             )
-    of_pairs = seed_freedom(alone.num_seeds)
-    errors, freedom = joint_errors(alone.squared_errors, of_pairs, known)
-    values = joint_p_values(alone.means, alone.squared_errors, of_pairs, known)
-    has_test = ~np.isnan(alone.p_values) | without_seeds
+        part = kept[:, end : end + len(none)]
+        end += len(none)
+        part[:2] = _p_values(alone, known, without_seeds=without_seeds), alone.p_values
+        if blocks is not None:
+            part[0], pooled = _by_blocks(part[0], alone, blocks, known)
+            part[2:] = pooled
+    pooled = None if blocks is None else PooledErrors(*kept[2:])
+    return FamilyTests(kept[0], kept[1], blocks, pooled, without_seeds)
+
+
+def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) -> Array:
+    """Test pairs over seeds and test examples, each by itself; NaN without a test."""
+    of_seeds = seed_freedom(alone.num_seeds)
+    values = joint_p_values(alone.means, alone.squared_errors, of_seeds, known)
     values = np.where(np.isnan(values), alone.p_values, values)  # Welch's, without common seeds
-    values[~has_test] = np.nan
-    tests = FamilyTests(
-        alone=alone,
-        blocks=blocks_of(scores, models, dataset.name),
-        errors=errors,
-        freedom=freedom,
-        p_values=values,
-        pooled=None,
-        without_seeds=without_seeds,
-    )
-    return tests if tests.blocks is None else _with_blocks(tests, tests.blocks, known)
+    values[np.isnan(alone.p_values) & (not without_seeds)] = np.nan
+    return values
 
 
-def _with_blocks(tests: FamilyTests, blocks: Blocks, known: CrossedErrors) -> FamilyTests:
-    """Add the tests by the pooled variance, which decide if spreads are equal."""
-    means = tests.alone.means
-    over_runs = blocks.squared_errors(tests.alone.squared_errors)
+def _by_blocks(
+    values: Array, alone: PairTests, blocks: Blocks, known: CrossedErrors
+) -> tuple[Array, PooledErrors]:
+    """Test pairs by the pooled variance, which decides if spreads are equal."""
+    over_runs = blocks.squared_errors(alone.squared_errors)
     of_runs = np.full_like(over_runs, blocks.freedom)
-    errors, freedom = joint_errors(over_runs, of_runs, known)
-    values = joint_p_values(means, over_runs, of_runs, known)
+    joint, freedom = joint_errors(over_runs, of_runs, known)
+    by_blocks = joint_p_values(alone.means, over_runs, of_runs, known)
     if blocks.are_spreads_equal:
-        values[np.isnan(tests.p_values)] = np.nan
-        tests = replace(tests, errors=errors, freedom=freedom)
+        by_blocks[np.isnan(values)] = np.nan
     else:
-        values = np.maximum(values, tests.p_values)
-    return replace(tests, p_values=values, pooled=PooledErrors(over_runs, errors, freedom))
+        by_blocks = np.maximum(by_blocks, values)
+    return by_blocks, PooledErrors(alone.means, over_runs, joint, freedom)
 
 
 def holm(values: Sequence[float] | Array) -> Array:
@@ -165,9 +175,14 @@ def holm(values: Sequence[float] | Array) -> Array:
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
-    adjusted = np.array(values, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(adjusted))
-    order = known[np.argsort(adjusted[known], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(adjusted[order] * factors), 1.0)
-    return adjusted
+    return _holm_in_place(np.array(values, dtype=np.float64))
+
+
+def _holm_in_place(values: Array) -> Array:
+    # Equal values need no stable order: the first has the largest factor, and counts for all.
+    order = np.argsort(values)[: int((~np.isnan(values)).sum())]
+    ordered = values[order]
+    ordered *= np.arange(len(order), 0, -1)
+    np.maximum.accumulate(ordered, out=ordered)
+    values[order] = np.minimum(ordered, 1.0, out=ordered)
+    return values

@@ -1,4 +1,4 @@
-"""Scores and seed tests of pairs of models, for one pair or all pairs at once."""
+"""Scores and seed tests of pairs of models, for one pair or all pairs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import scipy
@@ -18,7 +17,7 @@ from biphasic.analysis.statistics.paired import NO_SPREAD, deviation
 from biphasic.records import Convention
 
 _AT_ONCE = 200_000
-"""Maximum pairs whose differences are in memory at once."""
+"""Maximum pairs that are tested at once; with fewer than 448 models, all are."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairTests:
-    """Tests over seeds of every pair of models, in the order of `itertools.combinations`.
+    """Tests over seeds of pairs of models, in the order of `itertools.combinations`.
 
     Attributes:
         p_values: As in `Pair`; NaN where there is none. [num_pairs]
@@ -68,26 +67,40 @@ def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | Non
     return Pair(by_seed, difference, p_value)
 
 
-def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
-    """Test every pair of models over seeds.
+def row_groups(num_models: int) -> Iterator[range]:
+    """Yield groups of models; the pairs of a group with all later models are tested at once."""
+    step = max(1, _AT_ONCE // max(1, num_models))
+    for start in range(0, num_models, step):
+        yield range(start, min(start + step, num_models))
 
-    All pairs are computed at once, since their number grows with the square of the models.
+
+def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> Iterator[PairTests]:
+    """Test every pair of models over seeds, and yield the pairs of each of `row_groups`.
+
+    The number of pairs grows with the square of the models: thousands of arms have millions.
     """
-    num_pairs = len(models) * (len(models) - 1) // 2
-    # Filled in place: a study of thousands of arms has millions of pairs.
-    found, end = np.empty((4, num_pairs)), 0
-    for part in _paired_tests(_by_seed_table(scores, models, dataset)):
-        found[:, end : end + part.shape[1]] = part
-        end += part.shape[1]
-    tests = PairTests(*found)
-    if tests.num_seeds.all():
-        return tests
-    for index, (first, second) in enumerate(combinations(models, 2)):
-        if not tests.num_seeds[index]:  # nothing is paired
-            pair = pair_of(scores, first, second, dataset)
-            if pair is not None and pair.p_value is not None:
-                tests.p_values[index] = pair.p_value
-    return tests
+    table = _by_seed_table(scores, models, dataset)
+    estimates = [scores.get(model, dataset).estimate for model in models]
+    for rows in row_groups(len(models)):
+        tests = _paired_tests(table, rows)
+        if not tests.num_seeds.all():
+            is_apart = tests.num_seeds == 0
+            firsts, seconds = _indices(rows, len(models))
+            tests.p_values[is_apart] = _welch_p_values(
+                estimates, firsts[is_apart], seconds[is_apart], convention=scores.convention
+            )
+        yield tests
+
+
+def _indices(rows: range, num_models: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of both models of the pairs of some rows with all later ones."""
+    firsts, seconds = np.nonzero(later(rows, num_models))
+    return firsts + rows.start, seconds
+
+
+def later(rows: range, num_models: int) -> NDArray[np.bool_]:
+    """Return which models come after each row, [num_rows, num_models]."""
+    return np.arange(num_models) > np.array(rows)[:, None]
 
 
 def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
@@ -98,23 +111,40 @@ def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArr
     return np.array(table, dtype=np.float64).reshape(len(models), len(seeds))
 
 
-def _paired_tests(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """Yield the fields of `PairTests` for pairs of rows, [4, num_pairs] at a time."""
-    step = max(1, _AT_ONCE // max(1, len(table)))
-    for start in range(0, len(table) - 1, step):
-        rows = range(start, min(start + step, len(table) - 1))
-        differences = np.concatenate([table[row] - table[row + 1 :] for row in rows])
-        is_there = ~np.isnan(differences)
-        num = is_there.sum(axis=1).astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(is_there, differences, 0.0).sum(axis=1) / num
-            squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
-            spread = np.sqrt(squares / (num - 1))
-            t_value = np.abs(mean) / spread * np.sqrt(num)
-            p_value = 2 * scipy.special.stdtr(num - 1, -t_value)
-            errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
-        p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
-        yield np.stack([p_value, mean, errors, num])
+def _paired_tests(table: NDArray[np.float64], rows: range) -> PairTests:
+    """Test the pairs of some rows of [num_models, num_seeds] scores with all later rows."""
+    differences = np.concatenate([table[row] - table[row + 1 :] for row in rows])
+    is_there = ~np.isnan(differences)
+    num = is_there.sum(axis=1).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(is_there, differences, 0.0).sum(axis=1) / num
+        squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        spread = np.sqrt(squares / (num - 1))
+        t_value = np.abs(mean) / spread * np.sqrt(num)
+        p_value = 2 * scipy.special.stdtr(num - 1, -t_value)
+        errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
+    p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
+    return PairTests(p_value, mean, errors, num)
+
+
+def _welch_p_values(
+    estimates: Sequence[Estimate | None],
+    firsts: NDArray[np.int64],
+    seconds: NDArray[np.int64],
+    *,
+    convention: Convention,
+) -> NDArray[np.float64]:
+    """Return the p values of `_welch` for many pairs; NaN where there is none."""
+    means, errors, freedom = np.full((3, len(estimates)), np.nan)
+    for place, one in enumerate(estimates):
+        if one is not None and one.half_width is not None:
+            means[place], freedom[place] = one.mean, one.num_seeds - 1
+            errors[place] = _squared_error(one, one.half_width, convention=convention)
+    first, second = errors[firsts], errors[seconds]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_sum = (first + second) ** 2 / (first**2 / freedom[firsts] + second**2 / freedom[seconds])
+        t_values = np.abs(means[firsts] - means[seconds]) / np.sqrt(first + second)
+        return np.where(first + second > 0, 2 * scipy.special.stdtr(of_sum, -t_values), np.nan)
 
 
 def _differences(one: Score, other: Score) -> dict[int, float]:
@@ -143,9 +173,8 @@ def _welch(
     if first.half_width is None or second.half_width is None:
         return Estimate(mean, None, num), None
     parts = [
-        (score.half_width or 0.0) ** 2
-        / interval_quantile(score.num_seeds, convention=convention) ** 2
-        for score in (first, second)
+        _squared_error(first, first.half_width, convention=convention),
+        _squared_error(second, second.half_width, convention=convention),
     ]
     error = math.sqrt(sum(parts))
     if error == 0:
@@ -156,3 +185,8 @@ def _welch(
     quantile = NORMAL_QUANTILE if is_paper else float(scipy.special.stdtrit(freedom, UPPER))
     p_value = float(2 * scipy.special.stdtr(freedom, -abs(mean) / error))
     return Estimate(mean, quantile * error, num), p_value
+
+
+def _squared_error(one: Estimate, half_width: float, *, convention: Convention) -> float:
+    """Return the squared standard error of a mean from its half-width."""
+    return half_width**2 / interval_quantile(one.num_seeds, convention=convention) ** 2
