@@ -16,9 +16,10 @@ from made_scores import (
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, with_averages
+from biphasic.analysis.statistics import pair_tests
 from biphasic.analysis.statistics.compare import family_of, indistinguishable, ranked
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.statistics.pairs import all_pairs
+from biphasic.analysis.statistics.pairs import all_pairs, row_groups
 from biphasic.errors import DataError
 
 HIGH = [80.0, 90.0, 70.0, 85.0, 75.0]
@@ -78,7 +79,7 @@ def test_rounding_is_no_spread():
     scores = made_scores({"a": first, "b": second})
     for found in (compare_arms(scores, "a", "b", "d"), *family_of(scores, "d").with_best):
         assert (found.verdict, found.p_value, found.effect) == ("unknown", None, None)
-    assert np.isnan([tests.p_values for tests in all_pairs(scores, ["a", "b"], "d")][0]).all()
+    assert np.isnan(next(all_pairs(scores, ["a", "b"], "d")).p_values).all()
 
 
 def test_p_values_of_all_pairs_are_those_of_each():
@@ -97,6 +98,52 @@ def test_p_values_of_all_pairs_are_those_of_each():
     # One seed in common says nothing; none in common is judged unpaired.
     assert compare_arms(scores, "m0", "m2", "d").p_value is None
     assert compare_arms(scores, "m0", "m3", "d").num_pairs == 0
+
+
+def test_pairs_in_groups_are_those_of_one_group(monkeypatch):
+    draw = np.random.default_rng(4)
+    scores = made_scores({f"m{n}": draw.normal(50, 2, 5).tolist() for n in range(11)})
+    together = family_of(scores, "d")
+    p_values, corrected = together.tests().p_values, together.p_adjusted
+    monkeypatch.setattr("biphasic.analysis.statistics.pairs._AT_ONCE", 25)  # groups of two models
+    monkeypatch.setattr("biphasic.analysis.statistics.compare._MOST_KEPT", 0)
+    apart = family_of(scores, "d")
+    assert [len(rows) for rows in row_groups(11)] == [2, 2, 2, 2, 2, 1]
+    assert apart.tests().p_values.tolist() == p_values.tolist()
+    assert apart.p_adjusted.tolist() == corrected.tolist()
+
+
+def test_all_pairs_of_a_family_are_tested_once(monkeypatch):
+    draw = np.random.default_rng(4)
+    scores = made_scores({f"m{n}": draw.normal(50, 2, 5).tolist() for n in range(11)})
+    tested = []
+
+    def counted(*arguments, **options):
+        tested.append(arguments)
+        return pair_tests.tests_of(*arguments, **options)
+
+    monkeypatch.setattr("biphasic.analysis.statistics.compare.tests_of", counted)
+    monkeypatch.setattr(
+        "biphasic.analysis.statistics.compare._MOST_KEPT", 0
+    )  # a family of thousands of models
+    family = family_of(scores, "d")
+    assert len(family.with_best) == 10
+    assert family.compare("m3", "m7").family_size == family.size == 55
+    assert len(tested) == 1
+
+
+@pytest.mark.parametrize("num_clear", [0, 3, 40, 50])
+def test_holm_sorts_only_values_that_stay_below_one(num_clear):
+    draw = np.random.default_rng(1)
+    values = np.concatenate([draw.uniform(0, 1e-9, num_clear), draw.uniform(size=50 - num_clear)])
+    draw.shuffle(values)
+    values[[4, 9]] = values[4]
+    expected, highest = np.empty(50), 0.0
+    for rank, place in enumerate(np.argsort(values, kind="stable")):
+        highest = max(highest, (50 - rank) * values[place])
+        expected[place] = min(highest, 1.0)
+    assert holm(values).tolist() == expected.tolist()
+    assert holm([np.nan, *values])[1:].tolist() == expected.tolist()
 
 
 def test_every_pair_of_a_family_has_its_own_correction():

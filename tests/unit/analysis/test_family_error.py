@@ -14,6 +14,9 @@ import pytest
 from docs_page import table_rows
 
 from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.statistics.crossed import joint_errors, seed_freedom
+from biphasic.analysis.statistics.example_compare import FamilyErrors
+from biphasic.analysis.statistics.pairs import all_pairs
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 NUM_FAMILIES = 300
@@ -150,9 +153,12 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
     found = simulated.family(table, are_runs=are_runs)
     assert found.uses_blocks is are_runs
     tests = found.tests()
+    (alone,) = all_pairs(found.scores, found.order, "d")
+    known = FamilyErrors(found.scores, found.order, found.dataset).of(range(5))
+    errors, _ = joint_errors(alone.squared_errors, seed_freedom(alone.num_seeds), known)
     for place, pair in enumerate(combinations(found.order, 2)):
         compared = found.compare(*pair)
         assert compared.p_value == pytest.approx(tests.p_values[place])
-        if are_runs:
-            assert compared.contrast.error == pytest.approx(tests.pooled.joint[place] ** 0.5)
+        error = tests.pooled.joint[place] if are_runs else errors[place]
+        assert compared.contrast.error == pytest.approx(error**0.5)
         assert compared.uses_blocks is are_runs

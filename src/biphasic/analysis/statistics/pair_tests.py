@@ -179,10 +179,24 @@ def holm(values: Sequence[float] | Array) -> Array:
 
 
 def _holm_in_place(values: Array) -> Array:
+    num = int((~np.isnan(values)).sum())
+    bound = _one_above(values, num)
+    small = np.flatnonzero(values <= bound)
     # Equal values need no stable order: the first has the largest factor, and counts for all.
-    order = np.argsort(values)[: int((~np.isnan(values)).sum())]
-    ordered = values[order]
-    ordered *= np.arange(len(order), 0, -1)
-    np.maximum.accumulate(ordered, out=ordered)
-    values[order] = np.minimum(ordered, 1.0, out=ordered)
+    order = small[np.argsort(values[small])]
+    adjusted = np.maximum.accumulate(values[order] * np.arange(num, num - len(order), -1))
+    values[values > bound] = 1.0
+    values[order] = np.minimum(adjusted, 1.0)
     return values
+
+
+def _one_above(values: Array, num: int) -> float:
+    """Return a p value above which Holm's correction gives 1, so that few values are sorted.
+
+    With k of `num` values up to it, the next is multiplied by `num` - k.
+    """
+    bound, below = 0.0, 0
+    while below < num and bound * (num - below) < 1:
+        bound = 2 / (num - below)
+        below = int((values <= bound).sum())
+    return bound
