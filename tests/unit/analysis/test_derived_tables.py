@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from grid_scores import model
 
-from biphasic.analysis.claims import claims_report, paper_claims
-from biphasic.analysis.claims.derived import at_equal_flops, mask_rate_spreads, rate_spreads
+from biphasic.analysis.claims import Table, claims_report, paper_claims
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.selection import GridScore
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores, score_of_grid
@@ -33,6 +32,10 @@ def scored(by_seed):
 def around(mean):
     """Return scores of five seeds: the mean and small differences, other ones for each mean."""
     return {seed: mean + ((round(13 * mean) * (seed + 1) + seed**2) % 7 - 3) / 20 for seed in SEEDS}
+
+
+def means(table):
+    return {row.name: row.mean for row in table.rows() if row.dataset == DATASET.name}
 
 
 def verdict(scores, name):
@@ -67,7 +70,7 @@ class TestLearningRates:
             (model("clm", "small", 400, 0), runs({1e-3: 0.0, 2e-3: clm})),
             (model("mlm", "small", 0, 400), runs({1e-3: 0.0, 2e-3: mlm})),
         )
-        assert rate_spreads(scores).means(DATASET.name)["clm"] == pytest.approx(
+        assert means(Table(scores).rate_spreads)["clm"] == pytest.approx(
             statistics.fmean(clm * (1 + seed / 50) / 2**0.5 for seed in SEEDS)
         )
         assert verdict(scores, "C26") == expected
@@ -85,11 +88,11 @@ class TestMaskingRates:
 
     def test_spread_is_over_the_rates_that_both_have(self):
         scores = self.scores(mlm=50.0, both=10.0)
-        spreads = mask_rate_spreads(scores)
+        spreads = means(Table(scores).mask_rate_spreads)
         ends = [scores.get(name, DATASET.name).by_seed for name in ("mlm0.2", "mlm0.4")]
-        expected = {seed: statistics.stdev([ends[0][seed], ends[1][seed]]) for seed in SEEDS}
-        assert spreads.get("mlm0.2", DATASET.name).by_seed == pytest.approx(expected)
-        assert [one.name for one in spreads.models] == ["mlm0.2", "both0.2"]
+        expected = [statistics.stdev([ends[0][seed], ends[1][seed]]) for seed in SEEDS]
+        assert spreads["mlm0.2"] == pytest.approx(statistics.fmean(expected))
+        assert [*spreads] == ["mlm0.2", "both0.2"]
 
     @pytest.mark.parametrize(("mlm", "both", "expected"), [(50, 10, "true"), (10, 50, "false")])
     def test_claim(self, mlm, both, expected):
@@ -114,13 +117,15 @@ class TestFlops:
 
     def test_mlm_is_interpolated_at_the_flops_of_clm(self):
         scores = self.scores(clm=70.0, mlm=60.0)
-        derived = at_equal_flops(scores)
+        derived = Table(scores).at_equal_flops.rows()
         ends = [scores.get(name, DATASET.name).by_seed for name in ("mlm-20", "mlm-80")]
-        halfway = {seed: (ends[0][seed] + ends[1][seed]) / 2 for seed in SEEDS}
-        found = derived.get("mlm-20 at the FLOPs of clm-20", DATASET.name).by_seed
-        assert found == pytest.approx(halfway)
+        halfway = statistics.fmean((ends[0][seed] + ends[1][seed]) / 2 for seed in SEEDS)
+        (found,) = [row for row in derived if row.name == "mlm-20 at the FLOPs of clm-20"
+                    and row.dataset == DATASET.name]  # fmt: skip
+        assert found.mean == pytest.approx(halfway)
         # Nothing is known of MLM beyond 800 FLOPs.
-        assert [one.total_steps for one in derived.models if one.objective == "MLM"] == [400, 20]
+        states = [row for row in derived if row.objective == "MLM" and not row.finished]
+        assert {row.steps for row in states} == {20}
 
     @pytest.mark.parametrize(("clm", "mlm", "expected"), [(70, 60, "true"), (60, 70, "false")])
     def test_claim(self, clm, mlm, expected):

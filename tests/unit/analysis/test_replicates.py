@@ -11,7 +11,7 @@ from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import compare_arms, example_reader, made_scores, scores_with_examples
 from typer.testing import CliRunner
 
-from biphasic.analysis.claims.table import rows_of
+from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.rates import scores_by_learning_rate
@@ -96,7 +96,7 @@ def test_claims_tell_recipes_of_one_label_apart():
     }  # fmt: skip
     scores = over_pretraining(made_scores({name: [50.0, 52.0] for name in models}, **models))
     assert [model.label for model in scores.models] == ["MLM", "MLM"]
-    assert {row.name for row in rows_of(scores)} == {"a0", "b0"}
+    assert {row.name for row in Table(scores).rows()} == {"a0", "b0"}
 
 
 def test_recipes_are_paired_by_their_pretraining_seeds():

@@ -1,7 +1,8 @@
 """Claims: sentences with checks on a tidy table of scores.
 
-`table.py` makes the table and selects rows, `questions.py` compares, `check.py` decides, `claim.py`
-defines claims of the paper and of users, `report.py` and `render.py` write results.
+`table.py` makes the table and selects rows, `ask.py` has the questions, `questions.py` and
+`extreme.py` answer them, `check.py` decides, `claim.py` defines claims of the paper and of users,
+`report.py` and `render.py` write results.
 """
 
 from biphasic.analysis.claims.ask import Table

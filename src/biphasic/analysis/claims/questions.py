@@ -266,15 +266,9 @@ class Question:
         direction = expect.rsplit(maxsplit=1)[-1]
         holds = relation == direction or (direction == "different" and relation != "equal")
         # Without the right direction there is no significant difference either.
-        if (
-            holds
-            and "significantly" in expect
-            and (apart := self.are_apart(row, other)) is not True
-        ):
-            if apart is None:
-                return None
-            holds = False
-        return holds != expect.startswith("not ")
+        if holds and "significantly" in expect:
+            holds = self.are_apart(row, other)
+        return None if holds is None else holds != expect.startswith("not ")
 
     def text(self, row: Any) -> str:
         """Format the number: `87.85 (0.13)`; a difference with its sign."""
