@@ -1,5 +1,6 @@
 """Records in docs/: complete, packed as `docs/records.py` packs them, and what README.md quotes."""
 
+import csv
 import gzip
 import importlib.util
 import re
@@ -55,6 +56,21 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     assert quoted.groups() == tuple(f"{each.mean:.1f}" for each in estimates)
     table = re.findall(r"^\W*(?:Untrained|MLM|CLM|CLM then MLM)\W.* (\S+ \(±\S+\))", text, re.M)
     assert table == [f"{each.mean:.2f} (±{each.half_width:.2f})" for each in estimates]
+
+
+def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
+    [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
+    arms = {arm.name: arm.record for arm in load_study(folder, folder.parent / "store").arms}
+    page = (CHECKOUT / "docs/quickstart/README.md").read_text(encoding="utf-8")
+    with (CHECKOUT / "docs/quickstart/rates.csv").open(encoding="utf-8", newline="") as stream:
+        trials = list(csv.DictReader(stream))
+    assert {trial["name"] for trial in trials} == arms.keys() - {"untrained"}
+    for name in arms.keys() - {"untrained"}:
+        losses = [(float(trial["loss"]), trial) for trial in trials if trial["name"] == name]
+        assert all(f"{loss:.3f}" in page for loss, _ in losses)
+        _, best = min(losses, key=lambda pair: pair[0])
+        assert (arms[name].state, arms[name].peak) == (best["state"], float(best["peak"]))
+        assert arms[name].is_tuned
 
 
 WITHOUT_TORCH = """
