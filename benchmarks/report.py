@@ -245,7 +245,7 @@ def measure_analysis(folder: Path) -> dict[str, float]:
     scores = study_scores(load_study(folder / "study", folder / "store"))
     loaded = time.perf_counter() - began
     found = [family_of(scores, dataset.name).with_best for dataset in scores.datasets]
-    assert all(each.examples is not None for family in found for each in family)
+    assert all(each.num_examples for family in found for each in family)
     return {
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu_began,

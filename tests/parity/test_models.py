@@ -281,17 +281,20 @@ class TestCalls:
         assert_close(hidden_states(model, packed, causal=causal), shattered, atol=1e-5, rtol=0)
 
     @ANY_FAMILY
-    def test_padding_mask_is_refused(self, family, tiny_model, packed):
+    def test_a_mask_that_hides_tokens_is_refused(self, family, tiny_model, packed):
         model = tiny_model(family)
         input_ids = torch.from_numpy(packed.input_ids)
         arguments = attention.attention_arguments(
             torch.from_numpy(packed.cu_seqlens), max_seqlen=packed.max_seqlen,
             shape=packed.input_ids.shape, causal=False, dtype=torch.float32,
         )  # fmt: skip
-        model(input_ids=input_ids, **arguments)
-        for mask in (torch.ones_like(input_ids), (input_ids != 0).long()):
-            with pytest.raises(ModelError, match="attention_mask"):
-                model(input_ids=input_ids, attention_mask=mask, **arguments)
+        logits = model(input_ids=input_ids, **arguments).logits
+        # Some families make one that hides nothing.
+        mask = torch.ones_like(input_ids)
+        unhidden = model(input_ids=input_ids, attention_mask=mask, **arguments).logits
+        assert torch.equal(unhidden, logits)
+        with pytest.raises(ModelError, match="attention_mask"):
+            model(input_ids=input_ids, attention_mask=(input_ids != 0).long(), **arguments)
 
 
 @CAUSAL

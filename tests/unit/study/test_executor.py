@@ -21,7 +21,6 @@ from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.job import JobFailedError
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
-from biphasic.study.jobs.finetune import GridRun
 from biphasic.study.run.jobs import WORKER, load_job
 from trivial_jobs import RUNS, save_trivial
 
@@ -60,11 +59,10 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         assert (failed.is_final, failed.log) == (True, None)
         first = worker._process.pid
         # An unforeseen one has its traceback in the job's own log.
-        (tmp_path / "finetunes").mkdir()
-        too_long = GridRun(id="r" * 300, learning_rate=1e-4, seed=0)
-        broken = save_trivial(tmp_path, "c", runs=(too_long,))
-        failed = failure(executor, broken)
-        assert str(failed).endswith(": File name too long")
+        (tmp_path / "none").mkdir()
+        (tmp_path / "none/manifest.json").symlink_to("/proc/self/mem")  # reading it fails
+        failed = failure(executor, save_trivial(tmp_path, "c", runs=RUNS))
+        assert str(failed) == "Input/output error"
         assert not failed.is_final
         assert "Traceback" in failed.log.read_text()
         # The same worker goes on after both, and jobs that say nothing leave no log.
