@@ -3,11 +3,14 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from biphasic.files import read_json
+from tiny_use import write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -64,3 +67,35 @@ def test_it_is_adapted_and_exported(decoder, text_file, cli, tmp_path):
     code, _, err = cli("export", encoder, graph, "--format", "onnx")
     assert code == 0, err
     assert "hidden states match ours" in err
+
+
+PAIRS = [
+    ("The cats were sleeping.", "The cats was sleeping."),
+    (
+        "Who should Derek hug after shocking Richard?",
+        "Who should Derek hug Richard after shocking?",
+    ),
+    ("Most children like themselves.", "Most children like himself."),
+    ("No author has ever read it.", "Some author has ever read it."),
+]
+
+
+@torch.no_grad()
+def test_minimal_pairs_have_the_probabilities_of_a_plain_loop(decoder, cli, tmp_path):
+    rows = [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS]
+    path = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    code, _, err = cli("evaluate", decoder, "--task", f"mp:{path}", "--root", tmp_path / "root")
+    assert code == 0, err
+    [scores] = tmp_path.glob("root/store/finetunes/*/scores.parquet")
+    found = pq.read_table(scores).to_pydict()
+    model = AutoModelForCausalLM.from_pretrained(decoder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(decoder)
+
+    def log_probability(text: str) -> float:
+        ids = [tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)]
+        chances = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+        return sum(float(chances[at - 1, ids[at]]) for at in range(1, len(ids)))
+
+    for name, place in (("good", 0), ("bad", 1)):
+        assert found[name] == pytest.approx([log_probability(p[place]) for p in PAIRS], abs=1e-3)
+    assert np.mean(found["correct"]) >= 0.75
