@@ -116,11 +116,24 @@ def show_outcome(outcome: StudyOutcome) -> None:
     if outcome.num_executed == 0 and not outcome.failures:
         echo("all finished; nothing to do")
     print_table(table)
+    echo_answers(outcome.report)
     echo(f"report: {shown(outcome.report)}")
     if outcome.failures:
         for failure in outcome.failures:
             echo(f"failed: {failure}", err=True)
         raise typer.Exit(1)
+
+
+def echo_answers(report: Path) -> None:
+    """Print the answer to each question of a study, from the file beside its report."""
+    import csv
+
+    path = report.with_name("questions.csv")
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            answers = {row["question"]: row["answer"] for row in csv.DictReader(file)}
+        for question, answer in answers.items():
+            echo(f"{question}: {answer}")
 
 
 def print_table(table: Table) -> None:

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from test_replicates import replicated_study
+from test_replicates import replicated_study, run_cli
 
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer
@@ -182,6 +182,13 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     assert float(rows[0]["interval_score"]) == 100.0
     write_report(*ask())
     assert not (study[0] / "report/questions.csv").exists()
+
+
+def test_commands_print_the_answers(ask):
+    study = ask(question(asked("clm", "mlm")), question(asked("mlm", "clm"), name="Q2"))
+    printed = run_cli("study", "report", str(study[0]))
+    answers = [f"{one.question.name}: {one.verdict}" for one in answers_of(study)]
+    assert printed.splitlines()[:2] == answers
 
 
 def test_answers_need_no_torch(ask):

@@ -1,6 +1,7 @@
 """Registration: sealed before the first score, amended with a date, printed as a page."""
 
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import register_study
+from biphasic.study.run.run import _could_register
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm
 
@@ -112,6 +114,20 @@ def test_an_arm_that_occurs_twice_counts_once_in_what_is_detectable(register):
     [record] = register(spread=1, arms=arms, questions=[{**ASK, "comparisons": [of_pair, of_two]}])
     first, second = record.detectable
     assert first.points == second.points
+
+
+def test_a_run_reminds_of_registration_while_it_can_still_come_first(
+    register, settings, tmp_path, states, store
+):
+    study = prepare(settings(questions=[ASK]), tmp_path / "runs")
+    assert _could_register(study)
+    assert not _could_register(prepare(settings(), tmp_path / "runs"))
+    name = next(iter(study.plan.groups[0].run_ids()))
+    fake_result(store, name, state=states[0])
+    assert not _could_register(study)
+    shutil.rmtree(store / "finetunes")
+    register()
+    assert not _could_register(study)
 
 
 def test_a_study_without_questions_has_nothing_to_register(register):

@@ -17,6 +17,7 @@ from biphasic.cli.options import (
     Wandb,
     Workers,
     echo,
+    echo_answers,
     progress_console,
     show_outcome,
     shown,
@@ -314,6 +315,7 @@ def study_report(
 
     folder, _ = find_study(study, root)
     report = write_report(folder, folder.parent / "store")
+    echo_answers(report)
     echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")
     with problems.open(encoding="utf-8", newline="") as file:

@@ -18,8 +18,10 @@ from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOu
 from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import locked_folder, refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
-from biphasic.progress import progress_bar
+from biphasic.progress import progress_bar, say_on
+from biphasic.registration import is_registered
 from biphasic.study.paths import STORE
+from biphasic.study.plan.finished import Finished
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
@@ -97,6 +99,11 @@ def execute_study(
         forget_requests(folder)
         save_resolved(config, folder, file=file)
         study = prepare_study(config, root=root, console=console, fresh=fresh)
+        if _could_register(study):
+            say_on(console)(
+                "the questions of this study are not registered; to show that they came before "
+                "the first score, stop and run 'biphasic study register' first"
+            )
         refresh_edited_report(study)
         items = study.missing_work()
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
@@ -111,6 +118,13 @@ def execute_study(
         failed=outcome.failures,
         is_stopped=outcome.is_stopped,
     )
+
+
+def _could_register(study: PreparedStudy) -> bool:
+    """Return whether a study with questions has neither a registration nor a score."""
+    if not study.config.questions or is_registered(study.folder):
+        return False
+    return next(Finished.of(study.store).results_of(study.plan), None) is None
 
 
 def study_lock(folder: Path) -> AbstractContextManager[object]:
