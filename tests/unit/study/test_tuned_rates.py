@@ -8,7 +8,8 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.plan.plan import plan_study
+from biphasic.study.plan.preview import preview_study
+from biphasic.study.plan.summary import plan_lines, summarise_plan
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
@@ -83,10 +84,14 @@ def test_a_rate_that_no_arm_uses_is_noted():
     assert note.startswith("tuned_rates.0 (peak 0.001) is not used")
 
 
-def test_plans_and_records_say_which_rates_are_tuned():
-    plan = plan_study(study(tuned_rates=RATES), GROUND)
-    tuned = {arm.config.name for arm in plan.arms if arm.is_tuned}
-    assert tuned == {"mlm", "clm", "clm-mlm", "adapted", "own-warm-up"}
+def test_plans_say_which_rates_are_tuned(tmp_path):
+    config = study(tuned_rates=RATES)
+    preview = preview_study(config, tmp_path)
+    summary = summarise_plan(config.name, preview, tmp_path)
+    printed = plan_lines(summary, preview.plan, rate=1e9, example_tokens=9)
+    lines = {line.split()[0]: line for line in printed if line}
+    assert lines["clm-mlm"].endswith("; peak 0.004, tuned")
+    assert lines["larger"].endswith("; peak 0.002")
 
 
 def test_only_arms_with_a_new_rate_are_trained_again():
