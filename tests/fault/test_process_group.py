@@ -258,7 +258,7 @@ def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, mon
     monkeypatch.setenv(TIMEOUT, "00:00:02")
     job = make_job(tmp_path / "store")
     expected = (
-        r"^rank 1 has not moved since step 3 for 0 min \d s \(it was reading its rows\); "
+        r"^rank 1 has not moved since step 3 for \d\.\d s \(it was reading its rows\); "
         r"rank 0 waits for it in step 4; run again to resume from the latest checkpoint$"
     )
     with pytest.raises(LostRankError, match=expected):
