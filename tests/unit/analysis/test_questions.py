@@ -270,6 +270,19 @@ def test_an_amendment_after_scores_is_shown_as_such(registered):
     assert order.startswith("Amended after the first score")
 
 
+def test_scores_that_an_earlier_amendment_saw_stay_seen(registered):
+    first = registered()
+    second = registered(num_scores=6, amends=first.id, changed=("questions",))
+    registered(amends=second.id, changed=("arms",))
+    assert sentences(registered.study)[-1].startswith("Amended after the first score")
+
+
+def test_an_amendment_before_scores_is_called_an_amendment(registered):
+    first = registered()
+    registered(amends=first.id, changed=("questions",))
+    assert sentences(registered.study)[-1].startswith("Amended before the first score")
+
+
 def test_a_damaged_registration_is_a_problem_and_proves_nothing(registered):
     registered()
     [path] = registered.study[0].glob("registrations/*/registration.json")

@@ -21,7 +21,7 @@ def registration_sentences(records: StudyRecords) -> list[str]:
             f"The study was changed after that ({listing([*changed])}), and not registered again."
         )
         return sentences
-    return [*sentences, _order(records, known[-1])]
+    return [*sentences, _order(records)]
 
 
 def _sentence(record: RegistrationRecord) -> str:
@@ -33,18 +33,21 @@ def _sentence(record: RegistrationRecord) -> str:
     return f"Amended {when} as {record.id[:12]}, {stored}: {listing([*record.changed])} changed."
 
 
-def _order(records: StudyRecords, last: RegistrationRecord) -> str:
+def _order(records: StudyRecords) -> str:
     """State whether the last registration preceded the first score, by the dates of results."""
-    written = sorted(_written(records))
+    known, written = records.registrations, sorted(_written(records))
+    last = known[-1]
+    what = "Amended" if last.amends else "Registered"
     registered = datetime.fromisoformat(last.registered).timestamp()
-    earlier = sum(date < registered for date in written)
-    what = "Amended after" if last.amends else "Registered after"
-    if last.num_scores or earlier:
-        return f"{what} the first score, so the answers are not those of a plan made before it."
+    were_seen = any(one.num_scores for one in known)  # an amendment does not undo that
+    if were_seen or any(date < registered for date in written):
+        return (
+            f"{what} after the first score, so the answers are not those of a plan made before it."
+        )
     if not written:
         return "There is no score yet."
     first = datetime.fromtimestamp(written[0], UTC).isoformat(sep=" ", timespec="seconds")
-    return f"Registered before the first score, which is of {first.removesuffix('+00:00')} UTC."
+    return f"{what} before the first score, which is of {first.removesuffix('+00:00')} UTC."
 
 
 def _written(records: StudyRecords) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def register_study(
         changed = _changed(known[-1], fixed, code) if known else ()
         if known and not changed:
             return known
-        num_scores = len(existing_scores(prepared.plan, store))
+        num_scores = len(_existing_scores(prepared.plan, known, store))
         if num_scores and not known:
             raise StudyError(
                 f"{store}: has {count(num_scores, 'score')} of this study's arms already, so it "
@@ -86,9 +86,10 @@ def register_study(
         return (*known, record)
 
 
-def existing_scores(plan: Plan, store: Path) -> list[str]:
-    """Return the results in a store of the states that a plan evaluates, of any study."""
+def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord], store: Path) -> list[str]:
+    """Return the stored results, of any study, of states planned now or registered before."""
     states = {point.state for point in plan.points}
+    states |= {arm["state"] for one in known for arm in one.fixed["arms"].values()}
     planned = {name for group in plan.groups for name in group.run_ids()}
     return [
         name
