@@ -111,7 +111,11 @@ def test_an_arm_that_occurs_twice_counts_once_in_what_is_detectable(register):
     arms = [
         {"name": name, "phases": [clm(steps)]} for name, steps in zip("abc", (4, 8, 6), strict=True)
     ]
-    [record] = register(spread=1, arms=arms, questions=[{**ASK, "comparisons": [of_pair, of_two]}])
+    questions = [
+        {**ASK, "name": name, "comparisons": [one]}
+        for name, one in (("Q1", of_pair), ("Q2", of_two))
+    ]
+    [record] = register(spread=1, arms=arms, questions=questions)
     first, second = record.detectable
     assert first.points == second.points
 

@@ -170,6 +170,32 @@ def test_rules_that_nothing_can_meet_are_refused():
         asking(ASKED, comparisons=[ASKED, ASKED])
 
 
+def difference(text):
+    """Return (a - b) - (c - d) from `ab-cd`, or a - b from `ab`."""
+    first, *minus = (tuple(pair) for pair in text.split("-"))
+    return {"arms": first, "minus": minus[0] if minus else None}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("ac", "ab-cb"), ("ab", "ba"), ("ab-cd", "ac-bd"), ("ab-cd", "cd-ab"), ("ab", "ab-ba")],
+)
+def test_the_same_difference_written_otherwise_is_refused(first, second):
+    def ask(*texts):
+        comparisons = [difference(text) for text in texts]
+        asked = {"name": "Q1", "question": "Is it better?", "comparisons": comparisons}
+        arms = [
+            {"name": name, "phases": [clm(steps)]}
+            for name, steps in zip("abcd", (4, 8, 12, 16), strict=True)
+        ]
+        return tiny_study(*arms, questions=[asked], tasks=[{"name": "pydocs-sc"}])
+
+    assert ask(first).questions
+    assert ask(first, "ad", "ab-dc").questions  # other differences of the same arms
+    with pytest.raises(ConfigError, match=r"comparisons\.0 and comparisons\.1 are the same"):
+        ask(first, second)
+
+
 @pytest.mark.parametrize(
     ("comparison", "problem"),
     [

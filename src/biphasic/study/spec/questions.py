@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -107,11 +109,33 @@ def resolve_question(
         if minus == arms:
             raise ConfigError(f"{place}: 'minus' has the same arms as 'arms'; name others")
         found.append(AskedArms(arms, minus))
-    asked_on = [
-        (arms, task)
-        for arms, one in zip(found, asked.comparisons, strict=True)
-        for task in one.tasks or tasks
-    ]
-    if len({*asked_on}) < len(asked_on):
-        raise ConfigError(f"{where}: a comparison occurs twice on a task; remove one of them")
+    _refuse_repeats(asked, found, tasks, where)
     return found
+
+
+def _refuse_repeats(
+    asked: Question, found: Sequence[AskedArms], tasks: Sequence[str], where: str
+) -> None:
+    """Refuse a difference that is written twice, also with other arms that cancel."""
+    seen: dict[tuple[Weights, str], int] = {}
+    for index, (arms, one) in enumerate(zip(found, asked.comparisons, strict=True)):
+        for task in one.tasks or tasks:
+            first = seen.setdefault((_weights(arms), task), index)
+            if first < index:
+                raise ConfigError(
+                    f"{where}: a comparison occurs twice on a task, '{task}': comparisons.{first} "
+                    f"and comparisons.{index} are the same difference, apart from sign and scale; "
+                    "remove one of them"
+                )
+
+
+Weights = tuple[tuple[tuple[str, ...], Fraction], ...]
+"""Sides of a comparison with their weights, as multiples of the first one's."""
+
+
+def _weights(asked: AskedArms) -> Weights:
+    totals: Counter[tuple[str, ...]] = Counter()
+    for side, weight in zip((*asked.arms, *(asked.minus or ())), (1, -1, -1, 1), strict=False):
+        totals[side] += weight
+    weights = sorted((side, weight) for side, weight in totals.items() if weight)
+    return tuple((side, Fraction(weight, weights[0][1])) for side, weight in weights)
