@@ -67,12 +67,13 @@ def running_code(part: Part) -> str:
     return _known()["bytes"].get(bytes_digest(texts)) or code_digest(texts)
 
 
-def is_other_code(part: Part, made_by: Collection[str]) -> bool:
-    """Return whether code with these hashes may give other numbers than the running code.
+def is_other_code(part: Part, made_by: Collection[str], *, than: str | None = None) -> bool:
+    """Return whether code with these hashes may give other numbers than that with another hash.
 
-    Records from before hashes were recorded have none; releases made them.
+    `than` is the running code's hash if left out. Records from before hashes were recorded have
+    none; releases made them.
     """
-    here = running_code(part)
+    here = than or running_code(part)
     equal = {code for codes in _known()[part].values() if here in codes for code in codes}
     return not {*made_by} <= {here, *equal} or not (made_by or equal)
 

@@ -8,8 +8,10 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
+from fake_study import seal_again
 from test_replicates import replicated_study, run_cli
 
+from biphasic import numerics
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer
 from biphasic.analysis.questions.forecast import ForecastOutcome
@@ -206,15 +208,24 @@ DAY = 86_400
 REGISTERED = 1_790_000_000  # 2026-09-21, in seconds
 
 
+def rewrite_code(path, code):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "code": code}))
+    seal_again(path.parent)
+
+
 @pytest.fixture
 def registered(ask):
     """Return a function that registers a study with a question; scores are of a day later."""
     folder, store = study = ask(question(asked("clm", "mlm")))
+    for part, code in (("finetunes/*/result", "a"), ("states/*/state", ["a"])):
+        for path in store.glob(f"{part}.json"):
+            rewrite_code(path, code)
 
-    def write(*, num_scores=0, score_date=REGISTERED + DAY, amends=None, changed=()):
+    def write(*, num_scores=0, score_date=REGISTERED + DAY, amends=None, changed=(), code="a"):
         for result in (store / "finetunes").glob("*/result.json"):
             os.utime(result, (score_date, score_date))
-        fixed, code = fixed_part(read_study(folder)), {"biphasic": "1"}
+        fixed = fixed_part(read_study(folder))
+        code = {"biphasic": "1", "pretraining": "a", "finetuning": code}
         record = RegistrationRecord(
             format="biphasic.registration/1",
             id=registration_id(fixed, code, amends),
@@ -281,6 +292,20 @@ def test_an_amendment_before_scores_is_called_an_amendment(registered):
     first = registered()
     registered(amends=first.id, changed=("questions",))
     assert sentences(registered.study)[-1].startswith("Amended before the first score")
+
+
+OTHER_CODE = "Scores were made by other code than was registered."
+
+
+def test_scores_by_other_code_than_was_registered_are_named(registered, monkeypatch):
+    registered(code="b")
+    assert OTHER_CODE in sentences(registered.study)
+    lists = {**numerics._known(), "finetuning": {"3": ["a", "b"]}}
+    monkeypatch.setattr(numerics, "_known", lambda: lists)
+    assert OTHER_CODE not in sentences(registered.study)  # the golden numbers say they are equal
+    state = next((registered.study[1] / "states").glob("*/state.json"))
+    rewrite_code(state, ["a", "c"])
+    assert OTHER_CODE in sentences(registered.study)
 
 
 def test_a_damaged_registration_is_a_problem_and_proves_nothing(registered):

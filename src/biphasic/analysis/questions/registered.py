@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.text import count, listing
+from biphasic.numerics import Part, is_other_code
 from biphasic.records import RegistrationRecord
 from biphasic.registration import changed_parts, fixed_part
 
@@ -16,6 +17,8 @@ def registration_sentences(records: StudyRecords) -> list[str]:
     if not known:
         return ["These questions were not registered before the results."]
     sentences = [_sentence(one) for one in known]
+    if _is_other_code(records, known[-1]):
+        sentences.append("Scores were made by other code than was registered.")
     if changed := changed_parts(known[-1].fixed, fixed_part(records.study)):
         sentences.append(
             f"The study was changed after that ({listing([*changed])}), and not registered again."
@@ -48,6 +51,24 @@ def _order(records: StudyRecords) -> str:
         return "There is no score yet."
     first = datetime.fromtimestamp(written[0], UTC).isoformat(sep=" ", timespec="seconds")
     return f"{what} before the first score, which is of {first.removesuffix('+00:00')} UTC."
+
+
+def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:
+    """Return whether a result, or a state that has one, may differ from what was registered."""
+    found = [outcome for outcome in records.outcomes if outcome.result is not None]
+    scored = {outcome.run.arm for outcome in found}
+    states = [arm.state for arm in records.arms if arm.name in scored and arm.state is not None]
+    made_by: dict[Part, set[tuple[str, ...]]] = {
+        "pretraining": {state.code for state in states},
+        "finetuning": {
+            (one.result.code,) if one.result.code else () for one in found if one.result
+        },
+    }
+    return any(
+        is_other_code(part, codes, than=last.code[part])
+        for part, of_part in made_by.items()
+        for codes in of_part
+    )
 
 
 def _written(records: StudyRecords) -> list[float]:
