@@ -7,11 +7,14 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from fake_study import seal_again
 from test_replicates import replicated_study, run_cli
+from test_study_examples import NUM_TEST, write_examples
 
 from biphasic import numerics
+from biphasic.analysis.page import evidence
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer
 from biphasic.analysis.questions.forecast import ForecastOutcome
@@ -184,6 +187,25 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     assert float(rows[0]["interval_score"]) == 100.0
     write_report(*ask())
     assert not (study[0] / "report/questions.csv").exists()
+
+
+def test_answers_read_all_examples_however_many_a_page_reads(ask, monkeypatch):
+    study = ask(question(asked("clm", "mlm")))
+    draw = np.random.default_rng(0)
+    for path in sorted((study[1] / "finetunes").glob("*/result.json")):
+        write_examples(path, draw)
+    monkeypatch.setattr(evidence, "_MOST_EXAMPLES", 0)
+    [answer] = answers_of(study)
+    found = [(one.test.contrast.num_examples, one.test.contrast.missing) for one in answer.outcomes]
+    assert found == [(NUM_TEST, "")] * 2
+
+
+def test_the_report_says_why_test_examples_are_unknown(ask):
+    study = ask(question(asked("clm", "mlm", "pydocs-sc")))
+    page = write_report(*study).read_text()
+    [row] = csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())
+    assert row["missing_examples"].endswith("scores.parquet: missing; skipped")
+    assert f"without test examples: {row['missing_examples']}" in page
 
 
 def test_commands_print_the_answers(ask):

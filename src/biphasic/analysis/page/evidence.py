@@ -77,10 +77,14 @@ def study_families(records: StudyRecords) -> dict[str, Family]:
 
 
 def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
-    """Answer the questions that a study asked before its results."""
+    """Answer the questions that a study asked before its results.
+
+    All test examples of their comparisons are read: the page's limit depends on the other arms.
+    """
 
     def answer() -> tuple[Answer, ...]:
-        scores, recipes = page_scores(records)
+        scores = study_scores(records)
+        recipes = by_recipe(scores)
         sources = [recipes]
         if recipes is scores and scores.replicates:  # only some of its recipes have several runs
             sources.append(over_pretraining(scores))

@@ -12,7 +12,7 @@ from biphasic.records import QuestionRecord
 _COLUMNS = (
     "question", "answer", "comparison", "dataset", "difference", "low", "high", "p_value",
     "p_corrected", "num_comparisons", "clear", "detectable", "forecast", "forecast_low",
-    "forecast_high", "covered", "interval_score", "unit", "complete",
+    "forecast_high", "covered", "interval_score", "unit", "complete", "missing_examples",
 )  # fmt: skip
 _CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
@@ -83,4 +83,5 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             exact(outcome and outcome.interval_score),
             answer.unit,
             "yes" if one.is_complete else "no",
+            test.contrast.missing if test else "",
         )
