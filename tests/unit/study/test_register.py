@@ -120,6 +120,15 @@ def test_an_arm_that_occurs_twice_counts_once_in_what_is_detectable(register):
     assert first.points == second.points
 
 
+def test_arms_with_one_run_add_nothing_to_what_is_detectable(register):
+    runs = [{"phases": [clm(steps)], "axes": {"recipe.seed": [0, 1, 2]}} for steps in (4, 8)]
+    asked = {**ASK, "comparisons": [{"arms": ["pico-clm-8", "pico-clm-4"]}]}
+    alone = [{"name": f"alone{steps}", "phases": [clm(steps)]} for steps in (5, 6, 7)]
+    [without] = register(spread=1, arms=runs, questions=[asked])
+    _, beside = register(spread=1, arms=[*runs, *alone], questions=[asked])
+    assert beside.detectable == without.detectable != ()
+
+
 def test_a_run_reminds_of_registration_while_it_can_still_come_first(
     register, settings, tmp_path, states, store
 ):

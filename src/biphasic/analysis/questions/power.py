@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.source import replicate_of, study_scores
 from biphasic.analysis.statistics.power import Design, residual_spread, smallest_detectable
 from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
@@ -50,13 +50,21 @@ def _design(
     for side, weight in zip(sides, (1, -1, -1, 1), strict=False):
         weights[side[0]] += weight  # an arm may occur twice
     num_runs = min(map(len, sides))
-    finished = sum(arm.is_final for arm in study.arms)
     seeds = {run.seed for run in study.runs if (run.arm, run.task) == (asked.first[0], task)}
     return Design(
         weights=tuple(float(weight) for weight in weights.values() if weight),
-        num_arms=finished // num_runs,
+        num_arms=_num_pooled(study, {name for side in sides for name in side}),
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
         are_blocks=num_runs > 1,
         spread=spread,
     )
+
+
+def _num_pooled(study: StudyRecord, asked: Set[str]) -> int:
+    """Count the finished or asked recipes with several runs, whose variance is pooled."""
+    runs: defaultdict[str, set[str]] = defaultdict(set)
+    for arm in study.arms:
+        if arm.is_final or arm.name in asked:
+            runs[replicate_of(arm)].add(arm.state)
+    return sum(len(states) > 1 for recipe, states in runs.items() if recipe)

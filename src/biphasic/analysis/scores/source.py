@@ -194,12 +194,12 @@ def _study_model(arm: ArmData) -> ModelInfo:
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         group=record.group,
         identity=record.state,
-        replicate_of=_replicate_of(record),
+        replicate_of=replicate_of(record),
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
 
 
-def _replicate_of(record: ArmRecord) -> str:
+def replicate_of(record: ArmRecord) -> str:
     """Return the pretraining without its seeds; empty for older files, which lack it."""
     if record.phases is None:
         return ""
