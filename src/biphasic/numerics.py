@@ -38,13 +38,16 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "training/records/heldout.py",
         "training/run.py",
         "training/step",
+        "training/timeline.py",
     ),
     "finetuning": (
         "data/packing.py",
         "model/compute",
+        "model/head.py",
         "model/loading/build.py",
         "model/loading/directions.py",
         "objectives/lr.py",
+        "objectives/words.py",
         "seeds.py",
         "tasks/encoded",
         "tasks/finetune.py",
@@ -103,7 +106,7 @@ def code_sha256(text: bytes) -> str:
 
 @cache
 def _known() -> dict[str, dict[str, Any]]:
-    return read_json(KNOWN, remedy="install biphasic again")
+    return read_json(KNOWN, remedy="reinstall the package")
 
 
 def _plain(node: object) -> object:

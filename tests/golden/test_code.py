@@ -33,6 +33,7 @@ OTHER_FILES = {
         "training/compute.py",
         "training/data.py",
         "training/fault.py",
+        "training/intervals.py",
         "training/ledger.py",
         "training/lineage.py",
         "training/memory.py",
@@ -41,7 +42,6 @@ OTHER_FILES = {
         "training/records/log.py",
         "training/records/spikes.py",
         "training/state.py",
-        "training/timeline.py",
     },
     "finetuning": {
         "config.py",
@@ -50,9 +50,9 @@ OTHER_FILES = {
         "errors.py",
         "facts.py",
         "files.py",
-        "model/head.py",
         "model/loading/reading.py",
         "model/presets.py",
+        "records.py",
         # What they read of files is content of a task, whose hash is in identities.
         "tasks/custom/task_file.py",
         "tasks/finetuned.py",

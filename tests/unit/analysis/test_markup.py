@@ -240,9 +240,16 @@ def test_hostile_names_bring_no_tags_links_or_controls():
 
 def test_a_csv_of_hostile_names_keeps_them():
     scores = hostile()
-    rows = [*csv.DictReader(io.StringIO(to_csv(scores, make_sheets(scores)), newline=""))]
-    assert {row["label"] for row in rows} == {model.label for model in scores.models}
-    assert {row["dataset"] for row in rows} == set(HOSTILE[:4])
+    text = to_csv(scores, make_sheets(scores))
+    rows = [*csv.DictReader(io.StringIO(text, newline=""))]
+    assert {unescaped(row["label"]) for row in rows} == {model.label for model in scores.models}
+    assert {unescaped(row["dataset"]) for row in rows} == set(HOSTILE[:4])
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def unescaped(name):
+    """Return a name with the characters that steer a terminal."""
+    return re.sub(r"\\u([0-9a-f]{4})", lambda code: chr(int(code[1], 16)), name)
 
 
 def test_marks_and_missing_values_are_written():

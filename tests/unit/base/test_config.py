@@ -169,13 +169,13 @@ class Text(Config):
         (
             Run,
             "{arms: [a], recipe: {model: x}, name: y}",
-            "a study; run it with 'biphasic study run",
+            "a study; 'biphasic study plan",
         ),
-        (Run, "{include: base.yaml}", "a study; run it with 'biphasic study run"),
+        (Run, "{include: base.yaml}", "a study; 'biphasic study plan"),
         (Study, "{model: x, phases: []}", "a recipe; train it with 'biphasic pretrain"),
         (Study, "{model: x, learning_rate: {peak: 1}}", "a recipe; train it with 'biphasic pretr"),
         (Run, "{sources: [a]}", "a corpus; build it with 'biphasic corpus build --spec"),
-        (Text, "{arms: [a]}", "a study; run it with 'biphasic study run"),
+        (Text, "{arms: [a]}", "a study; 'biphasic study plan"),
         (Study, "{kind: sc, train: x.csv}", "a task; name it with --task of 'biphasic evaluate'"),
     ],
 )

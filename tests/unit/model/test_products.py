@@ -44,6 +44,15 @@ def test_without_a_cache_every_process_makes_the_first_choice(fresh, tmp_path, m
     assert fresh == []
 
 
+def test_a_user_without_a_home_gets_the_first_choice(fresh, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(module.Path, "home", no_home)
+    assert products() == module._first_choice()
+
+
 def test_the_faster_library_is_chosen(monkeypatch):
     """oneDNN's forward product and MKL's weight gradient are made slow: a loop of ten."""
     multiply = module.multiply

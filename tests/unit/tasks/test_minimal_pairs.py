@@ -236,3 +236,13 @@ def test_unusable_pairs_are_refused(tmp_path, row, message):
     path = write_jsonl(tmp_path / "p.jsonl", [row])
     with pytest.raises(DataError, match=f"{path}:1: .*{message}"):
         run(model, f"mp:{path}", tmp_path / "root")
+
+
+def test_a_sentence_without_tokens_is_refused(tmp_path, file, monkeypatch):
+    def without_tokens(self, texts):
+        return [[] if index == 1 else self.encode(text) for index, text in enumerate(texts)]
+
+    monkeypatch.setattr(TextTokenizer, "encode_many", without_tokens)
+    model = write_model(tmp_path / "llama", "llama")
+    with pytest.raises(DataError, match="the tokenizer finds no token in"):
+        run(model, f"mp:{file}", tmp_path / "root", reading="clm")

@@ -144,7 +144,7 @@ def test_without_the_library_it_is_refused_before_any_work(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(importlib, "import_module", missing)
-    refused = pytest.raises(ConfigError, match=r"install it with .* 'biphasic\[wandb\]'")
+    refused = pytest.raises(ConfigError, match=r"install it with: .* 'wandb")
     with refused, viewed_in_wandb("encoders"):
         pytest.fail("no work was to begin")
     assert PROJECT not in os.environ

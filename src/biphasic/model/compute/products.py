@@ -60,14 +60,14 @@ def products() -> Products:
 
     Where no file can be written, nothing is measured: each process would choose for itself.
     """
-    file = _cache_folder() / f"products-{_machine()}.json"
     try:
+        file = _cache_folder() / f"products-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
             if not file.exists():
                 write_text(file, json.dumps(_measured()._asdict()))
             return Products(**json.loads(file.read_text("utf-8")))
-    except OSError:
+    except (OSError, RuntimeError):  # the latter of Path.home(), for a user without one
         return _first_choice()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.model.head import LanguageModelHead, language_model_head
 from biphasic.objectives.words import spellings_of, word_starts
 from biphasic.tasks.encoded.encoding import Encoder, encode_texts
@@ -213,6 +213,12 @@ def encode_pairs(
         framed, num_truncated[split] = encode_texts(
             texts, tokenizer, max_seqlen=protocol.max_seqlen
         )
+        for text, sentence in zip(texts, framed, strict=True):
+            if len(sentence) == 2:  # BOS and EOS; its probability would be 1
+                raise DataError(
+                    f"{task.info.name}, {split}: the tokenizer finds no token in {text[:80]!r}; "
+                    "remove this pair"
+                )
         indices = [_place(sentence, places, sentences) for sentence in framed]
         pairs[split] = np.array(indices, dtype=np.int64).reshape(-1, 2)
     return EncodedPairs(
