@@ -78,8 +78,7 @@ def pretrain_command(
         typer.Option(
             min=0,
             metavar="K",
-            help="After a step that is not finite, go on without it, from the weights before it, "
-            "at most K times.",
+            help="Skip a non-finite step and resume from the previous weights, up to K times.",
         ),
     ] = 0,
     fresh: Fresh = False,

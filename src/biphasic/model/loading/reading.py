@@ -166,8 +166,8 @@ def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str 
         modules = body(config).named_modules()
     layer = next((name for name, module in modules if "Attention" in type(module).__name__), "")
     raise ModelError(
-        f"{where}: {body.__name__} computes attention itself ({layer or 'every layer'}) and lets "
-        f"nobody replace it, so it would see beyond a packed document{remedy}"
+        f"{where}: {body.__name__} computes attention itself ({layer or 'every layer'}), without "
+        f"the interface to replace it, so it would see beyond a packed document{remedy}"
     )
 
 
