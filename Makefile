@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations numerics lint format types docs check wheel bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations numerics lint format types docs check release bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -81,11 +81,10 @@ docs: $(INSTALLED)  ## Run the tutorials and build the site into build/docs/; wa
 
 check: lint types docs test  ## All of the above checks, as CI runs them.
 
-wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environment.
-	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+release: $(INSTALLED)  ## Build sdist and wheel into dist/ with hashes and licences, and run the wheel.
+	$(BIN)/python .ci/release.py
 	BIPHASIC_WHEEL=dist $(BIN)/pytest -n 0 tests/e2e/test_wheel.py
-	@ls dist/*.whl
+	@ls dist/*
 
 # Fine-tuning needs data and is run by hand: see benchmarks/README.md.
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: an hour.

@@ -16,7 +16,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCE = CHECKOUT / "src"
-GIVEN = os.environ.get("BIPHASIC_WHEEL")  # folder: `make wheel` has one checked that it built
+GIVEN = os.environ.get("BIPHASIC_WHEEL")  # folder: `make release` has one checked that it built
 
 
 def run(*command: object, cwd: Path) -> str:

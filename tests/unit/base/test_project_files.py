@@ -1,0 +1,58 @@
+"""Files beside the source that people and programs read first."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import biphasic
+from biphasic.cli.main import app
+
+TOP = Path(__file__).parents[3]
+
+
+def text(name: str) -> str:
+    return (TOP / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "docs/index.md"]
+)
+def test_links_lead_to_files(name):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text(name))
+    files = [link for link in links if "://" not in link]
+    assert files
+    assert [file for file in files if not ((TOP / name).parent / file).exists()] == []
+
+
+def test_llms_lists_every_guide_and_no_unknown_command():
+    listed = text("llms.txt")
+    pages = {f"docs/{page.name}" for page in (TOP / "docs").glob("*.md")} - {"docs/index.md"}
+    assert {page for page in pages if page not in listed} == set()
+    commands = get_command(app)
+    sentence = listed[listed.index("- Commands:") : listed.index("- In Python:")]
+    for command in re.findall(r"`([a-z ]+)`", sentence):
+        level = commands
+        for part in command.split():
+            assert part in level.commands, command
+            level = level.commands[part]
+    calls = set(re.findall(r"`(?:biphasic\.)?([a-z_]+)`", listed[listed.index("- In Python:") :]))
+    assert calls <= set(biphasic.__all__)
+    assert set(biphasic.__all__) - {"__version__"} <= calls
+
+
+def test_citation_has_the_version():
+    assert yaml.safe_load(text("CITATION.cff"))["version"] == biphasic.__version__
+
+
+def test_workflows_and_ci_run_targets_that_exist():
+    targets = set(re.findall(r"(?m)^([a-z-]+):", text("Makefile")))
+    workflow = yaml.safe_load(text(".github/workflows/check.yml"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    used = [step["run"].split() for step in steps if "run" in step]
+    assert used
+    for words in used:
+        assert words[0] == "make"
+        assert set(words[1:]) <= targets
