@@ -33,7 +33,8 @@ def check_metadata(sdist: Path) -> None:
     """Parse the metadata as an index would; raises if a field is invalid."""
     with tarfile.open(sdist) as tar:
         file = tar.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO")
-        assert file is not None
+        if file is None:
+            raise SystemExit(f"error: {sdist}: PKG-INFO is no file")
         Metadata.from_email(file.read(), validate=True)
 
 
