@@ -29,7 +29,7 @@ from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.shape import architecture_shape
 from biphasic.tasks.builtin.write import build_tasks
-from biphasic.tasks.encoded.encoding import Encoder, new_head
+from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import EncodedTask, encode_task
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.protocol import FinetuneProtocol

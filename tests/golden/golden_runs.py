@@ -19,8 +19,8 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.presets import PRESETS
-from biphasic.tasks.encoded.metrics import SplitScores
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
+from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage

@@ -18,7 +18,7 @@ from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from biphasic.tasks.encoded.metrics import (
+from biphasic.tasks.metrics import (
     NO_PREDICTION,
     accuracy,
     answer_scores,

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoded.encoding import Encoder, encode_texts
+from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
@@ -157,8 +157,9 @@ def test_first_tokens_of_words_equal_transformers(folder, tokenizer):
     theirs = AutoTokenizer.from_pretrained(folder)(
         [list(sentence.words) for sentence in sentences], is_split_into_words=True
     )
-    ours, num_cut = encoded.splits["test"], 0
-    for index, (sequence, positions) in enumerate(zip(ours.sequences, ours.positions, strict=True)):
+    ours, num_cut = encoded.sentences["test"], 0
+    for index, sentence in enumerate(ours):
+        sequence, positions = sentence.sequence, sentence.positions
         assert sequence.tolist() == theirs["input_ids"][index]
         words = theirs.word_ids(index)
         assert positions.tolist() == [words.index(word) for word in range(len(positions))]
@@ -180,7 +181,7 @@ def test_answer_tokens_equal_transformers(folder, tokenizer):
     theirs = AutoTokenizer.from_pretrained(folder)(
         [question.question for question in questions], [question.context for question in questions]
     )
-    windows = encoded.windows["test"]
+    windows = encoded.parts["test"].windows
     assert [window.question for window in windows] == list(range(len(questions)))  # none is long
     for window, question in zip(windows, questions, strict=True):
         [answer], number = question.answers, window.question

@@ -19,7 +19,7 @@ from biphasic.errors import ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.forward import hidden_states, padded_states
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoded.encoding import Encoder, encode_texts
+from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, LabelledText, TaskInfo

@@ -34,7 +34,7 @@ from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
 from biphasic.seeds import stream
-from biphasic.tasks.encoded.encoding import Encoder, encode_texts
+from biphasic.tasks.encoding import Encoder, encode_texts
 
 TOLERANCE = 1e-5
 """For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller."""

@@ -27,7 +27,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.directions import is_decoder, is_open
 from biphasic.model.loading.hub import locate_model
 from biphasic.model.loading.reading import read_config
-from biphasic.tasks.encoded.encoding import Encoder
+from biphasic.tasks.encoding import Encoder
 from biphasic.training.step.optimizer import set_precision
 
 MODULES = "modules.json"

@@ -23,9 +23,8 @@ from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
 from biphasic.seeds import derive_seed, permutation, stream
-from biphasic.tasks.encoded.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.encoded.metrics import SplitScores
-from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask
+from biphasic.tasks.encoding import Encoder, new_head, token_ids
+from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask, SplitScores
 from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task, TaskInfo

@@ -18,7 +18,7 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.build import load_encoder
 from biphasic.records import Record, parse_record
-from biphasic.tasks.encoded.encoding import Encoder, head_layers
+from biphasic.tasks.encoding import Encoder, head_layers
 from biphasic.tasks.kinds.registry import KINDS, KindName
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.recipe import FinetunePrecision

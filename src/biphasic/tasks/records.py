@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
+NO_PREDICTION = -1
+"""Label of a word for which a model made no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,15 @@ class ExampleTask:
     Attributes:
         splits: Examples by split, such as `LabelledText`; the kind determines which.
         labels: Names of the outputs; empty if they have none.
+        fields: Fields of a row that are joined into one text; empty if none are.
+        template: Joins them; None for the usual one.
     """
 
     info: TaskInfo
     splits: Mapping[str, tuple[Any, ...]]
     labels: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    template: str | None = None
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""
@@ -124,12 +130,16 @@ class RetrievalTask:
         queries: Queries by id, as the model reads them.
         qrels: Judgements by split and query. There is no `train` if the task is zero-shot or is
             trained on another task.
+        query_template: The prompt of queries.
+        document_template: The prompt of documents.
     """
 
     info: TaskInfo
     corpus: Mapping[str, str]
     queries: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, Mapping[str, int]]]
+    query_template: str = ""
+    document_template: str = ""
 
     def num_examples(self, split: str) -> int:
         """Return the number of judged queries in a split."""

@@ -12,8 +12,8 @@ from biphasic.facts import facts_to_record
 from biphasic.files import complete_folder, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.records import ResultRecord
-from biphasic.tasks.encoded.metrics import Column, SplitScores
 from biphasic.tasks.finetune import FinetuneResult
+from biphasic.tasks.kinds.kind import Column, SplitScores
 from biphasic.tasks.kinds.registry import KINDS
 
 RESULT_FORMAT = "biphasic.finetune/1"

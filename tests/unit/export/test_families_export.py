@@ -19,7 +19,7 @@ from biphasic.errors import ModelError
 from biphasic.export import write
 from biphasic.export.formats import hf
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoded.encoding import Encoder
+from biphasic.tasks.encoding import Encoder
 from families import FAMILIES, PADDED_ONLY, record, save_family, tiny_config
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.export.formats.hf import pair_ids, write_tokenizer
-from biphasic.tasks.encoded.encoding import frame
-from biphasic.tasks.encoded.windows import question_windows
+from biphasic.tasks.encoding import frame
+from biphasic.tasks.kinds.windows import question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Answer, Question
 

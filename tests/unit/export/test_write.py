@@ -27,7 +27,7 @@ from biphasic.export.check import Reloaded
 from biphasic.export.write import export_model
 from biphasic.files import MANIFEST, write_json
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoded.encoding import Encoder, encode_texts
+from biphasic.tasks.encoding import Encoder, encode_texts
 from mini_study import run_command
 from warm import forking
 

@@ -26,7 +26,7 @@ from biphasic.export.source import open_source
 from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.spec.study import StudyConfig, TaskConfig
-from biphasic.tasks.encoded import encoding
+from biphasic.tasks import encoding
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 

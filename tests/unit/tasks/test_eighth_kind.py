@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from rich.console import Console
 
@@ -27,12 +28,10 @@ from biphasic.facts import FIRST_KINDS, KindFacts, MetricFacts, facts_to_record
 from biphasic.records import StudyRecord
 from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.custom.task_file import load_task_file
-from biphasic.tasks.encoded.metrics import SplitScores
-from biphasic.tasks.encoded.text import Answers, pooled_outputs
 from biphasic.tasks.kinds.examples import ExampleKind
-from biphasic.tasks.kinds.kind import EncodedTask
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.kinds.text import TextKind
+from biphasic.tasks.kinds.text import EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.records import ExampleTask, ScoredText
 from custom_tasks import write_csv
@@ -64,14 +63,8 @@ class Polarity(TextKind):
     def canonical(self, row, labels) -> dict[str, Any]:
         return {"polarity": float(row.value["polarity"])}
 
-    def answers(self, task: ExampleTask) -> Answers:
-        return Answers(
-            num_outputs=1,
-            expected=lambda record: record.value,
-            targets=lambda signs: signs.astype(np.float32),
-            loss=lambda outputs, signs: F.softplus(-outputs.squeeze(1) * signs).mean(),
-            score=_signs,
-        )
+    def encode(self, task: ExampleTask, tokenizer, *, protocol) -> EncodedTexts:
+        return EncodedSigns(task, tokenizer, protocol=protocol)
 
     def prediction_columns(self, record) -> dict[str, pa.DataType]:
         return {"is_for": pa.bool_(), "strength": pa.float64()}
@@ -81,10 +74,21 @@ class Polarity(TextKind):
         return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], num_cut
 
 
-def _signs(ids, outputs, signs) -> SplitScores:
-    right = (outputs[:, 0] > 0) == (signs > 0)
-    metrics = {"signs": float(right.mean()), "accuracy": float(right.mean())}
-    return SplitScores(metrics, ids, right.astype(np.float64), {"signs": right.astype(np.float64)})
+class EncodedSigns(EncodedTexts):
+    """Texts and their signs."""
+
+    def expect(self, example):
+        return example.value
+
+    def mean_loss(self, outputs, expected):
+        signs = torch.from_numpy(expected.astype(np.float32))
+        return F.softplus(-outputs.squeeze(1) * signs).mean()
+
+    def score(self, ids, outputs, expected) -> SplitScores:
+        right = (outputs[:, 0] > 0) == (expected > 0)
+        scores = right.astype(np.float64)
+        metrics = {"signs": float(right.mean()), "accuracy": float(right.mean())}
+        return SplitScores(metrics, ids, scores, {"signs": scores})
 
 
 class Longer(ExampleKind):
@@ -108,21 +112,17 @@ class Longer(ExampleKind):
         return 0
 
 
-class EncodedPairs:
+class EncodedPairs(EncodedTask):
     """Pairs of texts, without anything to learn."""
-
-    num_outputs, num_train, num_truncated, trained_sequences = 0, 0, {}, []
 
     def __init__(self, task, tokenizer, input_of) -> None:
         self.info, self.pad_id, self._task = task.info, tokenizer.pad_id, task
+        self.num_truncated = {}
         self._sequences = [
             np.array(tokenizer.encode(text), dtype=np.int64)
             for pair in map(input_of, task.splits["test"])
             for text in pair
         ]
-
-    def loss(self, encoder, head, indices):
-        raise AssertionError("nothing is trained")
 
     def evaluate(self, encoder, head) -> dict[str, SplitScores]:
         better, worse = encoder.pooled(self._sequences).norm(dim=1).reshape(-1, 2).T

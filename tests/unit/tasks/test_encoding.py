@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.encoded import encoding
-from biphasic.tasks.encoded.encoding import Encoder
-from biphasic.tasks.encoded.qa import Window, best_span
+from biphasic.tasks import encoding
+from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.questions import Window, best_span
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
@@ -39,12 +39,12 @@ def test_texts_stand_between_bos_and_eos_and_are_cut(tokenizer):
     task = ExampleTask(task_info("sc"), dict.fromkeys(SPLITS, (record,)), ("a", "b"))
     full = encode_task(task, tokenizer, protocol=protocol())
     ids = tokenizer.encode(record.text)
-    assert full.splits["test"].sequences[0].tolist() == [tokenizer.bos_id, *ids, tokenizer.eos_id]
+    assert full.sequences["test"][0].tolist() == [tokenizer.bos_id, *ids, tokenizer.eos_id]
     assert full.num_truncated["test"] == 0
     assert len(ids) == 12
     cut = encode_task(task, tokenizer, protocol=protocol(max_seqlen=8))
     kept = [tokenizer.bos_id, *ids[:6], tokenizer.eos_id]
-    assert cut.splits["test"].sequences[0].tolist() == kept
+    assert cut.sequences["test"][0].tolist() == kept
     assert cut.num_truncated["test"] == 1
 
 
@@ -52,7 +52,7 @@ def test_windows_cover_the_context_and_overlap(tokenizer):
     context = "the cat sat on the mat and the dog ran to Paris with Anna " * 3
     task = question_task(context, Answer("Paris", context.index("Paris")))
     encoded = encode_task(task, tokenizer, protocol=protocol(max_seqlen=24))
-    windows = encoded.windows["train"]
+    windows = encoded.parts["train"].windows
     ids, offsets = tokenizer.encode_offsets(context)
     assert len(windows) > 2
     covered = np.zeros(len(ids), dtype=int)

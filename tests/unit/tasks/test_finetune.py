@@ -12,7 +12,7 @@ from transformers import EuroBertConfig, EuroBertForSequenceClassification
 
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
-from biphasic.tasks.encoded.encoding import mean_pool, new_head
+from biphasic.tasks.encoding import mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.step.embedding_rows import ShortTable

@@ -8,8 +8,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from biphasic.analysis.scores.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
-from biphasic.tasks.encoded.metrics import multi_label_scores
 from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.metrics import multi_label_scores
 from custom_tasks import jsonl, refused, write_splits
 
 LABELS = ("fast", "new", "old")

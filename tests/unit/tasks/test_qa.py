@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from biphasic.tasks.encoded.encoding import Encoder, new_head
-from biphasic.tasks.encoded.qa import encode_questions
+from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.questions import EncodedQuestions
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question, TaskInfo
 
@@ -43,7 +43,7 @@ class Perfect(nn.Module):
 
     def __init__(self, encoded):
         super().__init__()
-        self.windows = encoded.windows["test"]
+        self.windows = encoded.parts["test"].windows
 
     def batches(self, sequences):
         for number, sequence in reversed([*enumerate(sequences)]):
@@ -63,7 +63,7 @@ def encode(tokenizer, *questions, max_seqlen=64, overlap=4, train=None):
     protocol = FinetuneProtocol(
         max_seqlen=max_seqlen, max_question_tokens=4, window_overlap=overlap
     )
-    return encode_questions(ExampleTask(INFO, splits), tokenizer, protocol=protocol)
+    return EncodedQuestions(ExampleTask(INFO, splits), tokenizer, protocol=protocol)
 
 
 def perfect_scores(encoded):
@@ -98,7 +98,7 @@ def test_a_perfect_model_finds_every_answer_that_a_window_holds(
     predicted, abstained = scores.columns["predicted"]
     assert predicted in question.context
     assert abstained == ""
-    is_held = any(window.target != (0, 0) for window in encoded.windows["test"])
+    is_held = any(window.target != (0, 0) for window in encoded.parts["test"].windows)
     assert encoded.num_truncated["test_lost_answers"] == (not is_held)
     if is_held:
         assert predicted == question.answers[0].text
@@ -139,7 +139,7 @@ def test_the_first_of_several_answers_is_the_target_and_any_counts(tokenizer):
     context = "the cat sat on the mat"
     answers = (Answer("the mat", 15), Answer("cat", 4))
     encoded = encode(tokenizer, Question("1", "where", context, answers))
-    [window] = encoded.windows["train"]
+    [window] = encoded.parts["train"].windows
     first, last = (place - window.prefix for place in window.target)
     found = context[window.offsets[first, 0] : window.offsets[last, 1]]
     assert found.strip() == "the mat"
@@ -174,7 +174,7 @@ def test_the_loss_of_questions_is_that_of_each_window_alone(
     nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(1))
     encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
     expected = []
-    for window in encoded.windows["train"][:6]:
+    for window in encoded.parts["train"].windows[:6]:
         logits = head(encoder.states([window.sequence])[0])[: len(window.sequence)].double()
         chosen = logits.log_softmax(0)[list(window.target), [0, 1]]
         expected.append(-chosen.mean().item())

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from biphasic.tasks.encoded import retrieval
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds import retrieval
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RetrievalTask, TaskInfo
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from biphasic.tasks.encoded.tagging import encode_tagging
+from biphasic.tasks.kinds.tagging import EncodedTagging
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, TaggedSentence
 from custom_tasks import task_info
@@ -50,7 +50,7 @@ def encode(tokenizer, *sentences, max_seqlen=512):
         for number, (words, tags) in enumerate(sentences)
     )
     task = ExampleTask(task_info("tc", "entity_f1"), dict.fromkeys(SPLITS, records), LABELS)
-    return encode_tagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
+    return EncodedTagging(task, tokenizer, protocol=FinetuneProtocol(max_seqlen=max_seqlen))
 
 
 class Oracle(nn.Module):
@@ -61,12 +61,12 @@ class Oracle(nn.Module):
 
     def __init__(self, encoded):
         super().__init__()
-        self.sentences = encoded.splits["test"]
+        self.sentences, self.tags = encoded.sentences["test"], encoded.tags["test"]
 
     def batches(self, sequences):
         for number in reversed(range(len(sequences))):
             states = torch.zeros(len(sequences[number]), len(LABELS))
-            positions, tags = self.sentences.positions[number], self.sentences.tags[number]
+            positions, tags = self.sentences[number].positions, self.tags[number]
             for place, tag in zip(positions, tags, strict=True):
                 if place >= 0:
                     states[place, tag] = 1.0
@@ -86,7 +86,8 @@ def oracle_scores(encoded):
 def test_a_byte_level_tokenizer_has_a_token_for_every_word(tokenizer, words):
     words = ["cat", *words]
     encoded = encode(tokenizer, (words, None))
-    [ids], [positions] = encoded.splits["test"].sequences, encoded.splits["test"].positions
+    [sentence] = encoded.sentences["test"]
+    ids, positions = sentence.sequence, sentence.positions
     assert encoded.num_truncated["test_lost_words"] == 0
     assert positions[0] == 1
     # The tokens from one word's first to the next word's spell that word, cut characters and all.
@@ -104,7 +105,8 @@ def test_a_byte_level_tokenizer_has_a_token_for_every_word(tokenizer, words):
 )
 def test_every_word_that_is_not_dropped_has_a_token(wordpiece, words):
     encoded = encode(wordpiece, (words, None))
-    [ids], [positions] = encoded.splits["test"].sequences, encoded.splits["test"].positions
+    [sentence] = encoded.sentences["test"]
+    ids, positions = sentence.sequence, sentence.positions
     for word, place in zip(words, positions, strict=True):
         alone = wordpiece.encode(word)
         assert (place >= 0) == bool(alone), word
@@ -118,8 +120,8 @@ def test_every_word_that_is_not_dropped_has_a_token(wordpiece, words):
 
 @pytest.mark.parametrize("word", ["\N{COMBINING ACUTE ACCENT}", *EMPTY_WORDS])
 def test_the_wordpiece_drops_words_of_nothing_but_marks_and_spaces(wordpiece, word):
-    [positions] = encode(wordpiece, (["cat", word, "dog"], None)).splits["test"].positions
-    assert positions.tolist() == [1, -1, 2]
+    [sentence] = encode(wordpiece, (["cat", word, "dog"], None)).sentences["test"]
+    assert sentence.positions.tolist() == [1, -1, 2]
 
 
 def test_words_lost_to_truncation_count_as_errors(tokenizer):

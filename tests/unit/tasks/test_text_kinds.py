@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from biphasic.errors import TrainingError
-from biphasic.tasks.encoded.text import standardisation
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.regression import standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,

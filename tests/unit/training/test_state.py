@@ -16,7 +16,7 @@ from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.formats.hf import pair_ids
 from biphasic.files import is_complete
 from biphasic.records import StateRecord
-from biphasic.tasks.encoded.encoding import frame
+from biphasic.tasks.encoding import frame
 from biphasic.training.state import (
     STATE_FORMAT,
     Checkpoints,

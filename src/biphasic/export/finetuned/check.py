@@ -20,7 +20,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import padded_states
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
-from biphasic.tasks.encoded.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
 
 TOLERANCE = 1e-4

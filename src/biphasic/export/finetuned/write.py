@@ -44,7 +44,6 @@ from biphasic.study.jobs.keep import KeptModel
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
-from biphasic.tasks.formats.folder import read_description
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -222,13 +221,7 @@ def _draft(
             "validation": kept.metrics.get("validation"),
             "test": kept.metrics.get("test"),
             "protocol": planned.training.protocol.model_dump(mode="json"),
-            **KINDS[planned.info.kind].head_fields(
-                task,
-                planned.folder,
-                read_description(planned.folder),
-                tokenizer,
-                planned.protocol,
-            ),
+            **KINDS[planned.info.kind].head_fields(task, tokenizer, protocol=planned.protocol),
         }
     )
 

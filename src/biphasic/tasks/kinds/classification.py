@@ -1,22 +1,27 @@
-"""Sequence classification: one label for a text, or for a pair of texts."""
+"""Classification of a text, or of a pair of texts: one of several labels, or any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import LABELS
-from biphasic.tasks.kinds.kind import Predictions
-from biphasic.tasks.kinds.text import TEMPLATE, TextKind
-from biphasic.tasks.records import ExampleTask, LabelledText
-from biphasic.tasks.rows.labels import Labels, found_labels
+from biphasic.tasks.kinds.kind import Predictions, SplitScores
+from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import ExampleTask, LabelledText, MultiLabelText
+from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
-    from biphasic.tasks.encoded.text import Answers
+    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
 
 
@@ -47,23 +52,21 @@ class Classification(TextKind):
         """Return the label as a number."""
         return {"label": labels.number(row, "label")} if labels else {}
 
-    def answers(self, task: ExampleTask) -> Answers:
-        """Return the labels."""
-        from biphasic.tasks.encoded.text import label_answers  # noqa: PLC0415
-
-        return label_answers(task.labels)
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTexts:
+        """Tokenise the texts."""
+        return _EncodedLabels(task, tokenizer, protocol=protocol)
 
     def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
         """Return a label, and probabilities by label."""
-        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow as pa
 
-        return {"label": pa.string(), "probabilities": probabilities(record)}
+        return {"label": pa.string(), "probabilities": _probabilities(record)}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         """Return the most probable label."""
-        from scipy.special import softmax  # noqa: PLC0415
-
-        from biphasic.tasks.encoded.text import pooled_outputs  # noqa: PLC0415
+        from scipy.special import softmax
 
         logits, num_cut = pooled_outputs(finetuned, examples)
         labels = finetuned.record.labels
@@ -75,8 +78,132 @@ class Classification(TextKind):
         return rows, num_cut
 
 
-def probabilities(record: HeadRecord) -> pa.DataType:
+class _EncodedLabels(EncodedTexts):
+    def expect(self, example: LabelledText) -> int:
+        return example.label
+
+    def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
+        import torch
+
+        targets = torch.from_numpy(expected).to(outputs.device)
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
+        """Score 1 for each correct label."""
+        from biphasic.tasks.metrics import accuracy, macro_f1, matthews
+
+        # numpy returns the first of equal maxima; torch does not guarantee which.
+        predicted = outputs.argmax(axis=1)
+        metrics = {
+            "accuracy": accuracy(expected, predicted),
+            "macro_f1": macro_f1(expected, predicted),
+            "matthews": matthews(expected, predicted),
+        }
+        correct = predicted == expected
+        columns = {
+            "correct": correct,
+            "label": [self.labels[label] for label in expected.tolist()],
+            "predicted": [self.labels[label] for label in predicted.tolist()],
+        }
+        return SplitScores(metrics, ids, correct.astype(np.float64), columns)
+
+
+class MultiLabel(TextKind):
+    """Any labels per text; a sigmoid each, and those above one half are predicted."""
+
+    name = "ml"
+    facts = FIRST_KINDS["ml"]
+    settings: ClassVar[tuple[str, ...]] = (TEMPLATE, LABELS)
+    columns = ("id", "text", "labels")
+    answer = "labels"
+    usual_answers = (("labels",), ("label",))
+    does = "assigns any of {number} labels to a text"
+    problem_type = "multi_label_classification"
+    output_note = "A label applies if its output is above 0, a probability above one half."
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
+        """Return a text and the numbers of its labels."""
+        numbers = row.items("labels", int)
+        for number in numbers:
+            if not 0 <= number < len(labels):
+                raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
+            if numbers.count(number) > 1:
+                raise row.error(f"the label {number} ('{labels[number]}') is given twice")
+        return MultiLabelText(row.id(), self.text(row, template), tuple(numbers))
+
+    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
+        """Return the labels, sorted."""
+        singles = (single for row in rows for single in single_labels(row, "labels"))
+        return found_labels(singles, "labels", source=source)
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the labels as numbers."""
+        if not labels:
+            return {}
+        singles = single_labels(row, "labels")
+        return {"labels": [labels.number(single, "labels") for single in singles]}
+
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTexts:
+        """Tokenise the texts."""
+        return _EncodedLabelSets(task, tokenizer, protocol=protocol)
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return labels, and probabilities by label, which do not add up to one."""
+        import pyarrow as pa
+
+        return {"labels": pa.list_(pa.string()), "probabilities": _probabilities(record)}
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
+        """Return the labels with a probability above one half."""
+        from scipy.special import expit
+
+        logits, num_cut = pooled_outputs(finetuned, examples)
+        names = finetuned.record.labels
+        rows = [
+            {"labels": labels, "probabilities": dict(zip(names, shares, strict=True))}
+            for labels, shares in zip(
+                _named(logits > 0, names), expit(logits).tolist(), strict=True
+            )
+        ]
+        return rows, num_cut
+
+
+class _EncodedLabelSets(EncodedTexts):
+    def expect(self, example: MultiLabelText) -> NDArray[np.bool_]:
+        return np.isin(np.arange(len(self.labels)), example.labels)
+
+    def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
+        import torch
+
+        targets = torch.from_numpy(expected.astype(np.float32)).to(outputs.device)
+        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
+
+    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
+        """Score 1 for each text whose labels are all correct."""
+        from biphasic.tasks.metrics import multi_label_scores
+
+        predicted = outputs > 0
+        correct = (predicted == expected).all(axis=1)
+        columns = {
+            "correct": correct,
+            "label": _named(expected, self.labels),
+            "predicted": _named(predicted, self.labels),
+            "num_labels": expected.sum(axis=1),
+            "num_predicted": predicted.sum(axis=1),
+            "num_right": (predicted & expected).sum(axis=1),
+        }
+        metrics = multi_label_scores(expected, predicted)
+        return SplitScores(metrics, ids, correct.astype(np.float64), columns)
+
+
+def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
+    return [[names[label] for label in np.flatnonzero(row).tolist()] for row in holds]
+
+
+def _probabilities(record: HeadRecord) -> pa.DataType:
     """Return the type of probabilities by label."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     return pa.struct([(label, pa.float64()) for label in record.labels])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from biphasic.facts import KindFacts
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -14,15 +18,13 @@ from biphasic.tasks.records import SPLITS, Task, TaskInfo
 
 if TYPE_CHECKING:  # plans read kinds without torch
     import pyarrow as pa
-    from numpy.typing import NDArray
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.encoded.encoding import Encoder
-    from biphasic.tasks.encoded.metrics import SplitScores
+    from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
     from biphasic.tasks.formats.folder import TaskDescription
     from biphasic.tasks.rows.content import TaskContent
@@ -36,50 +38,66 @@ Sample = str | tuple[str, str]
 """A text as the model reads it, or two that it reads as a pair."""
 
 
-class EncodedTask(Protocol):
-    """A task as token sequences, with its loss and its scores."""
+Column = (
+    NDArray[np.float64]
+    | NDArray[np.int64]
+    | NDArray[np.bool_]
+    | Sequence[str]
+    | Sequence[Sequence[str]]
+)
 
-    @property
-    def info(self) -> TaskInfo:
-        """The task."""
-        ...
 
-    @property
-    def pad_id(self) -> int:
-        """Token that fills rows."""
-        ...
+@dataclass(frozen=True, slots=True)
+class SplitScores:
+    """Scores of a model on one split.
 
-    @property
-    def num_truncated(self) -> dict[str, int]:
-        """Number of truncated inputs by split, or as `SPLIT_lost_WHAT` of lost parts."""
-        ...
+    Attributes:
+        metrics: Metrics over the whole split, by name.
+        ids: The examples, in split order.
+        scores: One score per example, defined by the kind; higher is better.
+        columns: Further values of each example, by name, sufficient to recompute a metric over any
+            subset of examples.
+        by_type: Token classification: precision, recall, F1 and support of each entity type.
+            Minimal pairs: accuracy and number of pairs of each paradigm.
+    """
 
-    @property
-    def num_outputs(self) -> int:
-        """Width of the linear head; 0 for none."""
-        ...
+    metrics: dict[str, float]
+    ids: tuple[str, ...]
+    scores: NDArray[np.float64]
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    @property
-    def num_train(self) -> int:
-        """Length of a training epoch; 0 if the task is not trained on."""
-        ...
 
-    @property
-    def trained_sequences(self) -> list[TokenIds]:
-        """The sequences used in training."""
-        ...
+class EncodedTask(ABC):
+    """A task as token sequences, with its loss and its scores.
 
-    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[Any]) -> Tensor:
-        """Return the mean loss over some training items, a scalar."""
-        ...
+    Attributes:
+        info: The task.
+        pad_id: Token that fills rows.
+        num_truncated: Number of truncated inputs by split, or as `SPLIT_lost_WHAT` of lost parts.
+        num_outputs: Width of the linear head; 0 for none.
+        num_train: Length of a training epoch; 0 if the task is not trained on.
+        trained_sequences: The sequences used in training.
+    """
 
+    info: TaskInfo
+    pad_id: int
+    num_truncated: dict[str, int]
+    num_outputs: int = 0
+    num_train: int = 0
+    trained_sequences: Sequence[TokenIds] = ()
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return the mean loss over some training items, a scalar; for kinds that are trained."""
+        raise NotImplementedError
+
+    @abstractmethod
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
         """Score the splits that have answers, at least `test`.
 
         Raises:
             TrainingError: An output is not finite.
         """
-        ...
 
 
 class TaskKind(ABC):
@@ -226,7 +244,7 @@ class TaskKind(ABC):
 
     def load(self, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
         """Load the model in a folder, in fp32, on the CPU."""
-        from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
+        from biphasic.model.loading.build import load_encoder
 
         return load_encoder(model, batching=protocol.batching)
 
@@ -241,15 +259,10 @@ class TaskKind(ABC):
         return max(len(labels or self.output_names), 1)
 
     def head_fields(
-        self,
-        task: Any,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
+        self, task: Any, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return the fields of `head.json` that only some kinds have."""
-        del folder, description, tokenizer, protocol
+        del tokenizer, protocol
         return {"labels": task.labels}
 
     def example(self, row: Row, record: HeadRecord) -> Any:

@@ -1,36 +1,55 @@
-"""Minimal pairs: two sentences, of which a language model should prefer the acceptable one."""
+"""Minimal pairs: two sentences, of which a language model should prefer the acceptable one.
+
+From left to right, a sentence's score is its log-likelihood. With masks it is the
+pseudo-log-likelihood: each token is hidden in a copy of its own and predicted from the others.
+Special tokens frame a sentence as in pretraining and are never predicted.
+
+References: Warstadt et al. 2020 (BLiMP), arXiv:1912.00582, section 4; Salazar et al. 2020,
+arXiv:1910.14659, section 2; Kauf and Ivanova 2023, arXiv:2305.10588, section 3 (`PLL-word-l2r`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import read_json
 from biphasic.records import StateRecord, parse_record
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.examples import ExampleKind
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
-from biphasic.tasks.records import ExampleTask, MinimalPair
+from biphasic.tasks.records import SPLITS, ExampleTask, MinimalPair
 from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
+    from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.model.head import LanguageModelHead
+    from biphasic.objectives.words import Spellings
     from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.encoded.pairs import EncodedPairs
+    from biphasic.tasks.encoding import Encoder
 
 PER_PARADIGM = "pairs_per_paradigm"
 """Setting of kinds whose examples are sampled in groups."""
 _GOOD, _BAD, _PARADIGM = "sentence_good", "sentence_bad", "UID"  # BLiMP's names
 _READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
+
+# Sentences whose masked copies are in memory together, and logits of one product: 64 MiB.
+_SENTENCES = 1024
+_LOGITS = 1 << 24
 
 
 class MinimalPairs(ExampleKind):
@@ -89,7 +108,7 @@ class MinimalPairs(ExampleKind):
 
     def load(self, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
         """Load a model with its language-model head."""
-        from biphasic.model.loading.build import load_pretrained  # noqa: PLC0415
+        from biphasic.model.loading.build import load_pretrained
 
         if protocol.batching == "padded":
             raise ConfigError("batching: minimal pairs are read in packed rows only")
@@ -99,9 +118,7 @@ class MinimalPairs(ExampleKind):
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> EncodedPairs:
         """Tokenise the sentences."""
-        from biphasic.tasks.encoded.pairs import encode_pairs  # noqa: PLC0415
-
-        return encode_pairs(task, tokenizer, protocol=protocol)
+        return EncodedPairs(task, tokenizer, protocol=protocol)
 
     def num_outputs(self, labels: Sequence[str]) -> int:
         """Return none: the language-model head answers."""
@@ -118,8 +135,8 @@ def usual_reading(model: Path) -> Reading:
     for reading in _READINGS:
         if reading in trained_by:
             return reading
-    from biphasic.model.loading.directions import is_decoder, is_open  # noqa: PLC0415
-    from biphasic.model.loading.reading import read_config  # noqa: PLC0415
+    from biphasic.model.loading.directions import is_decoder, is_open
+    from biphasic.model.loading.reading import read_config
 
     config = read_config(model)
     if is_open(config):
@@ -161,3 +178,184 @@ def _sample(
         for place in permutation(stream(f"pairs-{name}", seed), len(indices))[:most]
     ]
     yield from (rows[index] for index in np.sort(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prediction:
+    """Sequences and the tokens to predict in them.
+
+    Attributes:
+        sequences: What the model reads.
+        owners: Sentence of each predicted token, int64 [num_predicted].
+        readers: Sequence in which it is predicted.
+        positions: Position in the sequence whose state predicts it.
+        labels: The tokens.
+    """
+
+    sequences: list[TokenIds]
+    owners: NDArray[np.int64]
+    readers: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+class EncodedPairs(EncodedTask):
+    """Minimal pairs as token sequences; nothing is trained.
+
+    Attributes:
+        sentences: The different sentences, framed: equal ones are read once and always tie.
+        pairs: By split, the acceptable and the other sentence, int64 [num_pairs, 2].
+        reading: How the model predicts.
+        hides_rest: Whether the tokens after the predicted one are hidden as well, up to the end of
+            its word.
+    """
+
+    def __init__(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> None:
+        if protocol.reading is None:
+            raise ConfigError("reading: set clm, mlm or mntp")
+        self.info, self.tokenizer, self.pad_id = task.info, tokenizer, tokenizer.pad_id
+        self.reading, self.hides_rest = protocol.reading, protocol.hidden_tokens == "rest_of_word"
+        self.examples = {split: task.splits[split] for split in SPLITS[1:] if split in task.splits}
+        self.pairs, self.num_truncated = {}, {}
+        places: dict[bytes, int] = {}
+        self.sentences: list[TokenIds] = []
+        for split in self.examples:
+            framed = self._framed(split, max_seqlen=protocol.max_seqlen)
+            for sentence in framed:
+                if places.setdefault(sentence.tobytes(), len(places)) == len(self.sentences):
+                    self.sentences.append(sentence)
+            indices = [places[sentence.tobytes()] for sentence in framed]
+            self.pairs[split] = np.array(indices, dtype=np.int64).reshape(-1, 2)
+
+    def _framed(self, split: str, *, max_seqlen: int) -> list[TokenIds]:
+        """Return the sentences of a split between BOS and EOS, a pair's acceptable one first."""
+        from biphasic.tasks.encoding import encode_texts
+
+        texts = [text for example in self.examples[split] for text in (example.good, example.bad)]
+        framed, self.num_truncated[split] = encode_texts(
+            texts, self.tokenizer, max_seqlen=max_seqlen
+        )
+        for text, sentence in zip(texts, framed, strict=True):
+            if len(sentence) == 2:  # BOS and EOS; its probability would be 1
+                raise DataError(
+                    f"{self.info.name}, {split}: the tokenizer finds no token in {text[:80]!r}; "
+                    "remove this pair"
+                )
+        return framed
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score each split; a pair's score is the difference of its log-probabilities, in nats."""
+        del head
+        totals = self.log_probabilities(encoder)
+        return {split: self._split(split, totals[pairs]) for split, pairs in self.pairs.items()}
+
+    def log_probabilities(self, encoder: Encoder) -> NDArray[np.float64]:
+        """Return the log-probability of each sentence in nats, float64 [num_sentences]."""
+        from biphasic.model.head import language_model_head
+
+        head = language_model_head(encoder.model)
+        totals = np.zeros(len(self.sentences))
+        # Nearly equal lengths share batches, so rows hold little padding.
+        order = np.argsort([-len(sentence) for sentence in self.sentences], kind="stable")
+        for start in range(0, len(order), _SENTENCES):
+            asked = self._predictions(order[start : start + _SENTENCES])
+            predicted = _predicted(encoder, head, asked)
+            totals += np.bincount(asked.owners, weights=predicted, minlength=len(totals))
+        return totals
+
+    def _predictions(self, chosen: NDArray[np.int64]) -> _Prediction:
+        sentences = [self.sentences[index] for index in chosen]
+        counts = np.array([len(sentence) - 2 for sentence in sentences])
+        places = np.concatenate([np.arange(1, count + 1) for count in counts])
+        labels = np.concatenate([sentence[1:-1] for sentence in sentences])
+        owners = np.repeat(chosen, counts)
+        if self.reading == "clm":
+            # What follows a token does not change its probability.
+            readers = np.repeat(np.arange(len(chosen)), counts)
+            sequences = [sentence[:-2] for sentence in sentences]
+            return _Prediction(sequences, owners, readers, places - 1, labels)
+        copies = [copy for sentence in sentences for copy in self._masked(sentence)]
+        positions = places if self.reading == "mlm" else places - 1
+        return _Prediction(copies, owners, np.arange(len(copies)), positions, labels)
+
+    def _masked(self, sentence: TokenIds) -> NDArray[np.int64]:
+        """Return a copy for each token in which it is hidden, int64 [num_tokens, length]."""
+        count = len(sentence) - 2
+        places, tokens = np.arange(len(sentence)), np.arange(1, count + 1)
+        is_hidden = places == tokens[:, None]
+        if self.hides_rest:
+            from biphasic.objectives.words import word_starts
+
+            begins = word_starts(sentence[1:-1], self._spellings)
+            words = np.concatenate([[-1], np.cumsum(begins), [-2]])
+            same = words[tokens, None] == words
+            is_hidden = same & (places >= tokens[:, None])
+        return np.where(is_hidden, self.tokenizer.mask_id, sentence)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        from biphasic.objectives.words import spellings_of
+
+        return spellings_of(self.tokenizer)
+
+    def _split(self, split: str, totals: NDArray[np.float64]) -> SplitScores:
+        good, bad = totals.T
+        correct = np.where(good == bad, 0.5, good > bad)
+        paradigms = tuple(example.group for example in self.examples[split])
+        groups = np.array(paradigms)
+        by_group = {
+            str(group): {
+                "accuracy": float(correct[groups == group].mean()),
+                "pairs": int((groups == group).sum()),
+            }
+            for group in np.unique(groups)
+            if group
+        }
+        return SplitScores(
+            metrics={"accuracy": float(correct.mean()), "ties": float((good == bad).mean())},
+            ids=tuple(example.id for example in self.examples[split]),
+            scores=good - bad,
+            columns={
+                "correct": correct,
+                "good": good,
+                "bad": bad,
+                "paradigm": paradigms,
+                "reading": (self.reading,) * len(correct),
+            },
+            by_type=by_group,
+        )
+
+
+def _predicted(
+    encoder: Encoder, head: LanguageModelHead, asked: _Prediction
+) -> NDArray[np.float64]:
+    """Return the log-probability of each predicted token, float64 [num_predicted]."""
+    import torch
+
+    result = np.empty(len(asked.labels))
+    borders = np.searchsorted(asked.readers, np.arange(len(asked.sequences) + 1))
+    for indices, hidden, spans in encoder.batches(asked.sequences):
+        first, last = borders[indices].tolist(), borders[indices + 1].tolist()
+        picked = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
+        starts = np.repeat(spans[:, 0], np.subtract(last, first))
+        states = hidden[torch.from_numpy(starts + asked.positions[picked]).to(hidden.device)]
+        labels = torch.from_numpy(asked.labels[picked]).to(hidden.device)
+        result[picked] = _label_log_probabilities(head, states, labels).double().cpu().numpy()
+    return result
+
+
+def _label_log_probabilities(head: LanguageModelHead, states: Tensor, labels: Tensor) -> Tensor:
+    import torch
+    from torch.nn.functional import cross_entropy, linear
+
+    group = max(_LOGITS // head.weight.shape[0], 1)
+    parts = []
+    for part, wanted in zip(states.split(group), labels.split(group), strict=True):
+        inputs = head.transformed(part.to(head.weight.dtype))
+        logits = linear(inputs, head.weight, head.bias).float()
+        if head.softcap is not None:
+            logits = head.softcap * (logits / head.softcap).tanh()
+        parts.append(-cross_entropy(logits, wanted, reduction="none"))
+    return torch.cat(parts)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import ExampleKind
-from biphasic.tasks.kinds.kind import Predictions
+from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
+from biphasic.tasks.kinds.windows import (
+    NO_ANSWER,
+    SplitWindows,
+    Window,
+    check_room,
+    question_windows,
+)
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Answer, ExampleTask, Question
+from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question
 from biphasic.tasks.rows.readers import joined_answers, read_squad
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor, nn
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.encoded.qa import EncodedQuestions
+    from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.formats.folder import TaskDescription
 
 
 class QuestionAnswering(ExampleKind):
@@ -77,28 +87,18 @@ class QuestionAnswering(ExampleKind):
 
     def check_protocol(self, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
         """Check that windows have room for question and context."""
-        from biphasic.tasks.encoded.windows import check_room  # noqa: PLC0415
-
         check_room(tokenizer, protocol=protocol)
 
     def encode(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> EncodedQuestions:
         """Cut contexts into windows."""
-        from biphasic.tasks.encoded.qa import encode_questions  # noqa: PLC0415
-
-        return encode_questions(task, tokenizer, protocol=protocol)
+        return EncodedQuestions(task, tokenizer, protocol=protocol)
 
     def head_fields(
-        self,
-        task: ExampleTask,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return how answers are found."""
-        del folder, description
         encoded = self.encode(task, tokenizer, protocol=protocol)
         return {
             "may_abstain": encoded.has_unanswerable,
@@ -112,7 +112,7 @@ class QuestionAnswering(ExampleKind):
 
     def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
         """Return the answer, its borders in characters, and scores: sums of logits."""
-        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow as pa
 
         del record
         return {
@@ -125,9 +125,14 @@ class QuestionAnswering(ExampleKind):
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
         """Answer questions."""
-        from biphasic.tasks.encoded.qa import predict_answers  # noqa: PLC0415
-
-        return predict_answers(finetuned, examples)
+        record = finetuned.record
+        part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
+        spans = _best_spans(finetuned.encoder, finetuned.head, part, record.max_answer_tokens)
+        rows = [
+            _answer_row(span, question.context, may_abstain=record.may_abstain)
+            for span, question in zip(spans, examples, strict=True)
+        ]
+        return rows, part.num_cut
 
 
 def _other_unit(context: str, text: str, start: int) -> str:
@@ -143,3 +148,158 @@ def _other_unit(context: str, text: str, start: int) -> str:
                 f"; it is if counted in {unit}, and answer_start counts characters ({characters})"
             )
     return ""
+
+
+class EncodedQuestions(EncodedTask):
+    """A question-answering task as windows.
+
+    Attributes:
+        num_outputs: Start and end.
+        num_truncated: By split, the number of truncated questions, and as `SPLIT_lost_answers` the
+            number of questions whose first answer fits in no window.
+        max_answer_tokens: Longest answer decoded, in tokens.
+        has_unanswerable: Whether any training question has no answer. Only then may the model
+            abstain.
+    """
+
+    num_outputs = 2
+
+    def __init__(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> None:
+        check_room(tokenizer, protocol=protocol)
+        self.info, self.pad_id, self.questions = task.info, tokenizer.pad_id, task.splits
+        self.parts = {
+            split: question_windows(questions, tokenizer, protocol=protocol)
+            for split, questions in task.splits.items()
+        }
+        self.num_truncated = {}
+        for split, part in self.parts.items():
+            self.num_truncated[split] = part.num_cut
+            self.num_truncated[f"{split}_lost_answers"] = part.num_lost_answers
+        self.max_answer_tokens = protocol.max_answer_tokens or self.parts["train"].longest_answer
+        self.has_unanswerable = not all(question.answers for question in task.splits["train"])
+        self.trained_sequences = [window.sequence for window in self.parts["train"].windows]
+        self.num_train = len(self.trained_sequences)
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return the mean over windows of the mean cross-entropy of start and end."""
+        import torch
+
+        windows = [self.parts["train"].windows[index] for index in indices]
+        hidden, spans = encoder.states([window.sequence for window in windows])
+        lengths = spans[:, 1] - spans[:, 0]
+        columns = np.arange(int(lengths.max()))
+        outside = torch.from_numpy(columns >= lengths[:, None]).to(hidden.device)
+        rows = torch.from_numpy(np.where(columns < lengths[:, None], spans[:, :1] + columns, 0))
+        logits = head(hidden)[rows.to(hidden.device)]  # (windows, longest, 2)
+        logits = logits.masked_fill(outside[:, :, None], -torch.inf).transpose(1, 2)
+        targets = torch.tensor([window.target for window in windows], device=hidden.device)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test; a question's score is its F1."""
+        return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
+
+    def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
+        from biphasic.tasks.metrics import answer_scores, question_metrics
+
+        questions = self.questions[split]
+        spans = _best_spans(encoder, head, self.parts[split], self.max_answer_tokens)
+        predictions = [
+            span.text(question.context, may_abstain=self.has_unanswerable)
+            for span, question in zip(spans, questions, strict=True)
+        ]
+        scores = np.array(
+            [
+                answer_scores(prediction, [answer.text for answer in question.answers])
+                for prediction, question in zip(predictions, questions, strict=True)
+            ]
+        )
+        is_answerable = np.array([bool(question.answers) for question in questions])
+        columns = {
+            "f1": scores[:, 1],
+            "exact_match": scores[:, 0],
+            "is_answerable": is_answerable,
+            "predicted": predictions,
+        }
+        ids = tuple(question.id for question in questions)
+        metrics = question_metrics(scores, is_answerable)
+        return SplitScores(metrics, ids, scores[:, 1], columns)
+
+
+def _best_spans(
+    encoder: Encoder, head: nn.Module, part: SplitWindows, max_answer_tokens: int
+) -> list[Span]:
+    """Find each question's best span over all of its windows."""
+    answers = [Span()] * part.num_questions
+    best = [Span()] * len(part.windows)
+    for indices, hidden, spans in encoder.batches([window.sequence for window in part.windows]):
+        logits = head(hidden).cpu().numpy()
+        for index, (start, end) in zip(indices, spans.tolist(), strict=True):
+            window = part.windows[index]
+            best[index] = best_span(logits[start:end], window, max_answer_tokens=max_answer_tokens)
+    for window, span in zip(part.windows, best, strict=True):
+        answers[window.question] = answers[window.question].merge(span)
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The best span of one or more windows, in characters, and the lowest no-answer score."""
+
+    score: float = -np.inf
+    start: int = 0
+    end: int = 0
+    no_answer: float = np.inf
+
+    def merge(self, other: Span) -> Span:
+        """Return the better span, or the earlier one if they are equal."""
+        best = other if other.score > self.score else self
+        return Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
+
+    def text(self, context: str, *, may_abstain: bool) -> str:
+        """Return the answer; empty if the model may abstain and "no answer" scores higher."""
+        if may_abstain and self.no_answer > self.score:
+            return ""
+        # Byte-level tokens may include a leading space.
+        return context[self.start : self.end].strip()
+
+
+def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
+    """Find the span with the highest sum of start and end logits.
+
+    Ties go to the earlier start, then to the shorter span. `logits` are the start and end logits of
+    the window's tokens, [num_tokens, 2].
+    """
+    no_answer = float(logits[NO_ANSWER].sum())
+    length = len(window.offsets)
+    if not length:
+        return Span(no_answer=no_answer)
+    context = logits[window.prefix : window.prefix + length]
+    widths = min(max_answer_tokens, length)
+    ends = np.concatenate([context[:, 1], np.full(widths - 1, -np.inf, dtype=context.dtype)])
+    sums = context[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, widths)
+    start, width = divmod(int(sums.argmax()), widths)
+    return Span(
+        score=float(sums[start, width]),
+        start=int(window.offsets[start, 0]),
+        end=int(window.offsets[start + width, 1]),
+        no_answer=no_answer,
+    )
+
+
+def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any]:
+    answer = span.text(context, may_abstain=may_abstain)
+    # Without a context token there is nothing to score.
+    row = {
+        "answer": answer,
+        "start": None,
+        "end": None,
+        "score": span.score if np.isfinite(span.score) else None,
+        "no_answer_score": span.no_answer if may_abstain else None,
+    }
+    if not answer:
+        return row
+    start = context.index(answer, span.start)
+    return {**row, "start": start, "end": start + len(answer)}

@@ -10,10 +10,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from biphasic.config import nearest
-from biphasic.tasks.kinds.classification import Classification
+from biphasic.tasks.kinds.classification import Classification, MultiLabel
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
-from biphasic.tasks.kinds.multi_label import MultiLabel
 from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.kinds.regression import Regression
 from biphasic.tasks.kinds.retrieval import Retrieval, ZeroShot

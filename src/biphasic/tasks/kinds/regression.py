@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.errors import DataError
+import numpy as np
+
+from biphasic.errors import DataError, TrainingError
 from biphasic.facts import FIRST_KINDS
-from biphasic.tasks.kinds.kind import Predictions
-from biphasic.tasks.kinds.text import TextKind
+from biphasic.tasks.kinds.kind import Predictions, SplitScores
+from biphasic.tasks.kinds.text import Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import ExampleTask, ScoredText
 from biphasic.tasks.rows.labels import Labels
@@ -22,11 +23,10 @@ from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.encoded.text import Answers
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.formats.folder import TaskDescription
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -66,39 +66,68 @@ class Regression(TextKind):
             raise row.error(f"'{text}' is not a number")
         return {"value": float(text)}
 
-    def answers(self, task: ExampleTask) -> Answers:
-        """Return the numbers."""
-        from biphasic.tasks.encoded.text import number_answers, standardisation  # noqa: PLC0415
-
-        return number_answers(*standardisation(task))
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedTexts:
+        """Tokenise the texts."""
+        return _EncodedValues(task, tokenizer, protocol=protocol)
 
     def head_fields(
-        self,
-        task: ExampleTask,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return the scale of the output as well."""
-        from biphasic.tasks.encoded.text import standardisation  # noqa: PLC0415
-
         mean, deviation = standardisation(task)
-        fields = super().head_fields(task, folder, description, tokenizer, protocol)
+        fields = super().head_fields(task, tokenizer, protocol=protocol)
         return {**fields, "mean": mean, "deviation": deviation}
 
     def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
         """Return the number."""
-        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow as pa
 
         del record
         return {"score": pa.float64()}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         """Return numbers on the scale of the training split."""
-        from biphasic.tasks.encoded.text import pooled_outputs  # noqa: PLC0415
-
         outputs, num_cut = pooled_outputs(finetuned, examples)
         record = finetuned.record
         values = outputs[:, 0] * record.deviation + record.mean
         return [{"score": value} for value in values.tolist()], num_cut
+
+
+class _EncodedValues(EncodedTexts):
+    def __init__(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> None:
+        super().__init__(task, tokenizer, protocol=protocol)
+        self.mean, self.deviation = standardisation(task)
+
+    def expect(self, example: ScoredText) -> float:
+        return example.value
+
+    def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
+        import torch
+
+        standardized = ((expected - self.mean) / self.deviation).astype(np.float32)
+        targets = torch.from_numpy(standardized).to(outputs.device)
+        return torch.nn.functional.mse_loss(outputs.squeeze(1), targets)
+
+    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
+        """Score each text by its negated squared error."""
+        from biphasic.tasks.metrics import pearson, spearman
+
+        predicted = outputs[:, 0].astype(np.float64) * self.deviation + self.mean
+        if not np.isfinite(predicted).all():
+            raise TrainingError("a predicted value is not finite")
+        metrics = {
+            "spearman": spearman(expected, predicted),
+            "pearson": pearson(expected, predicted),
+        }
+        columns = {"value": expected, "predicted": predicted}
+        return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
+
+
+def standardisation(task: ExampleTask) -> tuple[float, float]:
+    """Return mean and standard deviation of the training split's values."""
+    learnt = np.array([example.value for example in task.splits["train"]])
+    return float(learnt.mean()), float(learnt.std())

@@ -7,8 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from biphasic.facts import FIRST_KINDS
-from biphasic.tasks.kinds.kind import TRAINED_ON, TaskKind
+from biphasic.tasks.kinds.kind import TRAINED_ON, EncodedTask, SplitScores, TaskKind
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
 from biphasic.tasks.rows.beir import read_qrels, read_texts
@@ -18,13 +21,18 @@ from biphasic.tasks.rows.splits import cut_splits
 from biphasic.tasks.rows.templates import fill_document
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.encoded.retrieval import EncodedRetrieval
+    from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.formats.folder import TaskDescription
 
 _TEXTS = ("corpus", "queries")
 _TEMPLATES = ("query_template", "document_template")
+# Limits one block of similarities to 64 MiB; a full split against millions would not fit.
+_SIMILARITIES = 2**24
+_Qrels = Mapping[str, Mapping[str, int]]
 
 
 class Retrieval(TaskKind):
@@ -80,7 +88,7 @@ class Retrieval(TaskKind):
             for split in SPLITS
             if f"qrels/{split}.tsv" in files
         }
-        return RetrievalTask(info, corpus, queries, qrels)
+        return RetrievalTask(info, corpus, queries, qrels, query_template, document_template)
 
     def inputs(self, task: RetrievalTask, split: str) -> Iterator[str]:
         """Yield the judged queries; documents are those of all splits."""
@@ -146,12 +154,9 @@ class Retrieval(TaskKind):
         self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> EncodedRetrieval:
         """Tokenise queries and documents."""
-        from biphasic.tasks.encoded.retrieval import encode_retrieval  # noqa: PLC0415
-
         train = task.qrels.get("train", {}) if self.facts.is_trained else {}
-        return encode_retrieval(
-            task, tokenizer, protocol=protocol, train=train, metrics=self.facts.metric_keys
-        )
+        metrics = self.facts.metric_keys
+        return EncodedRetrieval(task, tokenizer, protocol=protocol, train=train, metrics=metrics)
 
     def num_outputs(self, labels: Sequence[str]) -> int:
         """Return none: pooled states are compared directly."""
@@ -159,16 +164,11 @@ class Retrieval(TaskKind):
         return 0
 
     def head_fields(
-        self,
-        task: RetrievalTask,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
+        self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return the prompts."""
-        del task, folder, tokenizer, protocol
-        return {name: getattr(description, name) or getattr(self, name) for name in _TEMPLATES}
+        del tokenizer, protocol
+        return {name: getattr(task, name) for name in _TEMPLATES}
 
 
 class ZeroShot(Retrieval):
@@ -184,3 +184,130 @@ class ZeroShot(Retrieval):
     def optional_files(self) -> tuple[str, ...]:
         """Return the judgements for validation."""
         return ("qrels/validation.tsv",)
+
+
+class EncodedRetrieval(EncodedTask):
+    """A retrieval task as token sequences.
+
+    Attributes:
+        num_truncated: By split, the number of truncated queries, and as `corpus` that of documents.
+        queries: Token sequences of the judged queries, by split.
+        document_ids: Ids of the documents searched or trained on, in descending order. This is the
+            column order of similarities, so ties break as in trec_eval (`metrics.top_documents`).
+        searched: Indices of the documents that validation and test search, ascending.
+        qrels: Judgements by query, for each split to score.
+        pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
+        known: Code of every training pair, `query * num_documents + document`, sorted.
+    """
+
+    def __init__(
+        self,
+        task: RetrievalTask,
+        tokenizer: TextTokenizer,
+        *,
+        protocol: FinetuneProtocol,
+        train: _Qrels,
+        metrics: tuple[str, ...],
+    ) -> None:
+        self.info, self.pad_id, self.metrics = task.info, tokenizer.pad_id, metrics
+        self.scale = protocol.similarity_scale
+        self.qrels = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
+        searched = (
+            set(task.corpus)
+            if protocol.retrieval_corpus == "full"
+            else {
+                key for qrels in self.qrels.values() for judged in qrels.values() for key in judged
+            }
+        )
+        learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
+        self.document_ids = tuple(sorted(searched | learnt, reverse=True))
+        self.searched = np.flatnonzero([key in searched for key in self.document_ids])
+        self._encode(task, tokenizer, train, max_seqlen=protocol.max_seqlen)
+        columns = {document: column for column, document in enumerate(self.document_ids)}
+        positives = [
+            (number, columns[document])
+            for number, judged in enumerate(train.values())
+            for document, score in judged.items()
+            if score > 0
+        ]
+        self.pairs = np.array(positives, dtype=np.int64).reshape(-1, 2)
+        self.known = np.sort(self.pairs[:, 0] * len(self.documents) + self.pairs[:, 1])
+        self.num_train = len(self.pairs)
+        read = np.unique(self.pairs[:, 1]).tolist()
+        learnt_documents = [self.documents[document] for document in read]
+        self.trained_sequences = self.queries.get("train", []) + learnt_documents
+
+    def _encode(
+        self, task: RetrievalTask, tokenizer: TextTokenizer, train: _Qrels, *, max_seqlen: int
+    ) -> None:
+        from biphasic.tasks.encoding import encode_texts
+
+        texts = [task.corpus[document] for document in self.document_ids]
+        self.documents, num_cut = encode_texts(texts, tokenizer, max_seqlen=max_seqlen)
+        self.queries, self.num_truncated = {}, {"corpus": num_cut}
+        for split, qrels in (({"train": train} if train else {}) | self.qrels).items():
+            texts = [task.queries[query] for query in qrels]
+            encoded = encode_texts(texts, tokenizer, max_seqlen=max_seqlen)
+            self.queries[split], self.num_truncated[split] = encoded
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return InfoNCE: each query must find its document among those of the batch.
+
+        A query's negatives exclude the same document in other pairs, and other documents that are
+        also relevant to it.
+
+        Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4 (in-batch negatives).
+        """
+        import torch
+        from torch.nn.functional import cross_entropy, normalize
+
+        from biphasic.tasks.encoding import mean_pool
+
+        pairs = self.pairs[indices]
+        sequences = [self.queries["train"][query] for query in pairs[:, 0]]
+        sequences += [self.documents[document] for document in pairs[:, 1]]
+        hidden, spans = encoder.states(sequences)
+        pooled = normalize(head(mean_pool(hidden, spans)), dim=-1)
+        queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
+        logits = self.scale * queries @ documents.T
+        codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
+        # `np.isin` would sort all known codes again at every step.
+        places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
+        also_relevant = self.known[places] == codes
+        np.fill_diagonal(also_relevant, val=False)
+        hidden_pairs = torch.from_numpy(also_relevant).to(logits.device)
+        targets = torch.arange(len(pairs), device=logits.device)
+        return cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test where judgements exist; a query's score is its nDCG@10."""
+        from torch.nn.functional import normalize
+
+        searched = encoder.pooled([self.documents[index] for index in self.searched])
+        documents = normalize(head(searched), dim=-1)
+        return {split: self._evaluate(encoder, head, split, documents) for split in self.qrels}
+
+    def _evaluate(
+        self, encoder: Encoder, head: nn.Module, split: str, documents: Tensor
+    ) -> SplitScores:
+        from torch.nn.functional import normalize
+
+        from biphasic.tasks.metrics import retrieval_scores
+
+        ids = tuple(self.qrels[split])
+        queries = normalize(head(encoder.pooled(self.queries[split])), dim=-1)
+        rankings = {
+            query: [self.document_ids[self.searched[column]] for column in columns]
+            for query, columns in zip(ids, _ranked(queries, documents), strict=True)
+        }
+        scores = retrieval_scores(rankings, self.qrels[split])
+        columns = {name: np.array([scores[query][name] for query in ids]) for name in self.metrics}
+        metrics = {name: float(column.mean()) for name, column in columns.items()}
+        return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
+
+
+def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
+    from biphasic.tasks.metrics import top_documents
+
+    for block in queries.split(max(1, _SIMILARITIES // len(documents))):
+        yield from top_documents((block @ documents.T).cpu().numpy())

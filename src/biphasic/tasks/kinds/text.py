@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ExampleTask
+from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from biphasic.tasks.rows.names import USUAL_TEXTS
 from biphasic.tasks.rows.row import Row, read_jsonl
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.encoded.text import Answers, EncodedTextTask
-    from biphasic.tasks.finetuned import HeadRecord
+    from biphasic.tasks.encoding import Encoder
+    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
     from biphasic.tasks.formats.folder import TaskDescription
 
 TEMPLATE = "template"
 """Setting of kinds that join the fields of an example into one text."""
 _PAIR = ("text_a", "text_b")
+Array = NDArray[Any]
 
 
 class TextKind(ExampleKind):
@@ -41,10 +49,6 @@ class TextKind(ExampleKind):
     answer: ClassVar[str]
     usual_answers: ClassVar[tuple[tuple[str, ...], ...]]
 
-    @abstractmethod
-    def answers(self, task: ExampleTask) -> Answers:
-        """Return the expected answers of a task's examples, their loss and their scores."""
-
     def text(self, row: Row, template: str | None) -> str:
         """Return the text of a row, its fields joined."""
         if template is not None:
@@ -59,10 +63,8 @@ class TextKind(ExampleKind):
         """Return the columns of the texts and of the answer."""
         chosen = _text_columns(there, path, file)
         given = file.columns.get(self.answer)
-        chosen[self.answer] = (
-            str(given) if given else usual_columns(self.usual_answers, there, path=path)[0]
-        )
-        return chosen
+        answer = str(given) if given else usual_columns(self.usual_answers, there, path=path)[0]
+        return {**chosen, self.answer: answer}
 
     def check_same_fields(self, splits: Mapping[str, Sequence[Row]]) -> None:
         """Check that either all splits have pairs or none do."""
@@ -73,36 +75,95 @@ class TextKind(ExampleKind):
                 here, there = units if "text_a" in first.value else reversed(units)
                 raise first.error(f"the {split} split has {here}, but {learnt.path} has {there}")
 
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedTextTask:
-        """Tokenise the texts."""
-        from biphasic.tasks.encoded.text import encode_text_task  # noqa: PLC0415
-
-        return encode_text_task(task, self.answers(task), tokenizer, protocol=protocol)
+    def read(
+        self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
+    ) -> ExampleTask:
+        """Read the texts of a task folder, and how their fields are joined."""
+        task = super().read(folder, description, info, files)
+        if description.template is not None:
+            fields = template_fields(description.template)
+        else:
+            first = next(read_jsonl(folder / f"{next(iter(task.splits))}.jsonl"))
+            fields = _PAIR if "text_a" in first.value else ("text",)
+        return replace(task, fields=fields, template=description.template)
 
     def head_fields(
-        self,
-        task: ExampleTask,
-        folder: Path,
-        description: TaskDescription,
-        tokenizer: TextTokenizer,
-        protocol: FinetuneProtocol,
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return labels, fields and template."""
         del tokenizer, protocol
-        fields = ("text",)
-        if description.template is not None:
-            fields = template_fields(description.template)
-        elif "text_a" in next(read_jsonl(folder / "train.jsonl")).value:
-            fields = _PAIR
-        return {"labels": task.labels, "fields": fields, "template": description.template}
+        return {"labels": task.labels, "fields": task.fields, "template": task.template}
 
     def example(self, row: Row, record: HeadRecord) -> str:
         """Return the text of a row."""
         if record.template is not None:
             return fill(record.template, row)
         return fill(PAIR_TEMPLATE, row) if record.fields == _PAIR else row.text("text")
+
+
+class EncodedTexts(EncodedTask):
+    """Texts with one answer each, as token sequences.
+
+    Attributes:
+        expected: The answers by split, as `expect` returns them.
+    """
+
+    def __init__(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> None:
+        from biphasic.tasks.encoding import encode_texts
+
+        self.info, self.pad_id, self.labels = task.info, tokenizer.pad_id, task.labels
+        self.num_outputs = max(len(task.labels), 1)
+        self.num_truncated, self.sequences, self.ids, self.expected = {}, {}, {}, {}
+        for split, examples in task.splits.items():
+            self.sequences[split], self.num_truncated[split] = encode_texts(
+                [example.text for example in examples], tokenizer, max_seqlen=protocol.max_seqlen
+            )
+            self.ids[split] = tuple(example.id for example in examples)
+            self.expected[split] = np.array(list(map(self.expect, examples)))
+        self.trained_sequences = self.sequences.get("train", [])
+        self.num_train = len(self.trained_sequences)
+
+    @abstractmethod
+    def expect(self, example: Any) -> Any:
+        """Return the expected answer of an example."""
+
+    @abstractmethod
+    def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
+        """Return the mean loss of outputs, [num_texts, num_outputs]."""
+
+    @abstractmethod
+    def score(self, ids: tuple[str, ...], outputs: Array, expected: Array) -> SplitScores:
+        """Score outputs, [num_texts, num_outputs]."""
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return the mean loss over the training texts `indices`."""
+        from biphasic.tasks.encoding import mean_pool
+
+        hidden, spans = encoder.states([self.trained_sequences[index] for index in indices])
+        return self.mean_loss(head(mean_pool(hidden, spans)), self.expected["train"][indices])
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test."""
+        scores = {}
+        for split in SPLITS[1:]:
+            outputs = head(encoder.pooled(self.sequences[split])).cpu().numpy()
+            scores[split] = self.score(self.ids[split], outputs, self.expected[split])
+        return scores
+
+
+def pooled_outputs(
+    finetuned: FinetunedModel, texts: Sequence[str]
+) -> tuple[NDArray[np.float64], int]:
+    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
+    from biphasic.tasks.encoding import encode_texts
+
+    sequences, num_cut = encode_texts(
+        texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
+    )
+    # In double precision the probabilities of a text add up to one.
+    return finetuned.head(finetuned.encoder.pooled(sequences)).cpu().double().numpy(), num_cut
 
 
 def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
@@ -114,10 +175,8 @@ def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[st
         chosen = {}
     else:
         chosen = _numbered(usual_columns(USUAL_TEXTS, there, path=path))
-    if not fields:
-        return chosen
     # A template may name any column; columns that it omits are not part of the text.
-    return {field: chosen.get(field, field) for field in fields}
+    return {field: chosen.get(field, field) for field in fields} or chosen
 
 
 def _numbered(names: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,43 +17,14 @@ from seqeval.metrics.v1 import precision_recall_fscore_support
 from seqeval.scheme import IOB2, Entities
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from biphasic.tasks.records import NO_PREDICTION
+
 RANKING_DEPTH = 100
-NO_PREDICTION = -1
-"""Label of a word for which the model made no prediction."""
 # scikit-learn and seqeval accept a number here; their annotations only allow "warn".
 _ZERO: Any = 0
 _LEFT_OUT: Any = np.nan
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-
-Column = (
-    NDArray[np.float64]
-    | NDArray[np.int64]
-    | NDArray[np.bool_]
-    | Sequence[str]
-    | Sequence[Sequence[str]]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitScores:
-    """Scores of a model on one split.
-
-    Attributes:
-        metrics: Metrics over the whole split, by name.
-        ids: The examples, in split order.
-        scores: One score per example, defined by the kind; higher is better.
-        columns: Further values of each example, by name, sufficient to recompute a metric over any
-            subset of examples.
-        by_type: Token classification: precision, recall, F1 and support of each entity type.
-            Minimal pairs: accuracy and number of pairs of each paradigm.
-    """
-
-    metrics: dict[str, float]
-    ids: tuple[str, ...]
-    scores: NDArray[np.float64]
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:

@@ -47,6 +47,7 @@ class SplitWindows:
         longest_answer: Longest first answer in tokens, at least 1.
     """
 
+    num_questions: int
     windows: list[Window]
     num_cut: int
     num_lost_answers: int
@@ -97,7 +98,7 @@ def question_windows(
                 target, is_held = (answer[0] + moved, answer[1] + moved), True
             windows.append(Window(number, sequence, len(prefix), offsets[start:end], target))
         num_lost += not is_held
-    return SplitWindows(windows, num_cut, num_lost, longest_answer)
+    return SplitWindows(len(questions), windows, num_cut, num_lost, longest_answer)
 
 
 def _encode_contexts(

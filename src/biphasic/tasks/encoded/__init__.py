@@ -1,1 +1,0 @@
-"""Tasks as token sequences: loss and scores of each kind."""
