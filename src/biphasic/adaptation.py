@@ -53,23 +53,18 @@ from biphasic.training.recipe import Precision, Recipe, SkippedSteps
 from biphasic.training.records.log import viewed_in_wandb
 from biphasic.training.state import read_state_record
 
+# Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md.
 PEAK_TIMES_WIDTH = 0.4
-"""Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md."""
-WARMUP_SHARE = 0.05
-"""Share of all steps: new optimizer moments must not damage pretrained weights."""
-DECAY_SHARE = 0.1
-"""Share of all steps, at the end."""
-MAX_SEQLEN = 512
-"""Default row length in tokens, if the model allows it."""
-ROWS_PER_STEP = 32
-"""Default rows per batch."""
+WARMUP_SHARE = 0.05  # share of all steps: new optimizer moments must not damage pretrained weights
+DECAY_SHARE = 0.1  # share of all steps, at the end
+MAX_SEQLEN = 512  # default row length in tokens, if the model allows it
+ROWS_PER_STEP = 32  # default rows per batch
 
 _OWN_RUN = """\
 # The model is a state. On the text of its own run, training continues that run: it reads new rows,
 # and the run's settings replace the defaults above.
 """
-LEAST_TOKENS = 1 << 20
-"""Minimum tokens of text, even for short training: some of it is held out."""
+LEAST_TOKENS = 1 << 20  # minimum tokens of text, even for short training: some of it is held out
 
 
 class AdaptConfig(Config):

@@ -25,12 +25,10 @@ from biphasic.errors import (
 )
 
 MANIFEST = "manifest.json"
-FileEntries = Mapping[str, tuple[int, str]]
-"""Size and SHA-256 of files, by name."""
-PARTIAL = ".partial-"
-"""Prefix of unfinished files and folders."""
+FileEntries = Mapping[str, tuple[int, str]]  # size and SHA-256 of files, by name
+PARTIAL = ".partial-"  # prefix of unfinished files and folders
+# Files of an adapter in peft's format.
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-"""Files of an adapter in peft's format."""
 
 
 def canonical_json(value: Any) -> str:

@@ -15,8 +15,8 @@ from biphasic.errors import DataError
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LOCAL = "or give a local copy"
+# Time for the hub to answer; without it, a network that drops packets blocks for minutes.
 ANSWER_SECONDS = 10.0
-"""Time for the hub to answer; without it, a network that drops packets blocks for minutes."""
 _OFFLINE = f"hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
 _UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
 _NEEDS_CODE = (

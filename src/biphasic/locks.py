@@ -28,39 +28,26 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL, remove_partials_of
 
-HEARTBEAT_SECONDS = 20.0
-"""Seconds between heartbeats of an owner."""
-LEASE_SECONDS = 300.0
-"""Seconds without a heartbeat after which another process takes the lock over."""
-LOCK = ".lock"
-"""Name of the lock file of a folder, inside it."""
-LEASES = "leases"
-"""Folder of a store with a lock for each piece of work in progress."""
+HEARTBEAT_SECONDS = 20.0  # seconds between heartbeats of an owner
+LEASE_SECONDS = 300.0  # seconds without a heartbeat after which another process takes the lock over
+LOCK = ".lock"  # name of the lock file of a folder, inside it
+LEASES = "leases"  # folder of a store with a lock for each piece of work in progress
 _CLEANING = ".cleaning"
 _LONGEST_POLL = 2.0
-_NAMESPACE = "?pidns-"
-"""Precedes the process namespace of a container in filelock's host names."""
+_NAMESPACE = "?pidns-"  # precedes the process namespace of a container in filelock's host names
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a lock.
+    """The process that holds a lock."""
 
-    Attributes:
-        host: Name of its machine; empty if the file cannot be read.
-        pid: Its process id there.
-        token: Identifies this acquisition of the lock.
-        is_here: Whether it runs on this machine, where filelock can check that it is alive.
-        heartbeat: Time of its last heartbeat, in seconds on the file system's clock.
-    """
-
-    host: str
-    pid: int
-    token: str
-    is_here: bool
-    heartbeat: float
+    host: str  # name of its machine; empty if the file cannot be read
+    pid: int  # its process id there
+    token: str  # identifies this acquisition of the lock
+    is_here: bool  # it runs on this machine, where filelock can check that it is alive
+    heartbeat: float  # time of its last heartbeat, in seconds on the file system's clock
 
     def __str__(self) -> str:
         return f"host {self.host}, process {self.pid}" if self.host else "an unknown process"
@@ -329,10 +316,7 @@ def _now(folder: Path) -> float:
 
 def _lease(path: Path) -> SoftFileLease:
     return SoftFileLease(
-        path,
-        lease_duration=LEASE_SECONDS,
-        heartbeat_interval=HEARTBEAT_SECONDS,
-        thread_local=False,
+        path, lease_duration=LEASE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS, thread_local=False
     )
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from biphasic.errors import LostRankError
 
+# Environment variable: where the ranks of a group find each other. A file, if they are on one
+# machine; else the address and port of a `TCPStore`. Neither unpickles anything.
 STORE = "BIPHASIC_GROUP_STORE"
-"""Environment variable: where the ranks of a group find each other. A file, if they are on one
-machine; else the address and port of a `TCPStore`. Neither unpickles anything."""
 _LOOPBACK = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -30,8 +30,8 @@ _LOOPBACK = {
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which the socket module does not have
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # "return 0 bytes", in the kernel's packet filter
 _ESTABLISHED = "01"
+# Readings of the kernel's table; one may miss a line while other connections come and go.
 _TRIES = 5
-"""Readings of the kernel's table; one may miss a line while other connections come and go."""
 
 
 @contextmanager

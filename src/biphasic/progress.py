@@ -28,10 +28,10 @@ from rich.text import Text
 from biphasic.amounts import clock, speed
 from biphasic.errors import visible
 
+# Seconds between lines on a console; documented as ten, since a busy machine prints late.
 LINE_SECONDS = 9.0
-"""Seconds between lines on a console; documented as ten, since a busy machine prints late."""
+# Time of each console's last line, shared by consecutive parts of work.
 _PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
-"""Time of each console's last line, shared by consecutive parts of work."""
 _THREAD = "biphasic-progress"
 
 

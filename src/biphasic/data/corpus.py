@@ -40,8 +40,7 @@ from biphasic.files import complete_folder, read_json_object, verify_folder, wri
 
 REMEDY = "delete the folder and build the corpus again"
 DETAILS = "corpus.json"
-TEXTS = "texts"
-"""Folder of a store for facts about corpora outside it."""
+TEXTS = "texts"  # folder of a store for facts about corpora outside it
 _LENGTHS = "lengths.npy"
 _BLOCK_TOKENS = 1 << 22
 _FORMAT = "biphasic.corpus/1"

@@ -17,29 +17,23 @@ from numpy.typing import NDArray
 
 from biphasic.errors import DataError
 
-TokenIds = NDArray[np.int64]
-"""Token ids of a sequence, int64 [num_tokens]."""
+TokenIds = NDArray[np.int64]  # token ids of a sequence, int64 [num_tokens]
+# Several sequences per row, kept apart by our attention function; or one sequence per row, padded
+# to the longest, with the model's own attention.
 Batching = Literal["packed", "padded"]
-"""Several sequences per row, kept apart by our attention function; or one sequence per row, padded
-to the longest, with the model's own attention."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Rows of packed sequences.
+    """Rows of packed sequences."""
 
-    Attributes:
-        input_ids: int64 [num_rows, row_length].
-        position_ids: int64 [num_rows, row_length]; restart at 0 for every sequence.
-        cu_seqlens: int32 [num_segments + 1]; borders in the flattened rows. The padding at the end
-            of a row is a separate segment, so every token belongs to exactly one.
-        spans: int64 [num_sequences, 2]; start and end of each sequence in the flattened rows, in
-            input order.
-    """
-
-    input_ids: NDArray[np.int64]
-    position_ids: NDArray[np.int64]
+    input_ids: NDArray[np.int64]  # int64 [num_rows, row_length]
+    position_ids: NDArray[np.int64]  # int64 [num_rows, row_length]; restart at 0 for every sequence
+    # int32 [num_segments + 1]; borders in the flattened rows. The padding at the end of a row is a
+    # separate segment, so every token belongs to exactly one.
     cu_seqlens: NDArray[np.int32]
+    # int64 [num_sequences, 2]; start and end of each sequence in the flattened rows, in input
+    # order.
     spans: NDArray[np.int64]
 
     @property

@@ -31,16 +31,12 @@ from biphasic.data.packing import PackedBatch, best_fit, lay_out
 from biphasic.errors import ConfigError, DataError
 from biphasic.seeds import permutation, permute, stream, uniforms
 
-ROW_PLAN_VERSION = 1
-"""Increase by hand whenever the same settings would give different rows."""
-WINDOW_DOCUMENTS = 8192
-"""Documents planned together: enough for 98 % fill, few enough for memory."""
-NUM_SPECIAL = 2
-"""BOS and EOS of every document."""
-SHORTEST = 12
-"""Shortest sequence of `random_length` rows, in tokens (the study's, footnote 6)."""
+ROW_PLAN_VERSION = 1  # increase by hand whenever the same settings would give different rows
+WINDOW_DOCUMENTS = 8192  # documents planned together: enough for 98 % fill, few enough for memory
+NUM_SPECIAL = 2  # BOS and EOS of every document
+SHORTEST = 12  # shortest sequence of `random_length` rows, in tokens (the study's, footnote 6)
+# Whole documents kept apart, or one text cut at random places (as in the study).
 RowKind = Literal["documents", "random_length"]
-"""Whole documents kept apart, or one text cut at random places (as in the study)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -69,16 +65,12 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows of a step.
-
-    Attributes:
-        pieces: Provenance of the text. A sequence has one piece if documents are kept apart.
-        texts: int64 [num_pieces, 2]; start and end of each piece in the flattened rows, without BOS
-            and EOS.
-    """
+    """Rows of a step."""
 
     packed: PackedBatch
+    # Provenance of the text. A sequence has one piece if documents are kept apart.
     pieces: tuple[Piece, ...]
+    # int64 [num_pieces, 2]; start and end of each piece in the flattened rows, without BOS and EOS.
     texts: NDArray[np.int64]
 
     @property
@@ -160,8 +152,7 @@ class RowPlan:
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
 
-_Pieces = NDArray[np.int64]
-"""int64 [num_pieces, 4]: epoch, document, start and end of each."""
+_Pieces = NDArray[np.int64]  # int64 [num_pieces, 4]: epoch, document, start and end of each
 _NONE: _Pieces = np.empty((0, 4), dtype=np.int64)
 
 
@@ -190,19 +181,12 @@ class _DocumentOrder:
 
 @dataclass(frozen=True)
 class _Window:
-    """The rows of a window of documents.
+    """The rows of a window of documents."""
 
-    Attributes:
-        pieces: Pieces of all rows, in reading order.
-        borders: int64 [num_rows + 1]; borders of the rows in `pieces`.
-        continues: bool [num_pieces]; see `Piece`.
-        rest: Pieces that are too short for a row, which the next window reads first.
-    """
-
-    pieces: _Pieces
-    borders: NDArray[np.int64]
-    continues: NDArray[np.bool_]
-    rest: _Pieces
+    pieces: _Pieces  # pieces of all rows, in reading order
+    borders: NDArray[np.int64]  # int64 [num_rows + 1]; borders of the rows in `pieces`
+    continues: NDArray[np.bool_]  # bool [num_pieces]; see `Piece`
+    rest: _Pieces  # pieces that are too short for a row, which the next window reads first
 
     def __len__(self) -> int:
         return len(self.borders) - 1

@@ -15,16 +15,9 @@ from biphasic.errors import LockHeldError, StoppedError, visible
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress, Report, RequeuedError
 from biphasic.execution.pace import Pace
-from biphasic.progress import (
-    Bars,
-    end_expected,
-    progress_bar,
-    say_on,
-    task_text,
-)
+from biphasic.progress import Bars, end_expected, progress_bar, say_on, task_text
 
-_MOST_NAMED = 4
-"""Running jobs that a line describes."""
+_MOST_NAMED = 4  # running jobs that a line describes
 
 
 class StudyDisplay:

@@ -18,8 +18,8 @@ from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
 from biphasic.execution.worker_process import WorkerProcess
 
+# Progress callback with a job's identity, called from executor threads.
 Watch = Callable[[str, Progress], None]
-"""Progress callback with a job's identity, called from executor threads."""
 
 
 class Executor(Protocol):

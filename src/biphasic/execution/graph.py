@@ -11,24 +11,18 @@ from biphasic.execution.job import Job
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A remaining job; `make` creates the job itself when it starts.
-
-    Attributes:
-        needs: Item it depends on; None, or one that is not in the graph, for no dependency.
-        cost: Expected operations, in FLOPs; 0 if unknown.
-        arms: Names of the arms that need it.
-        is_done: Returns whether the store has its results.
-    """
+    """A remaining job; `make` creates the job itself when it starts."""
 
     id: str
     label: str
     kind: Literal["train", "finetune"]
+    # Item it depends on; None, or one that is not in the graph, for no dependency.
     needs: str | None
-    cost: float
+    cost: float  # expected operations, in FLOPs; 0 if unknown
     num_slots: int
-    arms: tuple[str, ...]
+    arms: tuple[str, ...]  # names of the arms that need it
     make: Callable[[], Job]
-    is_done: Callable[[], bool]
+    is_done: Callable[[], bool]  # returns whether the store has its results
 
 
 def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:

@@ -20,17 +20,16 @@ from biphasic.config import DURATION, duration_seconds
 from biphasic.distributed import Activity
 from biphasic.errors import ConfigError
 
+# Environment variable: how long a rank may stay at one place of a step, as HH:MM:SS.
 TIMEOUT = "BIPHASIC_RANK_TIMEOUT"
-"""Environment variable: how long a rank may stay at one place of a step, as HH:MM:SS."""
 _DEFAULT = "00:10:00"
 _LONG_SECONDS = 30 * 60.0
+# Activities that may take long, and that one rank does while the others wait.
 _LONG = frozenset({Activity.STARTING, Activity.HELDOUT, Activity.SAVING})
-"""Activities that may take long, and that one rank does while the others wait."""
 _WINDOW_STEPS = 20
 _WINDOW_SECONDS = 60.0
 _SLOW = 1.5
-_SLOW_SHARE = 0.1
-"""A slow rank is named if it costs this share of all time."""
+_SLOW_SHARE = 0.1  # a slow rank is named if it costs this share of all time
 _LONGEST_TICK = 1.0
 
 

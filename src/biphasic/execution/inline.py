@@ -17,8 +17,8 @@ from biphasic.execution.display import job_bar
 from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
 
+# Ctrl-C, and signals that schedulers and init systems send before they kill.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C, and signals that schedulers and init systems send before they kill."""
 _TAKEN_SECONDS = 2.0
 
 

@@ -13,32 +13,26 @@ from biphasic.errors import ConfigError, StudyError
 from biphasic.files import write_text
 from biphasic.locks import Lock
 
+# Pattern of job and result names: hashes, with `data-`, `report-` or `-0-of-2`; never a path.
 IDENTITY = "[0-9a-z][0-9a-z-]*"
-"""Pattern of job and result names: hashes, with `data-`, `report-` or `-0-of-2`; never a path."""
 _LONGEST_IDENTITY = 128
 _REPORT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a job.
-
-    Attributes:
-        text: A few words, such as the loss.
-        place: Where it runs, if not on this machine.
-        note: A line to print once, such as a warning; never left out.
-    """
+    """Progress of a job."""
 
     done: int
     total: int
-    text: str
-    place: str = ""
-    note: str = ""
+    text: str  # a few words, such as the loss
+    place: str = ""  # where it runs, if not on this machine
+    note: str = ""  # a line to print once, such as a warning; never left out
 
 
 Report = Callable[[Progress], None]
+# Polled by a job; when True, the job saves its progress and raises `StoppedError`.
 ShouldStop = Callable[[], bool]
-"""Polled by a job; when True, the job saves its progress and raises `StoppedError`."""
 
 
 def never() -> bool:
@@ -69,12 +63,7 @@ class JobFailedError(StudyError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        is_final: bool = False,
-        log: Path | None = None,
-        divergence: str = "",
+        self, message: str, *, is_final: bool = False, log: Path | None = None, divergence: str = ""
     ) -> None:
         # Some libraries raise errors of many lines; the log has all of them.
         super().__init__(message.partition("\n")[0])
@@ -117,8 +106,7 @@ class Job(Runnable, Protocol):
         ...
 
 
-LoadJob = Callable[[Path, str], Job]
-"""Loads a job from a store by its identity."""
+LoadJob = Callable[[Path, str], Job]  # loads a job from a store by its identity
 
 
 def while_held(report: Report, held: Lock) -> Report:

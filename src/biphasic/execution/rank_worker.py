@@ -26,13 +26,13 @@ from biphasic.execution.worker import exit_later, prepare_torch, send
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
 
+# File next to the job's file that marks a stop request before standard input closes.
 STOP_FILE = "stop"
-"""File next to the job's file that marks a stop request before standard input closes."""
 _BEATS_PER_SECOND = 8  # of all ranks together; at most one a second from each
 
 
+# Trains a job, given as JSON, as one rank of a process group.
 Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
-"""Trains a job, given as JSON, as one rank of a process group."""
 
 
 def serve(train: Train) -> None:

@@ -19,25 +19,18 @@ from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_d
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError, save_job
 from biphasic.execution.requests import Request
 
-_TAKEN_SECONDS = 2.0
-"""Interval between checks of a job that another process is running."""
-_LISTEN_SECONDS = 1.0
-"""Maximum wait for an event before reading requests."""
+_TAKEN_SECONDS = 2.0  # interval between checks of a job that another process is running
+_LISTEN_SECONDS = 1.0  # maximum wait for an event before reading requests
 
-Event = tuple[str, BaseException | None]
-"""A job that has ended, and its error."""
+Event = tuple[str, BaseException | None]  # a job that has ended, and its error
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Retry policy of transient failures.
+    """Retry policy of transient failures."""
 
-    Attributes:
-        tries: Total tries, including the first.
-        delay_seconds: Delay before the second try; each later delay is four times as long.
-    """
-
-    tries: int = 3
+    tries: int = 3  # total tries, including the first
+    # Delay before the second try; each later delay is four times as long.
     delay_seconds: float = 5.0
 
     def delay(self, tries: int) -> float:
@@ -47,20 +40,14 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed job.
-
-    Attributes:
-        error: Error message in one line.
-        tries: Number of tries.
-        divergence: Which value was not finite at which step; empty for other failures.
-    """
+    """A failed job."""
 
     id: str
     label: str
-    error: str
-    tries: int
+    error: str  # error message in one line
+    tries: int  # number of tries
     log: Path | None
-    divergence: str = ""
+    divergence: str = ""  # which value was not finite at which step; empty for other failures
 
     def __str__(self) -> str:
         """Return a human-readable line."""
@@ -72,18 +59,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class WorkOutcome:
-    """Outcome of a scheduler run.
+    """Outcome of a scheduler run."""
 
-    Attributes:
-        num_executed: Jobs run by this process.
-        blocked: Jobs that need a failed one.
-        is_stopped: Whether the run was cancelled.
-    """
-
-    num_executed: int
+    num_executed: int  # jobs run by this process
     failures: tuple[Failure, ...]
-    blocked: tuple[WorkItem, ...]
-    is_stopped: bool = False
+    blocked: tuple[WorkItem, ...]  # jobs that need a failed one
+    is_stopped: bool = False  # the run was cancelled
 
 
 class Clock:

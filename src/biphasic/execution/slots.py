@@ -10,21 +10,17 @@ from dataclasses import asdict, dataclass
 from biphasic.errors import ConfigError
 from biphasic.model.compute.device import chosen_device, visible_devices
 
-MOST_PER_CORE = 8
-"""Limit of jobs and threads per core, against overload by mistake."""
+MOST_PER_CORE = 8  # limit of jobs and threads per core, against overload by mistake
 _NODES = "BIPHASIC_NODES"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A share of the machine.
-
-    Attributes:
-        device: The GPU, as in `CUDA_VISIBLE_DEVICES`; None for CPU cores; empty to hide GPUs when
-            the CPU was chosen.
-    """
+    """A share of the machine."""
 
     index: int
+    # The GPU, as in `CUDA_VISIBLE_DEVICES`; None for CPU cores; empty to hide GPUs when the CPU was
+    # chosen.
     device: str | None = None
 
     def environment(self) -> dict[str, str]:
@@ -76,17 +72,11 @@ def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes that a process group is spread over.
+    """Nodes that a process group is spread over."""
 
-    Attributes:
-        count: Their number.
-        launch: Command that starts one process on each of them.
-        folder: Folder on a file system that they share.
-    """
-
-    count: int = 1
-    launch: tuple[str, ...] = ()
-    folder: str | None = None
+    count: int = 1  # their number
+    launch: tuple[str, ...] = ()  # command that starts one process on each of them
+    folder: str | None = None  # folder on a file system that they share
 
     @classmethod
     def from_environment(cls) -> Nodes:

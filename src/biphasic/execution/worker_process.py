@@ -21,8 +21,7 @@ from biphasic.errors import (
 )
 from biphasic.execution.job import JobFailedError, Progress
 
-STOP_SECONDS = 20.0
-"""Time that stopping workers have to save their progress."""
+STOP_SECONDS = 20.0  # time that stopping workers have to save their progress
 
 
 class WorkerProcess:

@@ -36,10 +36,10 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.seeds import stream
 from biphasic.tasks.encoding import Encoder, encode_texts
 
+# For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller.
 TOLERANCE = 1e-5
-"""For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller."""
+# Larger differences are refused at once: fp32 rounding in a deep or wide model is smaller.
 _ROUNDING = 1e-3
-"""Larger differences are refused at once: fp32 rounding in a deep or wide model is smaller."""
 _SCRIPT = Path(__file__).with_name("reload.py")
 _HIDDEN, _PADDED = "hidden states", "hidden states in a padded batch"
 _NAMES = {"alone": _HIDDEN, "many": _PADDED}
@@ -52,36 +52,26 @@ TEXTS = (
 )
 PAIR = ("Who reads it?", "An encoder reads it, in both directions.")
 _SHORT, _MIDDLE, _LONG = 5, 23, 48
-_LONGEST = 1024
-"""Longest sequence read, in tokens; longer ones would take minutes."""
+_LONGEST = 1024  # longest sequence read, in tokens; longer ones would take minutes
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Outputs of the source model in biphasic.
+    """Outputs of the source model in biphasic."""
 
-    Attributes:
-        batching: How the model reads sequences in biphasic.
-        sequences: Token ids, of several lengths; one is longer than any window of up to 1,015.
-        outputs: In fp32: as `alone.N`, the final states of the sequence N on its own, [length,
-            hidden_size]; as `many.N`, those in a batch of all sequences, which differ where rotary
-            frequencies depend on the longest sequence of a batch (Phi-3's long context); as
-            `embeddings`, the means of the states of `embedded`, [num_texts, hidden_size].
-        embedded: The texts of `TEXTS` that are short enough to embed quickly.
-        text_ids: Ids of each of `TEXTS`, cut to the longest input.
-        pair_ids: Ids of `PAIR`.
-        spelt: A text that spells the mask token.
-        spelt_ids: Its ids as plain text.
-    """
-
-    batching: Batching
+    batching: Batching  # how the model reads sequences in biphasic
+    # Token ids, of several lengths; one is longer than any window of up to 1,015.
     sequences: list[list[int]]
+    # In fp32: as `alone.N`, the final states of the sequence N on its own, [length, hidden_size];
+    # as `many.N`, those in a batch of all sequences, which differ where rotary frequencies depend
+    # on the longest sequence of a batch (Phi-3's long context); as `embeddings`, the means of the
+    # states of `embedded`, [num_texts, hidden_size].
     outputs: dict[str, Tensor] = field(repr=False)
-    embedded: list[str]
-    text_ids: list[list[int]]
-    pair_ids: list[int]
-    spelt: str
-    spelt_ids: list[int]
+    embedded: list[str]  # the texts of `TEXTS` that are short enough to embed quickly
+    text_ids: list[list[int]]  # ids of each of `TEXTS`, cut to the longest input
+    pair_ids: list[int]  # ids of `PAIR`
+    spelt: str  # a text that spells the mask token
+    spelt_ids: list[int]  # its ids as plain text
 
     @property
     def probe(self) -> list[int]:
@@ -161,18 +151,12 @@ def _sequences(
 
 @dataclass(frozen=True)
 class Reloaded:
-    """Differences between an export and the reference.
+    """Differences between an export and the reference."""
 
-    Attributes:
-        differences: By what was compared, relative to the largest value, or to 1 if all values are
-            smaller.
-        transformers: Version used for the check.
-        precision: Compute precision of hidden states and embeddings, on both sides.
-    """
-
+    # By what was compared, relative to the largest value, or to 1 if all values are smaller.
     differences: dict[str, float]
-    transformers: str
-    precision: str = "fp32"
+    transformers: str  # version used for the check
+    precision: str = "fp32"  # compute precision of hidden states and embeddings, on both sides
 
     @property
     def hidden_states(self) -> float:

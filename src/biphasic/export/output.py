@@ -29,8 +29,8 @@ from biphasic.files import (
 from biphasic.version import __version__
 
 CARD = "README.md"
+# Marks fields of the card's front matter that the user has to fill in.
 FILL_IN = "# to fill in"
-"""Marks fields of the card's front matter that the user has to fill in."""
 _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 
 

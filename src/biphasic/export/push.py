@@ -34,21 +34,14 @@ _MESSAGE = "Add an encoder exported by biphasic"
 
 @dataclass(frozen=True)
 class PushPlan:
-    """Files and target of an upload.
-
-    Attributes:
-        repository: Owner and name.
-        revision: Branch; the main one if None.
-        files: Paths within the folder and their sizes in bytes, by name.
-        warnings: Problems to fix before the upload, one sentence each.
-    """
+    """Files and target of an upload."""
 
     folder: Path
-    repository: str
-    revision: str | None
+    repository: str  # owner and name
+    revision: str | None  # branch; the main one if None
     is_private: bool
-    files: tuple[tuple[str, int], ...]
-    warnings: tuple[str, ...]
+    files: tuple[tuple[str, int], ...]  # paths within the folder and their sizes in bytes, by name
+    warnings: tuple[str, ...]  # problems to fix before the upload, one sentence each
 
     @property
     def num_bytes(self) -> int:

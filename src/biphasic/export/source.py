@@ -19,23 +19,16 @@ _REMEDY = "take another copy of the state, or delete the folder and train again"
 
 @dataclass(frozen=True)
 class Source:
-    """A model to export.
-
-    Attributes:
-        name: A hub id, or the folder's name.
-        identity: Identity of a verified state, otherwise a hash of the folder's files.
-        tokenizer: Its tokenizer, which has a mask token.
-        max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
-        state: Content of `state.json`; None if the model is not a training state.
-    """
+    """A model to export."""
 
     folder: Path
-    name: str
-    identity: str
-    tokenizer: TextTokenizer
+    name: str  # a hub id, or the folder's name
+    identity: str  # identity of a verified state, otherwise a hash of the folder's files
+    tokenizer: TextTokenizer  # its tokenizer, which has a mask token
     limits: ModelLimits
+    # Longest input in tokens that model and tokenizer allow; None without a limit.
     max_seqlen: int | None
-    state: StateRecord | None
+    state: StateRecord | None  # content of `state.json`; None if the model is not a training state
 
 
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:

@@ -17,8 +17,8 @@ from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.files import expanded
 
+# Average bytes of text per token, an upper bound; limits how much of a source is read.
 MOST_BYTES_PER_TOKEN = 8
-"""Average bytes of text per token, an upper bound; limits how much of a source is read."""
 _LEAST_BLOCK_BYTES = 1 << 16
 
 
@@ -26,14 +26,11 @@ _LEAST_BLOCK_BYTES = 1 << 16
 class BuildProgress:
     """Progress of tokenization, both splits together."""
 
-    text_bytes: int
-    """Of the text tokenized, in UTF-8."""
+    text_bytes: int  # of the text tokenized, in UTF-8
     tokens: int
     total_tokens: int | None
-    num_found: int
-    """Shards found from an interrupted build."""
-    seconds: float
-    """Since tokenization started."""
+    num_found: int  # shards found from an interrupted build
+    seconds: float  # since tokenization started
 
 
 Report = Callable[[BuildProgress], None]

@@ -45,15 +45,12 @@ from biphasic.locks import locked_folder
 from biphasic.records import FEW_HELDOUT
 
 _MORE_HELDOUT = "add more text, or set a higher heldout_fraction in a corpus file (docs/corpora.md)"
-BUILD_VERSION = 1
-"""Increase by hand whenever the same settings would give a different corpus."""
+BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
 DEFAULT_VOCAB_SIZE = 8192
-SAMPLE_BYTES = 100_000_000
-"""Maximum text for training a tokenizer."""
+SAMPLE_BYTES = 100_000_000  # maximum text for training a tokenizer
+# Maximum text that the sample is drawn from: the beginning of each source.
 CONSIDERED_BYTES = 1_000_000_000
-"""Maximum text that the sample is drawn from: the beginning of each source."""
-_MOST_OF_ONE = 16
-"""A single document gives at most one part in this many of the sample."""
+_MOST_OF_ONE = 16  # a single document gives at most one part in this many of the sample
 RECORD = "built.json"
 _WORK, _BEGUN = ".building", "begun.json"
 

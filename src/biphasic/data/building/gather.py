@@ -39,8 +39,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 # license; and the selection's counts of remembered and skipped texts, as the source may end here.
 POSITION, _LICENSE, _MARK, _LEFT_OUT = range(4)
 
-Watch = Callable[[int, int], None]
-"""Counts a shard: bytes of its text, and tokens."""
+Watch = Callable[[int, int], None]  # counts a shard: bytes of its text, and tokens
 
 
 @dataclass(frozen=True)
@@ -99,27 +98,18 @@ class Counts:
     documents: int
     characters: int
     tokens: int
-    licenses: dict[str, int]
-    """Documents by license, if known."""
+    licenses: dict[str, int]  # documents by license, if known
 
 
 @dataclass
 class Gathered:
-    """A source's shards.
+    """A source's shards."""
 
-    Attributes:
-        name: Name of the source in messages and ids.
-        shards: Folders of each split's shards, in order.
-        licenses: Licenses found, in the order of their numbers in the index.
-        left_out: Skipped documents, by reason, in everything that was read.
-        stop: Position of the first document outside the corpus; None for all.
-    """
-
-    name: str
-    shards: dict[CorpusSplit, list[Path]]
-    licenses: list[str]
-    left_out: Counter[Reason]
-    stop: int | None = None
+    name: str  # name of the source in messages and ids
+    shards: dict[CorpusSplit, list[Path]]  # folders of each split's shards, in order
+    licenses: list[str]  # licenses found, in the order of their numbers in the index
+    left_out: Counter[Reason]  # skipped documents, by reason, in everything that was read
+    stop: int | None = None  # position of the first document outside the corpus; None for all
 
     def reach(self, limit: Limit) -> Reach:
         """Count the training documents within a limit."""

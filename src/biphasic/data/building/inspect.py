@@ -20,8 +20,7 @@ from biphasic.data.corpus import Corpus
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
-_MOST_ROWS = 4096
-"""Maximum rows for measuring the fill rate."""
+_MOST_ROWS = 4096  # maximum rows for measuring the fill rate
 _SAMPLE_TOKENS = 64
 _DIGEST_BYTES = 16
 
@@ -56,24 +55,20 @@ class CorpusSummary:
     dtype: str
     content_hash: str
     lengths: tuple[LengthBin, ...]
+    # Tokens of a document at 5, 50, 95, 100 per cent of the documents.
     percentiles: Mapping[int, int]
-    """Tokens of a document at 5, 50, 95, 100 per cent of the documents."""
-    fill_rate: float
-    """Tokens in rows, including special tokens, divided by capacity."""
-    fill_rows: int
-    """Rows that the fill rate was measured on."""
-    duplicates: int
-    """Documents whose exact tokens occurred before."""
+    fill_rate: float  # tokens in rows, including special tokens, divided by capacity
+    fill_rows: int  # rows that the fill rate was measured on
+    duplicates: int  # documents whose exact tokens occurred before
+    # Names of sources, and their counts as the build recorded them.
     sources: tuple[tuple[str, Mapping[str, Any]], ...]
-    """Names of sources, and their counts as the build recorded them."""
+    # Empty without the corpus's tokenizer, like the following fields.
     samples: tuple[Sample, ...] = ()
-    """Empty without the corpus's tokenizer, like the following fields."""
+    # Index of the first document that contains the mask token; there should be none.
     mask_document: int | None = None
-    """Index of the first document that contains the mask token; there should be none."""
+    # Counts of other special tokens in documents.
     special_in_text: Mapping[str, int] = field(default_factory=dict)
-    """Counts of other special tokens in documents."""
-    is_other_tokenizer: bool = False
-    """Whether the given tokenizer is not the corpus's."""
+    is_other_tokenizer: bool = False  # the given tokenizer is not the corpus's
 
 
 def inspect_corpus(

@@ -29,12 +29,9 @@ _QUOTES = (b'"""', b"'''")
 class Docstring:
     """One docstring of a source file."""
 
-    name: str
-    """Qualified name, including the module."""
-    signature: str
-    """`(x, ord=None)` without annotations; empty for modules."""
-    text: str
-    """The string's value, uncleaned."""
+    name: str  # qualified name, including the module
+    signature: str  # `(x, ord=None)` without annotations; empty for modules
+    text: str  # the string's value, uncleaned
 
 
 def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_WHOLE_BYTES = 1 << 30
-_WHOLE_BYTES = 64 << 20
-"""Maximum size of a source that is hashed whole; takes some 0.1 s."""
+_WHOLE_BYTES = 64 << 20  # maximum size of a source that is hashed whole; takes some 0.1 s
 _BLOCK_BYTES = 4096
+# Blocks of larger sources that are hashed, beside the first and the last of each file.
 _NUM_BLOCKS = 4096
-"""Blocks of larger sources that are hashed, beside the first and the last of each file."""
 _PARQUET_ROWS = 256
 _PARQUET_BUFFER_BYTES = 1 << 20
 
@@ -32,11 +31,9 @@ _PARQUET_BUFFER_BYTES = 1 << 20
 class SourceDocument:
     """One document of a source."""
 
-    id: str
-    """Its own `id`, or its position: `folder/file.jsonl:17`."""
+    id: str  # its own `id`, or its position: `folder/file.jsonl:17`
     text: str
-    split: Literal["train", "heldout"] | None = None
-    """None if the hash of the text decides."""
+    split: Literal["train", "heldout"] | None = None  # None if the hash of the text decides
     license: str = ""
 
 
@@ -44,12 +41,9 @@ class SourceDocument:
 class TextFiles:
     """The files of a path."""
 
-    root: Path
-    """The folder that ids are relative to."""
-    files: tuple[Path, ...]
-    """Files in the order of their relative paths."""
-    num_ignored: int
-    """Number of files without a text suffix, and of hidden ones."""
+    root: Path  # the folder that ids are relative to
+    files: tuple[Path, ...]  # files in the order of their relative paths
+    num_ignored: int  # number of files without a text suffix, and of hidden ones
 
 
 def find_text_files(path: Path) -> TextFiles:

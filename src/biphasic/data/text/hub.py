@@ -30,8 +30,8 @@ class HubTable:
     """The rows of one split."""
 
     rows: datasets.Dataset | datasets.IterableDataset
+    # Dataset, config, split and revision (the commit, or None with `local` for a copy).
     origin: dict[str, Any]
-    """Dataset, config, split and revision (the commit, or None with `local` for a copy)."""
 
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
         """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.

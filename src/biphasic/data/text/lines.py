@@ -13,10 +13,9 @@ import zstandard
 
 from biphasic.errors import DataError
 
-LONGEST_LINE = 1 << 28
-"""In bytes; far longer than any document."""
+LONGEST_LINE = 1 << 28  # in bytes; far longer than any document
+# Errors raised while damaged data are decompressed.
 PACKING_ERRORS = (zlib.error, zstandard.ZstdError, EOFError)
-"""Errors raised while damaged data are decompressed."""
 # Four compressed bytes can hold 128 KiB, so this decompresses to at most 16 MiB.
 _READ_BYTES = 1 << 9
 # Text compresses at most a hundredfold. Small files may compress more.

@@ -23,8 +23,7 @@ from biphasic.errors import DataError
 
 Split = Literal["train", "validation", "test"]
 
-PYDOCS_VERSION = 1
-"""Increase by hand whenever the same libraries would give different documents."""
+PYDOCS_VERSION = 1  # increase by hand whenever the same libraries would give different documents
 STANDARD_LIBRARY = "python"
 # Libraries and their packages. Those not installed are not part of the corpus. Test and lint tools
 # are omitted: the text does not depend on them.
@@ -108,14 +107,10 @@ _COMMON_WORDS = frozenset(
 class Document:
     """The documentation of one module, class or function."""
 
-    id: str
-    """Qualified name, unique: `numpy.linalg.norm`."""
-    text: str
-    """Name and signature, a blank line, the cleaned docstring."""
-    module: str
-    """Module of the file, which decides the split."""
-    library: str
-    """A key of `LIBRARIES`, or `python`."""
+    id: str  # qualified name, unique: `numpy.linalg.norm`
+    text: str  # name and signature, a blank line, the cleaned docstring
+    module: str  # module of the file, which decides the split
+    library: str  # a key of `LIBRARIES`, or `python`
     split: Split
 
 

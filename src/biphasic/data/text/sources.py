@@ -42,8 +42,7 @@ _BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
 class HubSource:
     """A hub dataset, written as `hf:ID?name=CONFIG&split=SPLIT...`."""
 
-    dataset: str
-    """Hub id, or path of a local folder in the hub's layout."""
+    dataset: str  # hub id, or path of a local folder in the hub's layout
     config: str | None
     split: str
     revision: str | None
@@ -136,10 +135,7 @@ def parse_hub(source: str) -> HubSource:
 
 
 def read_documents(
-    source: SourceConfig,
-    *,
-    libraries: Collection[str] | None = None,
-    copies: Path | None = None,
+    source: SourceConfig, *, libraries: Collection[str] | None = None, copies: Path | None = None
 ) -> Iterator[SourceDocument]:
     """Read a source's documents one at a time, always in the same order."""
     if source.is_builtin:
@@ -156,10 +152,7 @@ def read_documents(
 
 
 def source_origin(
-    source: SourceConfig,
-    *,
-    libraries: Collection[str] | None = None,
-    copies: Path | None = None,
+    source: SourceConfig, *, libraries: Collection[str] | None = None, copies: Path | None = None
 ) -> dict[str, Any]:
     """Return what determines a source's documents, without reading them or any absolute paths.
 

@@ -14,8 +14,7 @@ _SEPARATOR = "\n"
 _OFFSETS = "ByteLevel"
 _ROBERTA = "RobertaProcessing"
 
-Rules = dict[str, Any]
-"""The content of `tokenizer.json`."""
+Rules = dict[str, Any]  # the content of `tokenizer.json`
 
 
 def framed(

@@ -27,16 +27,13 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import complete_folder
 
-BLOCK_BYTES = 1 << 24
-"""Text of a block, in bytes of UTF-8: some seconds of work for one core."""
-SHARD_VERSION = 1
-"""Increase by hand whenever the same block would give a different shard."""
+BLOCK_BYTES = 1 << 24  # text of a block, in bytes of UTF-8: some seconds of work for one core
+SHARD_VERSION = 1  # increase by hand whenever the same block would give a different shard
 TOKENS, INDEX, NAMES = "tokens.bin", "index.npy", "documents.jsonl"
-CHARACTERS, LENGTHS = -2, -1
-"""Columns of the index, after the notes."""
+CHARACTERS, LENGTHS = -2, -1  # columns of the index, after the notes
+# A file that starts with token ids; the documents' lengths in it, int64 [num_documents], zero for
+# empty ones; and the line of each document's id, of which there may be more.
 ShardContent = tuple[Path, NDArray[np.int64], Iterable[bytes]]
-"""A file that starts with token ids; the documents' lengths in it, int64 [num_documents], zero for
-empty ones; and the line of each document's id, of which there may be more."""
 # Text tokenized at once: the tokenizer's records need many times the text's memory.
 _BATCH_CHARACTERS = 1 << 18
 
@@ -48,17 +45,11 @@ def token_dtype(vocab_size: int) -> str:
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Documents tokenized together, as bytes.
+    """Documents tokenized together, as bytes."""
 
-    Attributes:
-        notes: int64 [num_documents, num_notes]; passed on to the shard's index.
-        sizes: int64 [num_documents, 2]; bytes of each id and of each text.
-        content: Ids and texts in UTF-8: id, text, id, text, ...
-    """
-
-    notes: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    content: bytes
+    notes: NDArray[np.int64]  # int64 [num_documents, num_notes]; passed on to the shard's index
+    sizes: NDArray[np.int64]  # int64 [num_documents, 2]; bytes of each id and of each text
+    content: bytes  # ids and texts in UTF-8: id, text, id, text, ..
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -28,15 +28,10 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError, system_fault_in
 from biphasic.files import is_complete, remove_partials, verify_folder
 
-_WAITING_BLOCKS = 2
-"""Blocks waiting besides one per worker, so no worker is idle."""
+_WAITING_BLOCKS = 2  # blocks waiting besides one per worker, so no worker is idle
 _PIPE_BYTES = 1 << 20
 # One core per worker, so as many run as requested.
-_ONE_THREAD = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAYON_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-}
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class ShardMaker:

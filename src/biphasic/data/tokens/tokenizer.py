@@ -43,8 +43,8 @@ _VOCABULARY = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
 # Older tokenizers declare special tokens in a separate file; the settings take precedence.
 _SPECIAL_TOKENS = "special_tokens_map.json"
+# Unused ids that a small vocabulary may have; larger ones may leave as many as they use.
 _MOST_GAPS = 1 << 16
-"""Unused ids that a small vocabulary may have; larger ones may leave as many as they use."""
 # In the settings of a state's tokenizer: the rules that framing replaced.
 _OWN = "biphasic_unframed"
 
@@ -245,10 +245,7 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
 def _download(name: str, revision: str | None) -> Path:
     """Fetch the files of a model's tokenizer, all of one commit; return their folder."""
     from huggingface_hub import HfApi, hf_hub_download, is_offline_mode  # noqa: PLC0415 - slow
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        EntryNotFoundError,
-        RemoteEntryNotFoundError,
-    )
+    from huggingface_hub.errors import EntryNotFoundError, RemoteEntryNotFoundError  # noqa: PLC0415
 
     try:
         with quiet():

@@ -14,28 +14,19 @@ from biphasic.errors import ConfigError
 _SECONDS = 60
 _FORMAT = "%P|%l|%c|%G|%D"
 _MOST_SECONDS = 7 * 24 * 3600
-_SHORT_MINUTES = 20
-"""Blocks shorter than this cannot drain for as long as others do."""
+_SHORT_MINUTES = 20  # blocks shorter than this cannot drain for as long as others do
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of nodes.
-
-    Attributes:
-        is_default: Whether jobs go there if they name none.
-        limit: Time limit, as Slurm writes it.
-        cores: Cores of its smallest node.
-        gpus: GPUs of its smallest node.
-        nodes: Number of nodes.
-    """
+    """A partition of nodes."""
 
     name: str
-    is_default: bool
-    limit: str
-    cores: int
-    gpus: int
-    nodes: int
+    is_default: bool  # jobs go there if they name none
+    limit: str  # time limit, as Slurm writes it
+    cores: int  # cores of its smallest node
+    gpus: int  # GPUs of its smallest node
+    nodes: int  # number of nodes
 
 
 def site_text(partition: str | None) -> str:

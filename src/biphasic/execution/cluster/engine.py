@@ -44,43 +44,31 @@ from biphasic.execution.slots import Nodes
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
 
+# Labels of the executors for jobs on one slot, and for groups of processes.
 SINGLE, GROUPS = "slots", "groups"
-"""Labels of the executors for jobs on one slot, and for groups of processes."""
-_MOST_FAILED = 3
-"""Blocks in a row that may fail before the run ends."""
+_MOST_FAILED = 3  # blocks in a row that may fail before the run ends
 _ANSWER_SECONDS = 30.0
-_LAST_WORDS_SECONDS = 1.0
-"""Time for the message with which an interchange ends itself."""
+_LAST_WORDS_SECONDS = 1.0  # time for the message with which an interchange ends itself
+# Commands that start one process on each node of a block.
 _LAUNCH = {
     "slurm": "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --cpu-bind=none "
     "--kill-on-bad-exit=1 --unbuffered",
     "pbs": "mpiexec -n {0} -ppn 1",
     "lsf": "jsrun -n {0} -r 1",
 }
-"""Commands that start one process on each node of a block."""
-_REFUSED = "Failed to start block {}: "
-"""Start of Parsl's message; the scheduler's own follows."""
+_REFUSED = "Failed to start block {}: "  # start of Parsl's message; the scheduler's own follows
 
 
 @dataclass(frozen=True)
 class Block:
-    """A batch job that runs our jobs.
+    """A batch job that runs our jobs."""
 
-    Attributes:
-        label: Its executor.
-        id: Its number in this executor.
-        batch: Its identifier in the scheduler.
-        is_over: Whether it has ended.
-        is_queued: Whether it has not started.
-        failure: Why it failed, in one line; empty if it did not.
-    """
-
-    label: str
-    id: str
-    batch: str
-    is_over: bool
-    is_queued: bool
-    failure: str = ""
+    label: str  # its executor
+    id: str  # its number in this executor
+    batch: str  # its identifier in the scheduler
+    is_over: bool  # it has ended
+    is_queued: bool  # it has not started
+    failure: str = ""  # why it failed, in one line; empty if it did not
 
 
 class Engine:

@@ -19,22 +19,10 @@ from pydantic import ValidationError
 from biphasic.errors import BiphasicError
 from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine
 from biphasic.execution.cluster.providers import cancel_blocks
-from biphasic.execution.cluster.remote import (
-    RUNNING,
-    STOP,
-    RemoteJob,
-    RemoteProgress,
-    run_job,
-)
+from biphasic.execution.cluster.remote import RUNNING, STOP, RemoteJob, RemoteProgress, run_job
 from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
 from biphasic.execution.executor import Watch
-from biphasic.execution.job import (
-    ExecutorError,
-    JobFailedError,
-    LoadJob,
-    Progress,
-    RequeuedError,
-)
+from biphasic.execution.job import ExecutorError, JobFailedError, LoadJob, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
 from biphasic.execution.worker_process import STOP_SECONDS
 from biphasic.files import write_text
@@ -43,8 +31,7 @@ _LOOK_SECONDS = 1.0
 _MOST_AHEAD = 8
 _MOST_RESTARTS = 10
 _RESTART_SECONDS = 3600.0
-_QUEUE_SECONDS = 60.0
-"""How long blocks wait in the scheduler's queue before this is mentioned."""
+_QUEUE_SECONDS = 60.0  # how long blocks wait in the scheduler's queue before this is mentioned
 _FOLDER = "cluster"
 _BLOCKS = "blocks.json"
 
@@ -159,10 +146,7 @@ class ClusterExecutor:
 
     def _start(self) -> Engine:
         return Engine(
-            self._site,
-            self._run,
-            submissions=self._submissions,
-            group_nodes=self._group_nodes,
+            self._site, self._run, submissions=self._submissions, group_nodes=self._group_nodes
         )
 
     def _settle(self, running: _Running, submitted: Future[BiphasicError | None]) -> None:

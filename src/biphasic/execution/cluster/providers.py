@@ -23,14 +23,14 @@ from parsl.providers.slurm.slurm import sacct_translate_table
 from biphasic.execution.cluster.remote import BLOCK_END
 from biphasic.execution.cluster.site import Site, is_batch_id
 
+# Pause after a submission that the scheduler refused; the second in a row is twice as long.
 _PAUSE_SECONDS = 30.0
-"""Pause after a submission that the scheduler refused; the second in a row is twice as long."""
+# How Parsl starts itself on each node of a block.
 _LAUNCHERS = {
     "slurm": partial(SrunLauncher, overrides="--cpu-bind=none"),
     "pbs": MpiExecLauncher,
     "lsf": JsrunLauncher,
 }
-"""How Parsl starts itself on each node of a block."""
 _CANCEL = {"slurm": "scancel", "pbs": "qdel", "lsf": "bkill"}
 _SLURM_QUEUE = "squeue --me --noheader --states=all --format='%i %T'"
 _SLURM_ANSWER = re.compile(r"([0-9]\S* +[A-Z_]+ *\n)*")
@@ -112,10 +112,7 @@ def provider_of(site: Site, *, nodes: int, is_group: bool) -> Any:
             select_options=gpus,
         )
     return _LSF(
-        **common,
-        queue=site.partition,
-        project=site.account,
-        cores_per_node=site.cores_per_node,
+        **common, queue=site.partition, project=site.account, cores_per_node=site.cores_per_node
     )
 
 

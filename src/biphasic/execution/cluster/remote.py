@@ -24,37 +24,26 @@ from biphasic.execution.slots import Nodes
 from biphasic.execution.worker_process import WorkerProcess
 from biphasic.files import write_text
 
+# Variable of a block with the time of its limit, in seconds since 1970 by the node's clock.
 BLOCK_END = "BIPHASIC_BLOCK_END"
-"""Variable of a block with the time of its limit, in seconds since 1970 by the node's clock."""
-STOP = "stop"
-"""File in a run's folder that asks its jobs to stop."""
-RUNNING = "running"
-"""Folder of a run with a file for each job that runs."""
+STOP = "stop"  # file in a run's folder that asks its jobs to stop
+RUNNING = "running"  # folder of a run with a file for each job that runs
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job to run on a node.
+    """A job to run on a node."""
 
-    Attributes:
-        job: Its identity.
-        worker: Module that calls `biphasic.execution.worker.serve` when it is run.
-        run: Folder of this run of the study.
-        drain_seconds: Time before the block's limit at which the job saves its progress.
-        label: Executor of Parsl.
-        nodes: Nodes that its processes are spread over.
-    """
-
-    job: str
+    job: str  # its identity
     store: Path
-    worker: str
+    worker: str  # module that calls `biphasic.execution.worker.serve` when it is run
     threads: int
     logs: Path
-    run: Path
-    drain_seconds: int
-    label: str
-    nodes: Nodes = field(default_factory=Nodes)
+    run: Path  # folder of this run of the study
+    drain_seconds: int  # time before the block's limit at which the job saves its progress
+    label: str  # executor of Parsl
+    nodes: Nodes = field(default_factory=Nodes)  # nodes that its processes are spread over
 
 
 class RemoteProgress(Config):

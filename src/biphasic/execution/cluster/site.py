@@ -15,12 +15,11 @@ from biphasic.config import DURATION, Config, duration_seconds, load_config
 from biphasic.errors import ConfigError
 from biphasic.extras import install_command
 
-Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]
-"""One line of a shell script."""
+Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]  # one line of a shell script
+# A name that is written into a script without quotes.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@/+-]*$")]
-"""A name that is written into a script without quotes."""
+# Paths that Parsl can write into shell lines: it does not quote them.
 _SAFE_PATH = re.compile(r"[\w./+@%:,=-]+")
-"""Paths that Parsl can write into shell lines: it does not quote them."""
 _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 
 

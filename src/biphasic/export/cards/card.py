@@ -25,12 +25,7 @@ from transformers.models.auto.modeling_auto import (
 from biphasic.amounts import amount
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat, listing, points, rate
-from biphasic.export.cards.training import (
-    TaskScore,
-    objectives_of,
-    scores_of_state,
-    training_facts,
-)
+from biphasic.export.cards.training import TaskScore, objectives_of, scores_of_state, training_facts
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.formats.hf import WrittenModel
 from biphasic.export.output import CARD, FILL_IN
@@ -45,10 +40,10 @@ from biphasic.tasks.rows.templates import PAIR_TEMPLATE
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+# Hub ids of our metrics, where they differ.
 _METRIC_IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
-"""Hub ids of our metrics, where they differ."""
+# The objective whose head predicts a token at its own position; others predict the next one.
 _MASKED = "mlm"
-"""The objective whose head predicts a token at its own position; others predict the next one."""
 _CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
@@ -58,22 +53,16 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Export:
-    """Facts about an export for its card.
-
-    Attributes:
-        format: `hf`, `sentence-transformers` or `onnx`.
-        written: Files that were written.
-        reloaded: Result of the check against the source model.
-        onnx: Largest difference between graph and exported model, relative to the largest state;
-            None without a graph.
-    """
+    """Facts about an export for its card."""
 
     source: Source
     name: str
-    format: str
+    format: str  # `hf`, `sentence-transformers` or `onnx`
     dtype: str
-    written: WrittenModel
-    reloaded: Reloaded
+    written: WrittenModel  # files that were written
+    reloaded: Reloaded  # result of the check against the source model
+    # Largest difference between graph and exported model, relative to the largest state; None
+    # without a graph.
     onnx: float | None = None
 
     @property

@@ -215,28 +215,17 @@ def _source_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Score of a state on one task.
-
-    Attributes:
-        trained_on: The task trained on, if it is another one.
-        kind: Kind of task, such as `sc`.
-        facts: Facts about it.
-        metric: The primary metric.
-        estimate: Mean over seeds with its 95 % interval.
-        learning_rates: Learning rates tried.
-        seeds: Seeds tried.
-        num_diverged: Fine-tunings without a score.
-    """
+    """Score of a state on one task."""
 
     task: str
-    trained_on: str | None
-    kind: str
-    facts: KindFacts
-    metric: str
-    estimate: Estimate
-    learning_rates: tuple[float, ...]
-    seeds: tuple[int, ...]
-    num_diverged: int
+    trained_on: str | None  # the task trained on, if it is another one
+    kind: str  # kind of task, such as `sc`
+    facts: KindFacts  # facts about it
+    metric: str  # the primary metric
+    estimate: Estimate  # mean over seeds with its 95 % interval
+    learning_rates: tuple[float, ...]  # learning rates tried
+    seeds: tuple[int, ...]  # seeds tried
+    num_diverged: int  # fine-tunings without a score
 
 
 def scores_of_state(

@@ -23,10 +23,8 @@ from biphasic.model.loading.reading import loading
 from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
 
-TOLERANCE = 1e-4
-"""Largest difference of outputs, relative to the largest output."""
-NUM_EXAMPLES = 8
-"""Texts on which outputs are compared."""
+TOLERANCE = 1e-4  # largest difference of outputs, relative to the largest output
+NUM_EXAMPLES = 8  # texts on which outputs are compared
 
 
 def example_sequences(

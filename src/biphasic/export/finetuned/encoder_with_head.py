@@ -94,10 +94,7 @@ class EncoderForSequenceClassification(EncoderWithHead):
     """The head reads the mean of a text's states, special tokens included."""
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        **inputs: Any,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **inputs: Any
     ) -> SequenceClassifierOutput:
         """Return logits, [batch, num_labels]."""
         states = self.states(input_ids, attention_mask, inputs)
@@ -111,10 +108,7 @@ class EncoderForTokenClassification(EncoderWithHead):
     """The head reads each state."""
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        **inputs: Any,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **inputs: Any
     ) -> TokenClassifierOutput:
         """Return logits, [batch, length, num_labels]."""
         states = self.states(input_ids, attention_mask, inputs)
@@ -125,10 +119,7 @@ class EncoderForQuestionAnswering(EncoderWithHead):
     """The head reads each state; its two outputs are the logits of an answer's start and end."""
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        **inputs: Any,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **inputs: Any
     ) -> QuestionAnsweringModelOutput:
         """Return logits of start and end, [batch, length] each."""
         start, end = self.outputs(self.states(input_ids, attention_mask, inputs)).unbind(-1)

@@ -49,20 +49,13 @@ _OWN_FILE = Path(own.__file__)
 
 @dataclass(frozen=True)
 class WrittenForm:
-    """A model as files.
+    """A model as files."""
 
-    Attributes:
-        form: How it can be loaded.
-        architecture: The class that loads it.
-        tensors: Content of `model.safetensors`, by transformers' names.
-        head: Names of the head's tensors; None without a head.
-    """
-
-    form: Form
-    architecture: Any
+    form: Form  # how it can be loaded
+    architecture: Any  # the class that loads it
     config: PretrainedConfig
-    tensors: Mapping[str, Tensor]
-    head: HeadWeights | None
+    tensors: Mapping[str, Tensor]  # content of `model.safetensors`, by transformers' names
+    head: HeadWeights | None  # names of the head's tensors; None without a head
 
     @property
     def needs_code(self) -> bool:

@@ -14,13 +14,7 @@ from rich.console import Console
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.evaluation.best import (
-    LEARNING_RATES,
-    PROTOCOL,
-    SEEDS,
-    finetune_grid,
-    score_grid,
-)
+from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS, finetune_grid, score_grid
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
@@ -52,17 +46,12 @@ from biphasic.tasks.records import Task
 
 @dataclass(frozen=True)
 class FinetunedFolder:
-    """A fine-tuned model on disk.
-
-    Attributes:
-        record: Its `head.json`, whose metrics are shares.
-        difference: Largest difference between transformers' outputs and ours, as a share.
-    """
+    """A fine-tuned model on disk."""
 
     folder: Path
     evaluation: Evaluation
-    record: HeadRecord
-    difference: float
+    record: HeadRecord  # its `head.json`, whose metrics are shares
+    difference: float  # largest difference between transformers' outputs and ours, as a share
 
     @property
     def validation(self) -> dict[str, float]:

@@ -30,27 +30,20 @@ from biphasic.model.loading.reading import (
 )
 
 Dtype = Literal["float32", "bfloat16"]
-MAX_SHARD_SIZE = "5GB"
-"""Larger weights are split into several files."""
+MAX_SHARD_SIZE = "5GB"  # larger weights are split into several files
 
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """The exported model.
-
-    Attributes:
-        architecture: Name of the transformers class.
-        logits: Logits of the language-model head for the probe, fp32 [length, vocab_size]; None
-            without a head.
-        num_parameters: Number of parameters written; tied ones count once.
-        was_decoder: Whether the source belongs to a decoder family.
-    """
+    """The exported model."""
 
     config: PretrainedConfig
-    architecture: str
+    architecture: str  # name of the transformers class
+    # Logits of the language-model head for the probe, fp32 [length, vocab_size]; None without a
+    # head.
     logits: Tensor | None
-    num_parameters: int
-    was_decoder: bool
+    num_parameters: int  # number of parameters written; tied ones count once
+    was_decoder: bool  # the source belongs to a decoder family
 
 
 @torch.no_grad()

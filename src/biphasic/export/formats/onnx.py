@@ -26,11 +26,11 @@ from biphasic.model.loading.reading import load_model, read_config
 from biphasic.seeds import stream
 
 GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
+# For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively.
 TOLERANCE = 1e-4
-"""For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively."""
 
+# onnxruntime may round by this factor more than torch, where fp32 rounds by more than that.
 _ROUNDING = 4
-"""onnxruntime may round by this factor more than torch, where fp32 rounds by more than that."""
 
 _LONGROPE = "longrope"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -39,8 +39,7 @@ _OUTPUTS = ("last_hidden_state", "sentence_embedding")
 _INLINE_BYTES = 2_000_000_000  # protobuf's limit is 2 GiB; the graph itself needs some of it
 _LONGEST_PROBE = 1100  # tokens: beyond the windows of all families known, and quick
 
-Probe = dict[str, np.ndarray]
-"""A graph's inputs: int64 [num_rows, longest] each."""
+Probe = dict[str, np.ndarray]  # a graph's inputs: int64 [num_rows, longest] each
 
 
 def write_onnx(folder: Path, out: Path) -> float:
