@@ -108,10 +108,8 @@ class AdaptConfig(Config):
 
     @property
     def heldout_objectives(self) -> tuple[Literal["clm", "mlm"], ...]:
-        """Objectives whose held-out loss is computed: MLM alone if the model is trained by it.
-
-        An encoder's CLM loss says nothing about its quality, and costs as much again.
-        """
+        """Objectives of held-out losses: MLM alone if the model is trained by it."""
+        # An encoder's CLM loss says nothing about its quality, and costs as much again.
         return ("mlm",) if self.objective == "mlm" else ("clm", "mlm")
 
     @property
@@ -248,10 +246,7 @@ def adaptation_text(
     revision: str | None = None,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the recipe that `adapt` would train, as a recipe file, without training.
-
-    Arguments and errors are those of `adapt`.
-    """
+    """Return the recipe that `adapt` would train, as a recipe file, without training."""
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     how = parse_compute(compute)

@@ -146,10 +146,8 @@ def refuse_gguf(path: Path) -> None:
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Raise a DataError for a model's folder with an adapter, such as LoRA's: how to merge it.
-
-    No identity covers it, and transformers loads it with the weights if peft is installed.
-    """
+    """Raise a DataError for a model's folder with an adapter, such as LoRA's: how to merge it."""
+    # No identity covers it, and transformers loads it with the weights if peft is installed.
     for name in ADAPTER_FILES:
         if (folder / name).is_file():
             raise DataError(
@@ -268,10 +266,7 @@ def listed_files(record: Any) -> FileEntries:
 
 
 def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
-    """Yield the problems of the files that a record lists.
-
-    Without `hashes`, only existence and sizes are checked.
-    """
+    """Yield the problems of the files that a record lists, without `hashes` only of sizes."""
     try:
         files = listed_files(read_json(record))
     except (DataError, ValueError):

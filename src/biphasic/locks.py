@@ -118,10 +118,8 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
 
 
 def find_owner(path: Path) -> Owner | None:
-    """Return the owner of a lock; None if it is free or its owner on this machine has exited.
-
-    Writes nothing next to the lock, so it also works in read-only folders.
-    """
+    """Return the owner of a lock; None if it is free or its owner on this machine has exited."""
+    # Nothing is written beside the lock: it may be in a read-only folder.
     try:
         content, heartbeat = path.read_bytes(), path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
@@ -155,10 +153,7 @@ def this_process() -> tuple[str, int]:
 
 @contextmanager
 def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
-    """Lock a folder, creating it if missing; the lock file is `.lock` in it.
-
-    `remedy` is an alternative to waiting for another process.
-    """
+    """Lock a folder by `.lock` in it, creating it if missing; `remedy` replaces waiting."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -171,10 +166,7 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
 
 @contextmanager
 def sole_writer(path: Path, *, say: Say | None = None) -> Iterator[None]:
-    """Let one process at a time write a file or folder; delete what killed ones left beside it.
-
-    `say` receives a message before waiting for another process's heartbeat.
-    """
+    """Let one process at a time write a file or folder; delete what killed ones left beside it."""
     holder = path.with_name(f"{PARTIAL}{path.name}.lock")
     with lock(holder, remedy="choose another name", say=say):
         remove_partials_of(path)

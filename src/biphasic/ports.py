@@ -36,10 +36,7 @@ _TRIES = 5
 
 @contextmanager
 def private_connections() -> Iterator[None]:
-    """Connect to processes of this user and machine in the block.
-
-    Outside of Linux the ports are on loopback, and stay open for other users of the machine.
-    """
+    """Connect to processes of this user and machine in the block; Linux then closes the ports."""
     if sys.platform != "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo0"
         yield
@@ -78,10 +75,7 @@ def _is_tcp(number: int) -> bool:
 
 
 def _closed_port(number: int) -> bool:
-    """Close the port of a socket that listens; tell whether it does.
-
-    gloo still watches the socket, so it stays open.
-    """
+    """Close the port of a socket that listens (gloo keeps the socket); return whether it does."""
     with socket.socket(fileno=os.dup(number)) as found:
         if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False

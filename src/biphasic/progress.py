@@ -44,11 +44,8 @@ class Report(Protocol):
 
 
 def progress_console(*, quiet: bool = False) -> Console:
-    """Return a console on standard error.
-
-    It shows bars on a terminal, and in a notebook with ipywidgets. Commands that a notebook runs
-    print lines, because a notebook cannot redraw bars.
-    """
+    """Return a console on standard error, with bars on a terminal or in a notebook."""
+    # Commands that a notebook runs print lines, because it cannot redraw their bars.
     # Not rich's own test: it takes FORCE_COLOR, which notebooks and CI set, for a terminal.
     is_terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
     return Console(
@@ -69,16 +66,10 @@ def say_on(console: Console) -> Callable[[str], None]:
 
 
 class Bars(Progress):
-    """Progress bars on a terminal or in a notebook; else lines; nothing on a quiet console.
-
-    Every task has the fields `text`, a short text, and `unit`, what is counted.
-    """
+    """Bars on a terminal or in a notebook, else lines; tasks have a short `text`, and a `unit`."""
 
     def __init__(self, console: Console, *, line: Callable[[], str] | None = None) -> None:
-        """Prepare; bars and lines begin on entry.
-
-        `line` returns the line to print; when None, the line describes every task.
-        """
+        """Prepare; bars or lines begin on entry. `line` replaces the line of all tasks."""
         shows_bars = console.is_terminal or (console.is_jupyter and _has_widgets())
         super().__init__(
             TextColumn("{task.description}", markup=False),
@@ -140,10 +131,7 @@ def task_line(task: Task) -> str:
 
 
 def task_text(task: Task) -> str:
-    """Format a task's amount done, speed and text: `3 of 8 steps, 2.1/s, loss 6.1`.
-
-    Empty before the first report.
-    """
+    """Format a task as `3 of 8 steps, 2.1/s, loss 6.1`; empty before the first report."""
     return ", ".join(filter(None, (_count(task), task.fields["text"])))
 
 

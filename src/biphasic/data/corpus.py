@@ -122,10 +122,7 @@ def assemble_corpus(
     vocab_size: int | None,
     provenance: dict[str, Any],
 ) -> None:
-    """Create a corpus folder from the non-empty documents of shards.
-
-    The folder appears when complete. Token files are linked if possible, else copied.
-    """
+    """Create a corpus folder from the non-empty documents of shards, linking files if possible."""
     content_hash = hashlib.sha256(dtype.encode())
     kept: list[NDArray[np.int64]] = []
     with complete_folder(folder) as partial:

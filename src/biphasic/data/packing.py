@@ -138,10 +138,7 @@ def lay_out(
     row_length: int,
     pad_id: int,
 ) -> PackedBatch:
-    """Write sequences into the rows that a packer assigned them to.
-
-    `rows` are the indices of each row's sequences, in order.
-    """
+    """Write sequences into rows; `rows` are the indices of each row's sequences, in order."""
     input_ids = np.full((len(rows), row_length), pad_id, dtype=np.int64)
     position_ids = np.zeros((len(rows), row_length), dtype=np.int64)
     spans = np.zeros((len(sequences), 2), dtype=np.int64)

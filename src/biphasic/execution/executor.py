@@ -41,11 +41,9 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Runs jobs on one long-lived process per slot.
+    """Runs jobs on one long-lived process per slot."""
 
-    A job's result does not depend on the number of slots or on earlier jobs of the worker. It may
-    depend on `num_threads`, which changes the order of sums.
-    """
+    # Results depend neither on slots nor on a worker's earlier jobs, but on threads: order of sums.
 
     def __init__(
         self,
@@ -58,11 +56,7 @@ class LocalExecutor:
         log_folder: Path,
         watch: Watch,
     ) -> None:
-        """Prepare; each worker starts with its first job.
-
-        `worker` is a module that calls `biphasic.execution.worker.serve` when it is run. Each slot
-        has `num_threads`; `log_folder` is for logs of jobs and workers.
-        """
+        """Prepare; each slot's worker runs the module `worker` and starts with its first job."""
         log_folder.mkdir(parents=True, exist_ok=True)
         self._store, self._watch, self._load_job = store, watch, load_job
         self._workers = {

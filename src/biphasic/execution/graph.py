@@ -36,10 +36,7 @@ def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
 
 
 def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
-    """Return, by item, the cost of the longest path that starts with it.
-
-    Used for longest-path-first scheduling.
-    """
+    """Return, by item, the cost of the longest path that starts with it."""
     by_id = {item.id: item for item in items}
     waiting = dependents(by_id.values())
     order = [item.id for item in by_id.values() if item.needs not in by_id]

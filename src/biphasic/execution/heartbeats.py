@@ -100,11 +100,8 @@ class Heartbeats:
         return f"{whose}{more}{_waiting(waiting, 'it' if len(hanging) == 1 else 'them')}; {resume}"
 
     def slow(self) -> str | None:
-        """Describe a rank that is much slower than the others, once for each rank.
-
-        It compares their own work in the same steps, without waiting. On CUDA this is the host's
-        part of a step.
-        """
+        """Describe a rank that is much slower than the others, once for each rank."""
+        # Own work in the same steps, without waiting; on CUDA, the host's part of a step.
         if any(beat.activity == Activity.STARTING for beat in self._beats.values()):
             return None
         if not self._window:

@@ -23,11 +23,7 @@ _TAKEN_SECONDS = 2.0
 
 
 def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> None:
-    """Run a job in this process; wait while another process runs it.
-
-    On Ctrl-C, SIGTERM or SIGUSR1, and at the deadline, a time of `time.monotonic`, it saves its
-    progress and stops; a second signal stops it immediately.
-    """
+    """Run a job here, or wait for its owner; at a signal or the deadline it saves and stops."""
     say = say_on(console)
     is_said = False
     with stopped_by_interrupt(say) as is_asked:

@@ -54,22 +54,16 @@ def throttled(report: Report) -> Report:
 
 
 class JobFailedError(StudyError):
-    """A job failed.
-
-    Attributes:
-        is_final: Whether a retry is expected to fail in the same way.
-        log: Path of the log, if any.
-        divergence: Which value was not finite at which step; empty for other failures.
-    """
+    """A job failed."""
 
     def __init__(
         self, message: str, *, is_final: bool = False, log: Path | None = None, divergence: str = ""
     ) -> None:
         # Some libraries raise errors of many lines; the log has all of them.
         super().__init__(message.partition("\n")[0])
-        self.is_final = is_final
+        self.is_final = is_final  # a retry is expected to fail in the same way
         self.log = log
-        self.divergence = divergence
+        self.divergence = divergence  # which value was not finite at which step; else empty
 
 
 class RequeuedError(StudyError):

@@ -66,10 +66,7 @@ class Pace:
                 self._amounts[item.kind] += self._amount(item)
 
     def seconds_left(self) -> tuple[float, float] | None:
-        """Return the device-seconds left, and the seconds until the end.
-
-        None before there is enough progress to estimate.
-        """
+        """Return the device-seconds left, and the seconds until the end; None if not known yet."""
         with self._lock:
             speeds = self._seconds_per_amount()
             left: dict[str, float] = {}

@@ -34,10 +34,7 @@ def has_request(folder: Path, kind: Literal["cancel", "retry"]) -> bool:
 
 
 def read_requests(folder: Path) -> list[Request]:
-    """Read and delete all pending requests.
-
-    Files that are not requests of this version are ignored.
-    """
+    """Read and delete all pending requests; files that are none of this version are ignored."""
     requests: list[Request] = []
     for path in sorted((folder / _FOLDER).glob("*.json")):
         try:

@@ -37,10 +37,7 @@ def devices_environment(slots: Sequence[Slot]) -> dict[str, str]:
 def local_slots(
     *, num_workers: int | None = None, num_threads: int = 1, jobs_per_gpu: int = 1
 ) -> tuple[Slot, ...]:
-    """Return the slots of this machine, as many as fit: its GPUs if it has some, else its cores.
-
-    The caller ensures that jobs which share a GPU fit.
-    """
+    """Return this machine's slots: its GPUs if it has some (jobs must fit), else its cores."""
     check_cores(num_workers=1 if num_workers is None else num_workers, num_threads=num_threads)
     devices = visible_devices()
     if not devices:

@@ -25,11 +25,7 @@ STOP_SECONDS = 20.0  # time that stopping workers have to save their progress
 
 
 class WorkerProcess:
-    """A process that runs jobs, started with its first job and restarted after it dies.
-
-    Attributes:
-        is_stopped: Whether it was asked to stop; it accepts no more jobs.
-    """
+    """A process that runs jobs, started with its first job and restarted after it dies."""
 
     def __init__(
         self,
@@ -41,11 +37,7 @@ class WorkerProcess:
         name: str,
         environment: Mapping[str, str],
     ) -> None:
-        """Prepare; nothing starts yet.
-
-        `module` calls `biphasic.execution.worker.serve` when it is run, and `name` is that of its
-        log. `environment` has variables of the process, beside those of this one.
-        """
+        """Prepare a process that runs `module`, with variables beside those of this one."""
         self._store, self._module, self._num_threads = store, module, num_threads
         self._logs, self._log = log_folder, log_folder / f"{name}.log"
         self._environment = environment

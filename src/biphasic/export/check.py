@@ -81,10 +81,7 @@ class Reference:
 
 @torch.no_grad()
 def read_reference(source: Source, *, dtype: Dtype) -> Reference:
-    """Run a model as fine-tuning and evaluation do, and probe its attention.
-
-    Weights are rounded to `dtype`.
-    """
+    """Run a model, rounded to `dtype`, as fine-tuning and evaluation do; probe its attention."""
     model = load_checked_encoder(source.folder)
     round_weights(model, dtype)
     tokenizer, limit = source.tokenizer, source.max_seqlen
@@ -106,10 +103,7 @@ def read_reference(source: Source, *, dtype: Dtype) -> Reference:
 
 @torch.no_grad()
 def read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[str, Tensor]:
-    """Compute the outputs of a reference in fp64, where rounding is negligible.
-
-    `dtype` is as in `read_reference`, which has probed the model.
-    """
+    """Compute the outputs of a reference in fp64, where rounding is negligible."""
     model = load_encoder(source.folder, batching=reference.batching)
     round_weights(model, dtype)
     return _outputs(
@@ -215,10 +209,7 @@ def check_export(
 
 
 def _differences(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Return the largest differences by what is compared: relative to the largest value, or to 1.
-
-    Reference outputs of several sequences are compared together.
-    """
+    """Return differences by what is compared, relative to its largest value or to 1."""
     differences: dict[str, Tensor] = {}
     for key, ours in expected.items():
         theirs = actual[key]

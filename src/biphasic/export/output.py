@@ -51,10 +51,7 @@ def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
 
 
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the note of an intact folder made from the same inputs; None if there is no folder.
-
-    `inputs` are everything that determines its content; None if not known yet.
-    """
+    """Return the note of an intact folder made from `inputs` (None: any); None without one."""
     if not (path.exists() or path.is_symlink()):
         return None
     note = _note(path / CARD)
@@ -93,10 +90,8 @@ def _hash(inputs: Mapping[str, Any]) -> str:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder; rename it to `path` on success, remove it otherwise.
-
-    Unlike `files.complete_folder` it writes no manifest: users may edit their exports.
-    """
+    """Yield an empty folder; rename it to `path` on success, remove it otherwise."""
+    # Without the manifest of `files.complete_folder`: users may edit their exports.
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")

@@ -93,10 +93,7 @@ def outputs(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def may_be_rounding(tensors: dict[str, torch.Tensor]) -> bool:
-    """Return whether outputs differ from the expected ones, but hardly.
-
-    This only decides what is computed. biphasic measures all differences itself.
-    """
+    """Return whether outputs hardly differ from those expected; decides only what is computed."""
     differences = []
     for key, ours in load_file(WORK / "expected.safetensors").items():
         if tensors[key].shape != ours.shape:

@@ -32,10 +32,7 @@ class Source:
 
 
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:
-    """Find a model and check that it can be exported, without reading its weights.
-
-    `model` is the folder of a state or of any model in Hugging Face's format, or a hub id.
-    """
+    """Find a model by folder or hub id; check, without its weights, that it can be exported."""
     local = fetch_model(model, revision=revision)
     folder = local.folder
     if not any(folder.glob(_WEIGHTS)):

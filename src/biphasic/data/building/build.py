@@ -109,10 +109,7 @@ def build_corpus(
 def building(
     folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]
 ) -> Iterator[Path | None]:
-    """Lock a folder for a build, and yield its working folder; None if the build is finished.
-
-    The block writes what is missing, the record last.
-    """
+    """Lock a folder and yield its working folder; None if it is built. The record comes last."""
     with locked_folder(folder, remedy="choose another folder"):
         yield None if is_built(folder, origin) else _begin(folder, origin, say=say)
         shutil.rmtree(folder / _WORK, ignore_errors=True)
@@ -194,10 +191,7 @@ def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) 
 
 
 def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
-    """Draw text from the training documents of a corpus's sources, by their shares.
-
-    `folder` is for temporary files.
-    """
+    """Draw text from the training documents of a corpus's sources, by their shares."""
     sample = TextSample(SAMPLE_BYTES)
     num_bytes = CONSIDERED_BYTES
     if config.max_tokens is not None:

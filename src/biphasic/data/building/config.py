@@ -83,10 +83,7 @@ class CorpusConfig(Config):
                 raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
 
     def anchored(self, base: Path) -> CorpusConfig:
-        """Return the configuration with relative paths resolved against `base`, a file's folder.
-
-        A tokenizer is a path if this folder exists, and otherwise a hub id.
-        """
+        """Return the settings with relative paths resolved against `base`."""
         tokenizer = self.tokenizer
         if tokenizer and is_folder(local := base / expanded(tokenizer)):
             tokenizer = str(local)

@@ -65,11 +65,7 @@ class Reach:
         self.stop: int | None = None
 
     def extend(self, index: NDArray[np.int64]) -> None:
-        """Add a shard of training documents.
-
-        Args:
-            index: int64 [num_documents, columns], as in shards.
-        """
+        """Add a shard of training documents; its index is int64 [num_documents, columns]."""
         if self.stop is not None:
             return
         lengths = index[:, LENGTHS]

@@ -78,10 +78,7 @@ def inspect_corpus(
     max_seqlen: int = 512,
     num_samples: int = 3,
 ) -> CorpusSummary:
-    """Read a corpus and describe it.
-
-    A tokenizer other than the corpus's own is ignored. Samples are spread evenly.
-    """
+    """Read a corpus and describe it; a tokenizer other than its own is ignored."""
     corpus = Corpus(folder)
     is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
     tokenizer = None if is_other else tokenizer
@@ -120,10 +117,7 @@ def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
 
 
 def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> tuple[float, int]:
-    """Measure how full training rows are; return the rate, and the number of rows measured.
-
-    They are the first rows of an epoch.
-    """
+    """Return how full the first rows of an epoch are, and the number of rows measured."""
     room = max(max_seqlen - NUM_SPECIAL, 1)
     num_pieces = int(np.sum(-(-lengths // room)))
     num_rows = -(-(int(lengths.sum()) + NUM_SPECIAL * num_pieces) // max_seqlen)

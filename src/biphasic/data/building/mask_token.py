@@ -83,13 +83,8 @@ def find_token(token_id: int, corpus: Corpus) -> int | None:
 
 
 def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, int]:
-    """Count the special tokens in a corpus's documents, except the mask token.
-
-    Some vocabularies map text that spells a special token to the token's id.
-
-    Returns:
-        Counts by token, without zeros.
-    """
+    """Count the special tokens but the mask in a corpus."""
+    # Some vocabularies map text that spells a special token to the token's id.
     tokens_by_id = {
         tokenizer.special_ids[role]: token
         for role, token in tokenizer.special_tokens.items()

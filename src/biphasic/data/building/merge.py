@@ -21,10 +21,7 @@ from biphasic.locks import sole_writer
 def merge_builds(
     sources: Sequence[Path], folder: Path, *, say: Callable[[str], None]
 ) -> CorpusFolders:
-    """Merge built corpora, or find the result complete; training and held-out stay separate.
-
-    An interrupted merge is resumed as a build is.
-    """
+    """Merge built corpora, or resume it; training and held-out stay separate."""
     records = [read_record(source) for source in sources]
     parts = [CorpusFolders.below(source) for source in sources]
     folders = CorpusFolders.below(folder)
@@ -45,10 +42,7 @@ def merge_builds(
 
 
 def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
-    """Concatenate corpora; shards are linked, or copied to another file system.
-
-    The folder appears when complete.
-    """
+    """Concatenate corpora; shards are linked, or copied to another file system."""
     corpora = _open_matching(sources)
     origin = [_origin(corpus) for corpus in corpora]
     if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:

@@ -21,21 +21,10 @@ _CACHE_KIB = 64 * 1024
 
 
 class Selection:
-    """Selects documents; shared by all sources of a corpus to find duplicates across them.
-
-    Use it as a context manager: it may keep an index on disk.
-
-    Attributes:
-        left_out: Number of skipped documents, by reason.
-    """
+    """Selects documents of all sources, and finds duplicates across them; a context manager."""
 
     def __init__(self, config: CorpusConfig, folder: Path | None = None) -> None:
-        """Start without any document.
-
-        Texts are held out by their hash: equal ones get the same split whatever their order and
-        source. `folder` is for the index of seen texts (40 bytes per document), by default the
-        system's temporary folder.
-        """
+        """Start without any document; `folder` is for the index of seen texts (40 bytes each)."""
         self._config = config
         self._seen = SeenDigests(folder) if config.deduplicate else None
         self.left_out: Counter[Reason] = Counter()
@@ -50,10 +39,7 @@ class Selection:
     def select(
         self, documents: Iterable[SourceDocument]
     ) -> Iterator[tuple[SourceDocument, CorpusSplit]]:
-        """Yield the selected documents with their splits, and count the others.
-
-        Streams of several sources may be interleaved.
-        """
+        """Yield the selected documents with their splits, and count the others."""
         for document in documents:
             text_digest = digest_of(document.text)
             if reason := self._reason_against(document.text, text_digest):
@@ -67,10 +53,7 @@ class Selection:
         return len(self._seen) if self._seen is not None else 0
 
     def forget(self, mark: int) -> None:
-        """Remove the texts added since `mark`, so they may be selected again.
-
-        For callers that read further than needed.
-        """
+        """Remove the texts added since `mark`, so they may be selected again."""
         if self._seen is not None:
             self._seen.forget(mark)
 
@@ -99,10 +82,7 @@ def split_of(text_digest: bytes, heldout_fraction: float) -> CorpusSplit:
 
 
 class SeenDigests:
-    """A set of digests that may exceed memory: a table in a temporary file.
-
-    The file needs no journal or flushing: after a crash it is deleted.
-    """
+    """A set of digests that may exceed memory: a table in a temporary file."""
 
     def __init__(self, folder: Path | None = None) -> None:
         # `files.remove_partials` expects this name, and deletes the files of killed processes.

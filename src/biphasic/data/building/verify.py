@@ -15,11 +15,7 @@ from biphasic.files import verify_folder
 
 
 def verify_corpus(folder: Path) -> Corpus:
-    """Check a corpus: hashes of all files, lengths against shards, ids against the vocabulary.
-
-    Returns:
-        The corpus, open.
-    """
+    """Open a corpus and check all hashes, lengths against shards, ids against the vocabulary."""
     corpus = Corpus(folder)
     if contradiction := next(_contradictions(corpus), None):
         file, problem = contradiction
@@ -50,11 +46,7 @@ def _contradictions(corpus: Corpus) -> Iterator[tuple[Path, str]]:
 
 
 def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
-    """Verify the result of `build_corpus`: both corpora, and that they match the tokenizer.
-
-    Returns:
-        The training and the held-out corpus, open.
-    """
+    """Verify the training and the held-out corpus of a build, and that they match the tokenizer."""
     read_record(folder)
     folders = CorpusFolders.below(folder)
     corpora = verify_corpus(folders.train), verify_corpus(folders.heldout)

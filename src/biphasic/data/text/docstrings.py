@@ -35,10 +35,8 @@ class Docstring:
 
 
 def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Yield `(module name, file)` for a package's folder or a single-file module, in order.
-
-    A stub (`.pyi`) comes after the source of the same name; extension modules have only stubs.
-    """
+    """Yield `(module name, file)` for a package's folder or a single-file module, in order."""
+    # A stub (`.pyi`) comes after the source of its name; extension modules have only stubs.
     if root.is_file():
         yield package, root
         return
@@ -53,10 +51,7 @@ def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
 
 
 def read_docstrings(path: Path, module: str) -> list[Docstring]:
-    """Read the docstrings of a module, its classes, functions and methods.
-
-    A file that this Python cannot parse (a template, another version's syntax) gives none.
-    """
+    """Read the docstrings of a module that this Python can parse, its classes and functions."""
     source = path.read_bytes()
     if not any(quotes in source for quotes in _QUOTES):
         return []

@@ -131,10 +131,7 @@ def _blocks_sha256(file: Path, size: int, count: int) -> str:
 
 
 def document_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> SourceDocument:
-    """Convert a row to a document.
-
-    A row without an id gets `place` as its id.
-    """
+    """Convert a row to a document; without an id of its own it gets `place`."""
     if column not in row:
         raise DataError(missing_column(column, row, where=where))
     text = row[column]

@@ -34,10 +34,7 @@ class HubTable:
     origin: dict[str, Any]
 
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
-        """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.
-
-        `optional` columns are included if they exist.
-        """
+        """Yield rows as dictionaries of the columns, and of `optional` ones that exist."""
         where = describe(self.origin)
         batches = iter(self.rows.with_format("arrow").iter(_ROWS_AT_ONCE))
         while (batch := _next_batch(batches, where)) is not None:
@@ -100,10 +97,7 @@ def hub_fingerprint(
     revision: str | None = None,
     copies: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what determines a split's rows, without reading them.
-
-    These are the commit on the hub, or names, sizes and contents of a local copy's files.
-    """
+    """Return what determines a split's rows: the commit on the hub, or a local copy's files."""
     local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
     return {**origin, "files": _copy_fingerprint(local)} if local else origin
 

@@ -115,12 +115,7 @@ class Document:
 
 
 def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
-    """Read the documentation of the standard library and of the installed `LIBRARIES`.
-
-    They are sorted by id, without duplicates, and without near-duplicates across splits. The result
-    depends only on the versions of Python and of those libraries. `libraries` are keys of
-    `LIBRARIES`, or `python`; all when None.
-    """
+    """Read the documentation of installed `libraries` (keys of `LIBRARIES`, or `python`), by id."""
     return list(_load_documents(None if libraries is None else tuple(sorted(set(libraries)))))
 
 

@@ -154,11 +154,7 @@ def read_documents(
 def source_origin(
     source: SourceConfig, *, libraries: Collection[str] | None = None, copies: Path | None = None
 ) -> dict[str, Any]:
-    """Return what determines a source's documents, without reading them or any absolute paths.
-
-    For files these are names, sizes and a hash of contents, for the hub the commit, and for the
-    built-in documentation the installed versions.
-    """
+    """Return what determines a source's documents, without reading them or any absolute paths."""
     if source.is_builtin:
         return {
             "source": BUILTIN,

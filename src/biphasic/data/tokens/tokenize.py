@@ -44,11 +44,7 @@ class ShardMaker:
     """
 
     def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:
-        """Prepare; a worker starts with its first block.
-
-        Each shard gets its own subfolder of `folder`. `num_workers` are processes with one thread
-        each; if 1, this process is used, and the tokenizers library chooses its threads.
-        """
+        """Prepare; workers start with their first block. A single worker is this process."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         remove_partials(folder)
@@ -66,10 +62,7 @@ class ShardMaker:
         self._threads = ThreadPoolExecutor(num_workers)
 
     def make(self, block: DocumentBatch, *, label: str) -> Future[Path]:
-        """Request a shard, once there is room; the future returns its folder.
-
-        The future raises `DataError` if a worker cannot make the shard.
-        """
+        """Request a shard, once there is room; return its folder, or a DataError, as a future."""
         folder = self._folder / block.key(self.tokenizer_sha256)
         is_found = _is_whole(folder)
         self.num_found += is_found

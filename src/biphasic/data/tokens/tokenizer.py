@@ -68,12 +68,7 @@ class TextTokenizer:
         *,
         further_tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """Wrap a tokenizer.
-
-        It is changed: truncation, padding and special tokens in text are disabled. `special_tokens`
-        are by role: bos, eos, pad and, if there is one, mask. `save` preserves `further_tokens`,
-        declarations such as `unk_token`.
-        """
+        """Wrap a tokenizer and disable its truncation, padding and special tokens in text."""
         # Text that spells a special token must stay text.
         tokenizer.encode_special_tokens = True
         # Some tokenizers save these with the vocabulary; they would silently cut or pad documents.
@@ -106,11 +101,7 @@ class TextTokenizer:
         self._save_settings(folder, {})
 
     def save_framed(self, folder: Path, **settings: Any) -> None:
-        """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
-
-        It adds BOS and EOS around a text, and a line break between a question and its context.
-        Further `settings` are added to `tokenizer_config.json`.
-        """
+        """Write the same files, with which `AutoTokenizer` frames texts as training does."""
         (folder / _VOCABULARY).write_text(self._framed_text, encoding="utf-8")
         self._save_settings(folder, settings)
 
@@ -174,10 +165,8 @@ class TextTokenizer:
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def with_mask(self, token: str) -> TextTokenizer:
-        """Return a tokenizer whose mask is `token`, added to the vocabulary if it is new.
-
-        Text that spells it stays text, unless the vocabulary itself contains the spelling.
-        """
+        """Return a tokenizer whose mask is `token`, added to the vocabulary if it is new."""
+        # Text that spells it stays text, unless the vocabulary itself contains the spelling.
         is_new = self._tokenizer.token_to_id(token) is None
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
@@ -226,11 +215,7 @@ def _highest_id(vocabulary: Mapping[str, int]) -> int:
 
 
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
-    """Read a tokenizer from a folder, or that of a model on the hub.
-
-    A folder takes precedence over a hub id. The revision is the newest by default and, with
-    HF_HUB_OFFLINE, the downloaded one.
-    """
+    """Read a tokenizer from a folder or, if there is none, that of a model on the hub."""
     folder = expanded(name_or_folder)
     refuse_gguf(folder)
     if str(name_or_folder) and is_folder(folder):

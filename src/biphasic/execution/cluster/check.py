@@ -24,11 +24,7 @@ _LOOK_SECONDS = 0.5
 
 
 def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> Iterator[str]:
-    """Run a trivial job on the cluster, and describe its node in lines of text.
-
-    Nodes must see `root`, the folder of studies, under the same path. `minutes` is how long to wait
-    for the first node.
-    """
+    """Run a trivial job below `root`, which nodes must see; describe its node in lines of text."""
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
     check_fits(site, folder)
     engine = Engine(site, folder, submissions=deque())

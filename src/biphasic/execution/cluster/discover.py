@@ -118,10 +118,7 @@ def _gpus(resources: str) -> int:
 
 
 def _walltime(limit: str) -> tuple[str, float]:
-    """Return a limit such as `2-00:00:00` or `30:00` as HH:MM:SS and in minutes; at most a week.
-
-    It is a day if there is no limit.
-    """
+    """Return a limit such as `2-00:00:00` as HH:MM:SS and minutes; at most a week, else a day."""
     days, _, rest = limit.rpartition("-")
     if not re.fullmatch(r"[0-9:]+", rest):
         return "24:00:00", 24 * 60

@@ -65,12 +65,7 @@ class ClusterExecutor:
         watch: Watch,
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; `with` starts Parsl.
-
-        The store and the study's folder are on a file system that nodes share. `worker` is a module
-        that calls `biphasic.execution.worker.serve` when it is run. No job has more `processes`.
-        `say` receives messages about the cluster.
-        """
+        """Prepare; `with` starts Parsl. Nodes share the file system of store and folder."""
         self._store, self._site, self._load_job = store, site, load_job
         self._worker, self._watch, self._say = worker, watch, say
         self._folder = folder
@@ -91,10 +86,8 @@ class ClusterExecutor:
 
     @property
     def num_slots(self) -> int:
-        """Return how many jobs to submit at once: a few more than run when all blocks run.
-
-        They wait in the interchange, from where a slot gets its next job sooner than from here.
-        """
+        """Return how many jobs to submit at once: a few more than run when all blocks run."""
+        # Those wait in the interchange, from where a slot gets its next job sooner than from here.
         return self._site.num_slots + min(self._site.num_slots, _MOST_AHEAD)
 
     def __enter__(self) -> ClusterExecutor:
@@ -205,10 +198,7 @@ class ClusterExecutor:
                 self._end(job, self._lost(seen))
 
     def _lost(self, seen: RemoteProgress) -> BiphasicError:
-        """Return the error of a job whose block has ended.
-
-        It counts as a failed try unless the try before it has saved progress.
-        """
+        """Return the error of a job whose block has ended: a failed try, unless it got on."""
         self._forget_progress(seen.job)
         message = f"block {seen.block} on {seen.host} ended before the job"
         before = self._first.setdefault(seen.job, seen.first)

@@ -48,10 +48,7 @@ def cancel_blocks(site: Site, batches: list[str]) -> bool:
 
 
 def run_command(command: str, seconds: float) -> tuple[int, str, str]:
-    """Run a command of the scheduler; return its exit code and what it printed.
-
-    A command that is missing or does not end in time fails, like one of a scheduler that is away.
-    """
+    """Run a command of the scheduler in limited time; return its exit code and what it printed."""
     words = shlex.split(command)
     try:
         process = subprocess.Popen(  # noqa: S603 - Parsl's commands, without a shell

@@ -165,10 +165,7 @@ def _auto_classes(export: Export) -> list[str]:
 
 
 def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference: float) -> None:
-    """Write the card.
-
-    `difference` is between transformers' outputs and ours, relative to the largest.
-    """
+    """Write the card; `difference` is between transformers' outputs and ours, as a share."""
     splits = {"validation": record.validation, "test": record.test}
     held = {split: metrics for split, metrics in splits.items() if metrics}
     metrics = [record.metric, *sorted({n for m in held.values() for n in m} - {record.metric})]
@@ -229,10 +226,7 @@ def _write_card(
     metadata: Mapping[str, Any],
     **facts: Any,
 ) -> None:
-    """Fill the template and write `README.md`.
-
-    The initial model is passed to the hub if it is a hub id; `facts` are variables of the template.
-    """
+    """Fill the template with `facts` and write `README.md`."""
     data = ModelCardData(
         base_model=base_model if base_model and _HUB_ID.fullmatch(base_model) else None,
         model_name=flat(name) if scores else None,
@@ -259,10 +253,7 @@ def _eval_result(
     split: str,
     note: str = "",
 ) -> EvalResult:
-    """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics.
-
-    `note` is appended to the metric's name.
-    """
+    """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics."""
     known = KINDS.get(kind, TaskKind)  # results may be of a kind that is not installed here
     return EvalResult(
         task_type=known.hub_task or known.pipeline,
@@ -284,10 +275,7 @@ def code(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
-    """Return a Markdown table.
-
-    The last `numbers` columns hold numbers.
-    """
+    """Return a Markdown table whose last `numbers` columns hold numbers."""
     rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers
     texts = [[markdown_text(cell) for cell in row] for row in (header, *rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (texts[0], rules, *texts[1:]))

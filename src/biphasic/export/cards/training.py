@@ -67,10 +67,7 @@ def _software(environment: Mapping[str, Any]) -> str:
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:
-    """Return the initial model of training; None if weights were random.
-
-    Hub ids are returned unchanged, folders by name only.
-    """
+    """Return the initial model, a hub id or a folder's name; None if weights were random."""
     model = recipe.get("model")
     if not isinstance(model, Mapping) or "pretrained" not in model:
         return None
@@ -160,12 +157,7 @@ def _score_row(score: TaskScore) -> tuple[str, ...]:
 
 
 def corpora_of(state: StateRecord, *, store: Path) -> list[dict[str, Any]]:
-    """Return facts about the corpora that a state's phases read, in order.
-
-    Corpora outside the store are found by the recipe's paths. A corpus has its `content_hash`, its
-    numbers of `documents` and of `tokens`, which are None if it was not found, and its `sources` as
-    rows of the card's table.
-    """
+    """Return facts about the corpora that a state's phases read, in order, where found."""
     hashes: dict[str, Path | None] = {}
     if "corpus_hash" in state.ground:
         hashes[str(state.ground["corpus_hash"])] = None

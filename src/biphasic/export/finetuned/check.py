@@ -92,11 +92,7 @@ def _check_tokenizer(
 
 
 def check_fitted(folder: Path, kind: Any, sequences: Sequence[TokenIds]) -> float:
-    """Compare a folder's outputs by a class of transformers, or its own, with ours, in fp32.
-
-    Returns:
-        The largest difference, relative to the largest output.
-    """
+    """Return the largest difference of outputs by `kind` and by us, in fp32, as a share."""
     finetuned = load_finetuned(folder, precision="fp32")
     with loading(folder), torch.inference_mode():
         model = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()

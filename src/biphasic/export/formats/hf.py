@@ -50,10 +50,7 @@ class WrittenModel:
 def write_model(
     source: Source, folder: Path, *, dtype: Dtype, max_shard_size: str, probe: list[int]
 ) -> WrittenModel:
-    """Write `config.json` and weights as safetensors.
-
-    Weights larger than `max_shard_size`, such as `5GB`, are split, with an index file.
-    """
+    """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
     config = exported_config(source_config, source.tokenizer)
@@ -103,10 +100,8 @@ def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretr
 
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
-    """Set the model's padding token to the tokenizer's; classifiers use it to find the last token.
-
-    Models that count positions around the padding token, such as RoBERTa, keep their own.
-    """
+    """Give the model the tokenizer's padding token: classifiers find the last token by it."""
+    # Models that count positions around the padding token, such as RoBERTa, keep their own.
     if first_position(model) == 0:
         model.config.pad_token_id = tokenizer.pad_id
 
@@ -142,10 +137,7 @@ def _from_pretrained(
 
 
 def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int | None) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json`.
-
-    `max_seqlen` counts tokens, including special ones; None sets no limit.
-    """
+    """Write the tokenizer's files, with a limit in tokens including special ones, or none."""
     limit = {} if max_seqlen is None else {"model_max_length": max_seqlen}
     tokenizer.save_framed(folder, padding_side="right", truncation_side="right", **limit)
 

@@ -13,11 +13,8 @@ _POOLING = "1_Pooling"
 def write_sentence_transformers(
     folder: Path, *, hidden_size: int, max_seqlen: int, prompts: Mapping[str, str] | None = None
 ) -> None:
-    """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens.
-
-    Names of modules and settings are those that releases since 2.2 read. Text that spells a special
-    token stays text, as in our own encoding. Inputs longer than `max_seqlen` tokens are cut.
-    """
+    """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens."""
+    # Names of modules and settings are those that releases since 2.2 read.
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},
