@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import echo, print_table, shown
+from biphasic.cli.options import AsJson, ConventionOption, echo, print_table, shown
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,23 +18,13 @@ if TYPE_CHECKING:
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem, StudyRecords
     from biphasic.analysis.scores.layout import Layout
-    from biphasic.records import Convention
 
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
-ConventionOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-        "Default: the study's, else standard."
-    ),
-]
-ByPretraining = Annotated[
-    bool,
-    typer.Option(
-        "--by-pretraining",
-        help="For studies with several pretraining seeds: intervals over pretraining runs.",
-    ),
-]
+_RESULTS = (
+    "A study's folder, e.g. runs/quickstart, or one with "
+    "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+)
+Results = Annotated[Path, typer.Argument(help=_RESULTS)]
 OnlyDatasets = Annotated[
     list[str] | None,
     typer.Option(
@@ -57,37 +47,26 @@ Formats = Annotated[
         "Default: all.",
     ),
 ]
-EveryDataset = Annotated[
-    bool,
-    typer.Option("--every-dataset", help="Draw a panel per dataset instead of averages."),
-]
 
 
 def analyze_command(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A study's folder, or one with results/MODEL/TASK/DATASET/lrX_sdS/results.json."
-        ),
-    ],
+    folder: Results,
     convention: ConventionOption = None,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Test whether the best model differs from the next best."),
-    ] = False,
-    one_rate: Annotated[
-        bool,
-        typer.Option(
-            "--one-rate",
-            help="Choose one learning rate for all seeds, by mean validation score.",
-        ),
-    ] = False,
-    by_pretraining: ByPretraining = False,
+    compare: bool = False,
+    one_rate: bool = False,
+    by_pretraining: bool = False,
     dataset: OnlyDatasets = None,
     without: WithoutDatasets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print means with 95 % intervals, and list excluded results."""
+    """Print means with 95 % intervals, and list excluded results.
+
+    Args:
+        compare: Test whether the best model differs from the next best.
+        one_rate: Choose one learning rate for all seeds, by mean validation score.
+        by_pretraining: For studies with several pretraining seeds: intervals over pretraining runs.
+        as_json: Print all numbers as JSON.
+    """
     import json
 
     from biphasic.analysis.scores.folder import scores_of
@@ -96,9 +75,8 @@ def analyze_command(
     from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
     from biphasic.analysis.text import flat, plain
 
-    rule = _chosen_convention(convention)
     results = _read_results(folder, dataset, without)
-    scores = scores_of(results, rule)
+    scores = scores_of(results, convention)
     problems = [f"{problem.kind}: {problem.text}" for problem in results.problems]
     if one_rate:
         scores = at_one_rate(scores)
@@ -118,39 +96,30 @@ def analyze_command(
 
 
 def claims_command(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A study's folder, e.g. runs/quickstart, or one with "
-            "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
-        ),
-    ] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="Check the reference study's published table instead.")
-    ] = False,
+    folder: Annotated[Path | None, typer.Argument(help=_RESULTS)] = None,
+    paper: bool = False,
     convention: ConventionOption = None,
-    claims: Annotated[
-        Path | None,
-        typer.Option(
-            help="Python file with custom claims; it is executed. Default: the paper's claims."
-        ),
-    ] = None,
-    by_pretraining: ByPretraining = False,
+    claims: Path | None = None,
+    by_pretraining: bool = False,
     dataset: OnlyDatasets = None,
     without: WithoutDatasets = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Check this claim only; repeat for several."),
-    ] = None,
-    details: Annotated[bool, typer.Option("--details", help="Print every comparison.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, including every comparison.")
-    ] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID")] = None,
+    details: bool = False,
+    markdown: bool = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check claims against a study's scores.
 
     Each claim is true, partly true, false or undecided, or the study has no data for it.
+
+    Args:
+        paper: Check the reference study's published table instead.
+        claims: Python file with custom claims; it is executed. Default: the paper's claims.
+        by_pretraining: For studies with several pretraining seeds: intervals over pretraining runs.
+        only: Check this claim only; repeat for several.
+        details: Print every comparison.
+        markdown: Print Markdown.
+        as_json: Print JSON, including every comparison.
     """
     import json
 
@@ -170,7 +139,6 @@ def claims_command(
     from biphasic.analysis.text import flat
 
     chosen = _chosen_claims(claims, only or ())
-    rule = _chosen_convention(convention)
     if (folder is None) != paper:
         raise ConfigError("give either a folder, or --paper for the published table")
     if folder is None and (dataset or without):
@@ -179,16 +147,16 @@ def claims_command(
         scores = paper_scores()
     else:
         results = _read_results(folder, dataset, without)
-        _tell_problems(results.problems)
-        scores = scores_of(results, rule)
+        _echo_problems(results.problems)
+        scores = scores_of(results, convention)
     if by_pretraining:
         scores = over_pretraining(scores)
-    scores = scores if rule is None else restated(scores, rule)
+    scores = restated(scores, convention) if convention else scores
     checked = claims_report(scores, claims=chosen)
     changes = changed_verdicts(scores, claims=chosen)
     if as_json:
         echo(json.dumps(claims_json(checked, scores, changes), indent=1))
-    elif as_markdown:
+    elif markdown:
         echo(claims_markdown(checked, scores, changes, with_details=details), nl=False)
     elif (console := Console(highlight=False)).is_terminal:
         for heading, is_open in (("Numbers", False), ("What is missing", True)):
@@ -202,7 +170,7 @@ def claims_command(
         echo("\n".join(lines))
 
 
-def _tell_problems(problems: Sequence[Problem]) -> None:
+def _echo_problems(problems: Sequence[Problem]) -> None:
     """Report on standard error the datasets left out, and the number of other problems."""
     from biphasic.amounts import count
     from biphasic.analysis.text import flat
@@ -211,8 +179,8 @@ def _tell_problems(problems: Sequence[Problem]) -> None:
     for problem in left_out:
         echo(flat(f"{problem.kind}: {problem.text}"), err=True)
     if others := len(problems) - len(left_out):
-        told = f"{count(others, 'problem')} with these records; 'biphasic analyze' lists them"
-        echo(told, err=True)
+        of_records = f"{count(others, 'problem')} with these records"
+        echo(f"{of_records}; 'biphasic analyze' lists them", err=True)
 
 
 def _chosen_claims(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
@@ -251,13 +219,15 @@ def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details:
 
 
 def paper_command(
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("paper"),
-    formats: Formats = None,
-    every_dataset: EveryDataset = False,
+    out: Path = Path("paper"), formats: Formats = None, every_dataset: bool = False
 ) -> None:
     """Write the reference study's tables and figures.
 
     Figures that need more than its published table are skipped.
+
+    Args:
+        out: Folder to write.
+        every_dataset: Draw a panel per dataset instead of averages.
     """
     from biphasic.analysis.figures.catalog import score_figures, without_records
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
@@ -270,47 +240,27 @@ def paper_command(
 
 
 def figures_command(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A study's folder, e.g. runs/quickstart, or one with "
-            "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: gallery, in this folder.")
-    ] = None,
+    folder: Results,
+    out: Path | None = None,
     formats: Formats = None,
-    paper: Annotated[
-        bool,
-        typer.Option(
-            "--paper",
-            help="Add the reference study's values, in grey in figures and in brackets in "
-            "tables, where dataset and metric match.",
-        ),
-    ] = False,
-    convention: Annotated[
-        str | None,
-        typer.Option(
-            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
-            "Default: the study's, else standard."
-        ),
-    ] = None,
-    by_pretraining: Annotated[
-        bool | None,
-        typer.Option(
-            "--by-pretraining/--single-runs",
-            help="Combine pretraining runs of a recipe, or not. Default: if every recipe has "
-            "several, as in the report.",
-        ),
-    ] = None,
+    paper: bool = False,
+    convention: ConventionOption = None,
+    by_pretraining: Annotated[bool | None, typer.Option("--by-pretraining/--single-runs")] = None,
     dataset: OnlyDatasets = None,
     without: WithoutDatasets = None,
-    every_dataset: EveryDataset = False,
+    every_dataset: bool = False,
 ) -> None:
     """Write the tables and figures of a study, or of results of other tools.
 
     Figures that their records do not support are skipped and listed.
+
+    Args:
+        out: Folder to write. Default: gallery, in this folder.
+        paper: Add the reference study's values, in grey in figures and in brackets in tables, where
+            dataset and metric match.
+        by_pretraining: Combine pretraining runs of a recipe, or not. Default: if every recipe has
+            several, as in the report.
+        every_dataset: Draw a panel per dataset instead of averages.
     """
     from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
@@ -320,11 +270,10 @@ def figures_command(
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 
-    rule = _chosen_convention(convention)
     chosen = chosen_formats(formats)
     results = _read_results(folder, dataset, without)
-    _tell_problems(results.problems)
-    scores = scores_of(results, rule)
+    _echo_problems(results.problems)
+    scores = scores_of(results, convention)
     if by_pretraining is None:
         scores = by_recipe(scores)
     elif by_pretraining:
@@ -356,19 +305,6 @@ def _print_gallery(gallery: Gallery, out: Path) -> None:
             echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
     for missing in gallery.skipped:
         echo(f"skipped: {flat(missing.title)}: {flat(missing.reason)}")
-
-
-def _chosen_convention(text: str | None) -> Convention | None:
-    """Check the value of `--convention`; None if not given."""
-    from typing import get_args
-
-    from biphasic.config import nearest
-    from biphasic.records import Convention
-
-    known = get_args(Convention)
-    if text is not None and text not in known:
-        raise ConfigError(f"--convention {text}: unknown convention{nearest(text, known)}")
-    return cast("Convention | None", text)
 
 
 def _read_results(

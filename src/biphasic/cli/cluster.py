@@ -7,26 +7,27 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, echo, progress_console
+from biphasic.cli.options import AtLeastOne, Commands, Quiet, Root, echo, progress_console
 from biphasic.errors import ConfigError
 from biphasic.study.paths import STORE
 
-site_app = typer.Typer(help="Write and check site files of clusters.", no_args_is_help=True)
-job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
+site_app = Commands("Write and check site files of clusters.")
+job_app = Commands("Run single jobs of studies.")
 
 
 @site_app.command("check")
 def site_check(
     file: Annotated[Path, typer.Argument(help="Site file (YAML).")],
     root: Root = Path("runs"),
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Minutes to wait for the first node.")
-    ] = 10.0,
+    timeout: Annotated[float, typer.Option(min=1)] = 10.0,
     quiet: Quiet = False,
 ) -> None:
     """Run one trivial job on the cluster, and say what the node has.
 
     Needs the extra 'cluster'.
+
+    Args:
+        timeout: Minutes to wait for the first node.
     """
     from biphasic.execution.cluster.check import check_site
     from biphasic.execution.cluster.site import load_site
@@ -40,11 +41,13 @@ def site_check(
 @site_app.command("init")
 def site_init(
     file: Annotated[Path, typer.Argument(help="Site file to write.")] = Path("site.yaml"),
-    partition: Annotated[
-        str | None, typer.Option(help="Partition. Default: the scheduler's default.")
-    ] = None,
+    partition: str | None = None,
 ) -> None:
-    """Write a first site file from what Slurm's 'sinfo' says of this cluster."""
+    """Write a first site file from what Slurm's 'sinfo' says of this cluster.
+
+    Args:
+        partition: Partition. Default: the scheduler's default.
+    """
     from biphasic.execution.cluster.discover import site_text
     from biphasic.files import write_text
 
@@ -56,21 +59,22 @@ def site_init(
 
 @job_app.command("run")
 def job_run(
-    job: Annotated[str | None, typer.Argument(help="Job identity; or give --list.")] = None,
-    list_: Annotated[
-        Path | None, typer.Option("--list", help="File with a job identity in each line.")
-    ] = None,
-    index: Annotated[
-        int | None,
-        typer.Option(min=0, envvar="JOB_COMPLETION_INDEX", help="Line of --list, from 0."),
-    ] = None,
+    job: Annotated[str | None, typer.Argument()] = None,
+    list_: Annotated[Path | None, typer.Option("--list")] = None,
+    index: Annotated[int | None, typer.Option(min=0, envvar="JOB_COMPLETION_INDEX")] = None,
     root: Root = Path("runs"),
-    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
+    threads: AtLeastOne = 1,
     quiet: Quiet = False,
 ) -> None:
     """Run one job in this process, unless it is done.
 
     Its inputs must exist.
+
+    Args:
+        job: Job identity; or give --list.
+        list_: File with a job identity in each line.
+        index: Line of --list, from 0.
+        threads: Compute threads.
     """
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
@@ -109,11 +113,12 @@ def _chosen_job(job: str | None, list_: Path | None, index: int | None) -> str:
 
 
 @job_app.command("show")
-def job_show(
-    job: Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")],
-    root: Root = Path("runs"),
-) -> None:
-    """Print a job's inputs as JSON."""
+def job_show(job: str, root: Root = Path("runs")) -> None:
+    """Print a job's inputs as JSON.
+
+    Args:
+        job: Job identity, from 'biphasic study jobs FILE'.
+    """
     from biphasic.study.run.jobs import load_job
 
     echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

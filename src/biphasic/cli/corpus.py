@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Copies, Quiet, echo, progress_console
+from biphasic.cli.options import Commands, Copies, Out, Positive, Quiet, echo, progress_console
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.building.inspect import CorpusSummary
 
-corpus_app = typer.Typer(help="Build and inspect corpora for pretraining.", no_args_is_help=True)
+corpus_app = Commands("Build and inspect corpora for pretraining.")
 
 _SPLITS = ("train", "heldout")
 _BAR_WIDTH = 40
@@ -30,58 +30,39 @@ Folder = Annotated[
 
 @corpus_app.command("build")
 def corpus_build(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SOURCE...",
-            help="File or folder of .txt, .md, .jsonl (.gz, .zst) or .parquet; "
-            "hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. "
-            "Default: the spec's sources, or the built-in documentation.",
-        ),
-    ] = None,
+    sources: Annotated[list[str] | None, typer.Argument(metavar="SOURCE...")] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Folder for tokenizer, train and heldout.")],
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Corpus file (YAML) with all settings; options override it."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Folder or hub id of a tokenizer. Default: train one."),
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Vocabulary size of the tokenizer to train. Default: 8192.")
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Column or JSON key of the text. Default: text.")
-    ] = None,
-    shares: Annotated[
-        list[float] | None,
-        typer.Option("--share", help="Share of tokens; once per SOURCE, in the same order."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Maximum tokens in the training split.")
-    ] = None,
-    deduplicate: Annotated[
-        bool | None,
-        typer.Option(
-            "--deduplicate/--no-deduplicate",
-            help="Skip exact duplicates of earlier documents.",
-        ),
-    ] = None,
-    heldout_fraction: Annotated[
-        float | None,
-        typer.Option(help="Fraction of documents to hold out, by hash. Default: 0.01."),
-    ] = None,
+    out: Out,
+    spec: Path | None = None,
+    tokenizer: str | None = None,
+    vocab_size: int | None = None,
+    column: str | None = None,
+    shares: Annotated[list[float] | None, typer.Option("--share")] = None,
+    max_tokens: int | None = None,
+    deduplicate: bool | None = None,
+    heldout_fraction: float | None = None,
     copies: Copies = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Tokenizer processes. Default: one per core.")
-    ] = None,
+    workers: Positive = None,
     quiet: Quiet = False,
 ) -> None:
     """Build a corpus; run again to resume after an interruption.
 
     The result does not depend on interruptions or on the number of workers.
+
+    Args:
+        sources: File or folder of .txt, .md, .jsonl (.gz, .zst) or .parquet;
+            hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. Default:
+            the spec's sources, or the built-in documentation.
+        out: Folder for tokenizer, train and heldout.
+        spec: Corpus file (YAML) with all settings; options override it.
+        tokenizer: Folder or hub id of a tokenizer. Default: train one.
+        vocab_size: Vocabulary size of the tokenizer to train. Default: 8192.
+        column: Column or JSON key of the text. Default: text.
+        shares: Share of tokens; once per SOURCE, in the same order.
+        max_tokens: Maximum tokens in the training split.
+        deduplicate: Skip exact duplicates of earlier documents.
+        heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
+        workers: Tokenizer processes. Default: one per core.
     """
     from biphasic.data.building.build import build_corpus
     from biphasic.data.building.display import build_bar
@@ -117,12 +98,15 @@ def corpus_build(
 @corpus_app.command("inspect")
 def corpus_inspect(
     folder: Folder,
-    max_seqlen: Annotated[
-        int, typer.Option(min=8, help="Row length in tokens, to measure how full rows are.")
-    ] = 512,
-    samples: Annotated[int, typer.Option(min=0, help="Documents to show.")] = 3,
+    max_seqlen: Annotated[int, typer.Option(min=8)] = 512,
+    samples: Annotated[int, typer.Option(min=0)] = 3,
 ) -> None:
-    """Show counts, lengths, samples, row fill, duplicates and sources."""
+    """Show counts, lengths, samples, row fill, duplicates and sources.
+
+    Args:
+        max_seqlen: Row length in tokens, to measure how full rows are.
+        samples: Documents to show.
+    """
     from biphasic.data.building.build import RECORD
     from biphasic.data.building.inspect import inspect_corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -153,15 +137,14 @@ def corpus_verify(folder: Folder) -> None:
 
 
 @corpus_app.command("merge")
-def corpus_merge(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Folders made with one tokenizer, in the order to merge.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
-) -> None:
+def corpus_merge(folders: list[Path], out: Out) -> None:
     """Merge corpora that have the same tokenizer.
 
     Training splits are merged with training splits, held-out splits with held-out splits.
+
+    Args:
+        folders: Folders made with one tokenizer, in the order to merge.
+        out: Folder for the merged corpus.
     """
     from biphasic.data.building.merge import merge_builds, merge_corpora
 

@@ -7,57 +7,40 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import (
-    Quiet,
-    Revision,
-    echo,
-    precision_dtype,
-    progress_console,
-    renamed,
-)
+from biphasic.cli.options import DTYPES, Precision, Quiet, Revision, echo, progress_console
 
 
 def export_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="STATE", help="Folder of a state or of a transformers model, or a hub id."
-        ),
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    format: Annotated[
-        str,
-        typer.Option(
-            help="hf (transformers), sentence-transformers (also loads in transformers), or onnx "
-            "(onnxruntime only)."
-        ),
-    ] = "hf",
-    precision: Annotated[
-        str | None, typer.Option(help="Precision of the weights: fp32 or bf16. Default: fp32.")
-    ] = None,
-    max_shard_size: Annotated[
-        str, typer.Option(help="Split larger weights into several files.")
-    ] = "5GB",
+    model: Annotated[str, typer.Argument(metavar="STATE")],
+    out: Path,
+    format: str = "hf",
+    precision: Precision = "fp32",
+    max_shard_size: str = "5GB",
     revision: Revision = None,
     quiet: Quiet = False,
-    dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
     """Export an encoder, with a model card, for use without biphasic.
 
     Each export is verified in a separate process that cannot import biphasic.
+
+    Args:
+        model: Folder of a state or of a transformers model, or a hub id.
+        out: Folder to write.
+        format: hf (transformers), sentence-transformers (also loads in transformers), or onnx
+            (onnxruntime only).
+        precision: Precision of the weights.
+        max_shard_size: Split larger weights into several files.
     """
     from biphasic.export.write import export_model
     from biphasic.progress import progress_bar, say_on
 
     console = progress_console(quiet=quiet)
-    precision = renamed(dtype, precision, old_name="--dtype", new_name="--precision")
-    weights_dtype = precision_dtype(precision)
     with progress_bar(console, "exporting"):
         folder = export_model(
             model,
             out,
             format=format,  # type: ignore[arg-type]  # checked there
-            dtype=weights_dtype,  # type: ignore[arg-type]
+            dtype=DTYPES[precision],
             max_shard_size=max_shard_size,
             revision=revision,
             say=say_on(console),
@@ -66,17 +49,22 @@ def export_command(
 
 
 def push_command(
-    folder: Annotated[Path, typer.Argument(help="Folder made by 'biphasic export'.")],
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub.")],
-    private: Annotated[bool, typer.Option("--private", help="Create it as private.")] = False,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, created if missing. Default: main.")
-    ] = None,
-    go: Annotated[bool, typer.Option("--go", help="Upload. Without it, only list files.")] = False,
+    folder: Path,
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
+    private: bool = False,
+    revision: str | None = None,
+    go: bool = False,
 ) -> None:
     """Upload an export to a hub repository.
 
     Without --go, only list the files.
+
+    Args:
+        folder: Folder made by 'biphasic export'.
+        repository: Repository on the hub.
+        private: Create it as private.
+        revision: Branch, created if missing. Default: main.
+        go: Upload. Without it, only list files.
     """
     from biphasic.export.push import plan_push, push
 

@@ -24,8 +24,8 @@ from biphasic.cli.analysis import (
 from biphasic.cli.cluster import job_app, site_app
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
-from biphasic.cli.options import HELP, INTERRUPTED, echo
-from biphasic.cli.study.app import study_app
+from biphasic.cli.options import INTERRUPTED, Commands, echo
+from biphasic.cli.study import study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.training import adapt_command, estimate_command, pretrain_command
 from biphasic.cli.use import encode_command, evaluate_command, finetune_command, predict_command
@@ -42,10 +42,9 @@ from biphasic.version import __version__
 
 _RESUME = "interrupted; run again to resume"
 
-app = typer.Typer(
-    help="Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",
-    no_args_is_help=True,
-    context_settings=HELP,
+app = Commands(
+    "Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

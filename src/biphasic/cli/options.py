@@ -1,13 +1,15 @@
-"""Options that several commands share, and how they print."""
+"""Commands whose options are described in their docstrings, options they share, and printing."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from biphasic.errors import ConfigError, visible
+from biphasic.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,36 +17,60 @@ if TYPE_CHECKING:
 
     from biphasic.study.run.run import StudyOutcome
 
+Precision = Literal["fp32", "bf16"]
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text with terminal control characters escaped."""
-    typer.echo(visible(text), err=err, nl=nl)
+INTERRUPTED = 130  # exit code of an interrupted command, as in shells
+DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
+_WIDEST = 10_000  # characters; no table is wider
+_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
-
-Root = Annotated[Path, typer.Option(help="Folder of studies and their shared store.")]
+# Without a text here, an option is described in the docstring of each command that has it.
+AtLeastOne = Annotated[int, typer.Option(min=1)]
+AsJson = Annotated[bool, typer.Option("--json")]
+CheckedModel = Annotated[
+    str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
+]
+ConventionOption = Annotated[
+    Literal["standard", "paper"] | None,
+    typer.Option(
+        help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+        "Default: the study's, else standard."
+    ),
+]
+Copies = Annotated[
+    Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
+]
 Device = Annotated[
     str | None,
     typer.Option(help="Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."),
 ]
-StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
-]
-Threads = Annotated[
-    int, typer.Option(min=1, help="Threads per job; may change the last bits of results.")
-]
-PrintConfig = Annotated[
-    bool,
-    typer.Option("--print-config", help="Print all settings as YAML, with defaults, and exit."),
-]
 Fresh = Annotated[
     bool,
     typer.Option(
-        "--fresh",
         help="Delete the states and results that other code than the running one made, and make "
-        "them again.",
+        "them again."
     ),
+]
+LearningRates = Annotated[list[float] | None, typer.Option("--learning-rate")]
+Out = Annotated[Path, typer.Option()]
+Positive = Annotated[int | None, typer.Option(min=1)]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")]
+PrintConfig = Annotated[
+    bool, typer.Option(help="Print all settings as YAML, with defaults, and exit.")
+]
+Quiet = Annotated[bool, typer.Option(help="Print results and errors only.")]
+RecipeFile = Annotated[Path, typer.Argument(help="Recipe file (YAML).")]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+Root = Annotated[Path, typer.Option(help="Folder of studies and their shared store.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed")]
+StoreRoot = Annotated[Path, typer.Option(help="Folder of the store.")]
+StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
+StudyName = Annotated[
+    str | None,
+    typer.Argument(help="Study file, folder or name; default: the only study of the root."),
+]
+Threads = Annotated[
+    int, typer.Option(min=1, help="Threads per job; may change the last bits of results.")
 ]
 Wandb = Annotated[
     str | None,
@@ -54,46 +80,42 @@ Wandb = Annotated[
         "Needs the extra 'wandb'.",
     ),
 ]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
-Copies = Annotated[
-    Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
 ]
-StoreRoot = Annotated[Path, typer.Option(help="Folder of the store.")]
-HELP = {"help_option_names": ["-h", "--help"]}
-"""Settings of every command's context."""
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print results and errors only.")]
-
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
-"""Torch dtype names by value of --precision; both are accepted."""
 
 
-INTERRUPTED = 130
-"""Exit code of an interrupted command, as in shells."""
-_WIDEST = 10_000  # characters; no table is wider
+class Command(TyperCommand):
+    """A command that takes texts of its options from the `Args:` of its docstring.
+
+    A flag that is off by default has no `--no-` form.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        text, _, entries = (settings.pop("help") or "").partition("\n\nArgs:\n")
+        super().__init__(*args, help=text, **settings)
+        texts = {name: " ".join(entry.split()) for name, entry in _ENTRY.findall(entries)}
+        for option in self.params:
+            option.help = option.help or texts.get(option.name)  # type: ignore[attr-defined]
+            if option.default is False:
+                option.secondary_opts = []
 
 
-def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -> str | None:
-    """Return the value of a renamed option; warn if the old name was used."""
-    if old is None:
-        return new
-    if new is not None:
-        raise ConfigError(f"give {new_name} only; {old_name} is its old name")
-    echo(f"{old_name} is deprecated; use {new_name}", err=True)
-    return old
+class Commands(typer.Typer):
+    """A group of commands."""
+
+    def __init__(self, help: str, **settings: Any) -> None:
+        super().__init__(help=help, no_args_is_help=True, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """Add a function as a command."""
+        return super().command(name, cls=Command, **settings)
 
 
-def precision_dtype(precision: str | None) -> str:
-    """Return the torch dtype name of a precision; None means fp32."""
-    if precision is None:
-        return "float32"
-    if precision in PRECISIONS.values():
-        return precision
-    if precision not in PRECISIONS:
-        from biphasic.config import nearest
-
-        known = nearest(precision, PRECISIONS)
-        raise ConfigError(f"--precision: unknown value '{precision}'{known}")
-    return PRECISIONS[precision]
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text with terminal control characters escaped."""
+    typer.echo(visible(text), err=err, nl=nl)
 
 
 def progress_console(*, quiet: bool) -> Console:

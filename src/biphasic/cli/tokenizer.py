@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import echo
+from biphasic.cli.options import Commands, Copies, Out, echo
 from biphasic.errors import ConfigError, DataError
 
-tokenizer_app = typer.Typer(help="Train tokenizers and check them.", no_args_is_help=True)
+tokenizer_app = Commands("Train tokenizers and check them.")
 
 _LEAST_VOCABULARY = 300  # 256 bytes, 4 special tokens, and some merges
 
@@ -25,16 +24,18 @@ def train_command(
             help="File, folder, builtin:pydocs, or hf:OWNER/NAME?name=CONFIG&split=SPLIT.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Output folder.")],
-    vocab_size: Annotated[
-        int, typer.Option(min=_LEAST_VOCABULARY, max=1 << 17, help="Vocabulary size.")
-    ] = 8192,
-    column: Annotated[str | None, typer.Option(help="Column or JSON key of the text.")] = None,
-    hub_copies: Annotated[
-        Path | None, typer.Option(help="Folder with local copies of hub datasets.")
-    ] = None,
+    out: Out,
+    vocab_size: Annotated[int, typer.Option(min=_LEAST_VOCABULARY, max=1 << 17)] = 8192,
+    column: str | None = None,
+    hub_copies: Copies = None,
 ) -> None:
-    """Train a byte-level BPE tokenizer on all text of the sources."""
+    """Train a byte-level BPE tokenizer on all text of the sources.
+
+    Args:
+        out: Output folder.
+        vocab_size: Vocabulary size.
+        column: Column or JSON key of the text.
+    """
     from biphasic.config import parse_config
     from biphasic.data.text.sources import SourceConfig, read_documents, source_origin
     from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
@@ -84,16 +85,15 @@ def train_command(
 
 @tokenizer_app.command("check")
 def check_command(
-    tokenizer: Annotated[
-        str, typer.Argument(metavar="NAME_OR_FOLDER", help="Folder, or hub id of a model.")
-    ],
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit on the hub. Default: the newest.")
-    ] = None,
+    tokenizer: Annotated[str, typer.Argument(metavar="NAME_OR_FOLDER")], revision: str | None = None
 ) -> None:
     """Print a tokenizer's special tokens and vocabulary size.
 
     Includes the mask token that a corpus would use, and why.
+
+    Args:
+        tokenizer: Folder, or hub id of a model.
+        revision: Branch, tag or commit on the hub. Default: the newest.
     """
     from biphasic.data.building.mask_token import with_mask_token
     from biphasic.data.tokens.tokenizer import load_tokenizer

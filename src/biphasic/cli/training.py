@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from biphasic.cli.options import (
+    AsJson,
+    AtLeastOne,
     Device,
     Fresh,
+    Out,
+    Overrides,
     PrintConfig,
     Quiet,
+    RecipeFile,
     Revision,
     Root,
     StoreRoot,
@@ -37,56 +42,41 @@ Compute = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Compute settings: processes=N to split the rows over N processes, "
-        "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
-        "activation_checkpointing=true, "
-        "compile=true.",
+        help="Compute settings: processes=N to split the rows over N processes, shard=full to "
+        "divide the weights over them, max_tokens_per_pass=N to save memory, "
+        "activation_checkpointing=true, compile=true.",
     ),
 ]
 CheckpointEvery = Annotated[int, typer.Option(min=0, help=CHECKPOINT_EVERY.help)]
+HeldoutEvery = Annotated[int, typer.Option(min=0, help=HELDOUT_EVERY.help)]
 
 
 def pretrain_command(
-    file: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
-    corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder made by 'biphasic corpus build', or a corpus file (YAML). "
-            "Default: the built-in documentation."
-        ),
-    ] = None,
+    file: RecipeFile,
+    corpus: Path | None = None,
     root: Root = Path("runs"),
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=micro."),
-    ] = None,
+    overrides: Overrides = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
-    heldout_every: Annotated[
-        int, typer.Option(min=0, help=HELDOUT_EVERY.help)
-    ] = HELDOUT_EVERY.default,
+    heldout_every: HeldoutEvery = HELDOUT_EVERY.default,
     compute: Compute = None,
     device: Device = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HH:MM:SS", help="Save the progress and exit with code 130 after this time."
-        ),
-    ] = None,
+    max_time: Annotated[str | None, typer.Option(metavar="HH:MM:SS")] = None,
     skip_steps: SkipSteps = None,
-    rewinds: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="K",
-            help="Skip a non-finite step and resume from the previous weights, up to K times.",
-        ),
-    ] = 0,
+    rewinds: Annotated[int, typer.Option(min=0, metavar="K")] = 0,
     fresh: Fresh = False,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one recipe on a corpus, and print the state's folder."""
+    """Train one recipe on a corpus, and print the state's folder.
+
+    Args:
+        corpus: Folder made by 'biphasic corpus build', or a corpus file (YAML). Default: the
+            built-in documentation.
+        overrides: Override a setting, e.g. model=micro.
+        max_time: Save the progress and exit with code 130 after this time.
+        rewinds: Skip a non-finite step and resume from the previous weights, up to K times.
+    """
     from biphasic.config import parse_overrides
     from biphasic.study.api import parse_compute, pretrain
     from biphasic.study.inputs.corpus import corpus_settings
@@ -120,44 +110,33 @@ def pretrain_command(
 
 
 def estimate_command(
-    file: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
-    devices: Annotated[int, typer.Option(help="Devices that train one model.")] = 1,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. "
-            "Default: h100, or with --flops another GPU."
-        ),
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Entries of the tokenizer's vocabulary. Default: those of a trained one."
-        ),
-    ] = None,
-    mfu: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for "
-            "mi250x 0.11, by the reference study's hours."
-        ),
-    ] = None,
-    flops: Annotated[
-        float | None, typer.Option(help="Peak FLOP/s of a device, e.g. 90e9 for a CPU.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option(help="Memory of a device in bytes, e.g. 24e9.")
-    ] = None,
-    watts: Annotated[float | None, typer.Option(help="Power of a device.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=610m."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+    file: RecipeFile,
+    devices: int = 1,
+    device: str | None = None,
+    vocab_size: int | None = None,
+    mfu: float | None = None,
+    flops: float | None = None,
+    memory: float | None = None,
+    watts: float | None = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate memory, time and energy of a recipe, without training it.
 
     Prints parameters, FLOPs, memory per device, the rows that fit, and compute settings.
+
+    Args:
+        devices: Devices that train one model.
+        device: h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. Default:
+            h100, or with --flops another GPU.
+        vocab_size: Entries of the tokenizer's vocabulary. Default: those of a trained one.
+        mfu: Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x
+            0.11, by the reference study's hours.
+        flops: Peak FLOP/s of a device, e.g. 90e9 for a CPU.
+        memory: Memory of a device in bytes, e.g. 24e9.
+        watts: Power of a device.
+        overrides: Override a setting, e.g. model=610m.
+        as_json: Print the estimate as JSON.
     """
     import json
 
@@ -182,59 +161,23 @@ def estimate_command(
 
 
 def adapt_command(
-    model: Annotated[
-        str, typer.Argument(help="Folder of a decoder, an encoder or a state, or a hub id.")
-    ],
-    corpus: Annotated[
-        str,
-        typer.Option(
-            help="Text file or folder, hf:DATASET, builtin:pydocs, a folder made by 'biphasic "
-            "corpus build', or a corpus file (YAML)."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 2000,
-    mlm_probability: Annotated[
-        float | None, typer.Option(help="Probability of masking a token. Default: 0.4.")
-    ] = None,
-    objective: Annotated[
-        str, typer.Option(help="mlm, or mntp (masked next-token prediction).")
-    ] = "mlm",
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate. Default: the state's, else 0.4 / hidden size."),
-    ] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(help="Linear warm-up steps. Default: 1/20 of the steps.")
-    ] = None,
-    decay_steps: Annotated[
-        int | None, typer.Option(help="Final linear decay steps. Default: 1/10 of the steps.")
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="adamw or muon. Default: the state's, else adamw.")
-    ] = None,
-    reset_optimizer: Annotated[
-        bool, typer.Option("--reset-optimizer", help="Reset the optimizer moments of a state.")
-    ] = False,
-    max_seqlen: Annotated[
-        int | None,
-        typer.Option(
-            help="Row length in tokens. Default: the state's, else 512 or the model's limit."
-        ),
-    ] = None,
-    rows_per_step: Annotated[
-        int | None, typer.Option(help="Rows per batch. Default: the state's, else 32.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="bf16 or fp32. Default: the state's, else bf16.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of masks and data order. Default: the state's, else 0.")
-    ] = None,
+    model: str,
+    corpus: Annotated[str, typer.Option()],
+    out: Out,
+    steps: AtLeastOne = 2000,
+    mlm_probability: float | None = None,
+    objective: str = "mlm",
+    learning_rate: float | None = None,
+    warmup_steps: int | None = None,
+    decay_steps: int | None = None,
+    optimizer: str | None = None,
+    reset_optimizer: bool = False,
+    max_seqlen: int | None = None,
+    rows_per_step: int | None = None,
+    precision: str | None = None,
+    seed: int | None = None,
     compute: Compute = None,
-    format: Annotated[
-        str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
-    ] = "sentence-transformers",
+    format: str = "sentence-transformers",
     revision: Revision = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
     root: StoreRoot = Path("runs"),
@@ -245,15 +188,31 @@ def adapt_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue training a decoder or encoder, and export it."""
-    from typing import cast
+    """Continue training a decoder or encoder, and export it.
 
+    Args:
+        model: Folder of a decoder, an encoder or a state, or a hub id.
+        corpus: Text file or folder, hf:DATASET, builtin:pydocs, a folder made by 'biphasic corpus
+            build', or a corpus file (YAML).
+        out: Folder to write.
+        steps: Optimizer steps.
+        mlm_probability: Probability of masking a token. Default: 0.4.
+        objective: mlm, or mntp (masked next-token prediction).
+        learning_rate: Peak learning rate. Default: the state's, else 0.4 / hidden size.
+        warmup_steps: Linear warm-up steps. Default: 1/20 of the steps.
+        decay_steps: Final linear decay steps. Default: 1/10 of the steps.
+        optimizer: adamw or muon. Default: the state's, else adamw.
+        reset_optimizer: Reset the optimizer moments of a state.
+        max_seqlen: Row length in tokens. Default: the state's, else 512 or the model's limit.
+        rows_per_step: Rows per batch. Default: the state's, else 32.
+        precision: bf16 or fp32. Default: the state's, else bf16.
+        seed: Seed of masks and data order. Default: the state's, else 0.
+        format: hf, sentence-transformers or onnx; see 'biphasic export'.
+    """
     from biphasic.adaptation import adapt, adaptation_text
     from biphasic.config import parse_overrides
-    from biphasic.export.write import Format
 
-    console = progress_console(quiet=quiet)
-    options: dict[str, Any] = {
+    options = {
         "steps": steps,
         "objective": objective,
         "mlm_probability": mlm_probability,
@@ -281,7 +240,7 @@ def adapt_command(
         out,
         corpus=corpus,
         settings=settings,
-        format=cast(Format, format),
+        format=format,  # type: ignore[arg-type]  # checked there
         revision=revision,
         root=root,
         checkpoint_every=checkpoint_every,
@@ -289,7 +248,7 @@ def adapt_command(
         device=device,
         fresh=fresh,
         wandb=wandb,
-        console=console,
+        console=progress_console(quiet=quiet),
     )
     echo(f"encoder: {folder}")
 

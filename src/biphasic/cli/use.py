@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Literal
 
 import typer
 
 from biphasic.cli.options import (
+    DTYPES,
+    CheckedModel,
     Copies,
     Device,
+    LearningRates,
+    Out,
+    Overrides,
+    Positive,
+    Precision,
     PrintConfig,
     Quiet,
     Revision,
     Root,
+    Seeds,
     StoreRoot,
     echo,
-    precision_dtype,
     progress_console,
-    renamed,
 )
-
-if TYPE_CHECKING:
-    from biphasic.tasks.embedding import Precision
 
 _FORMS = {
     "sequence-classification": "loads with AutoModelForSequenceClassification",
@@ -32,57 +35,33 @@ _FORMS = {
     "separate-head": "written by an earlier version: transformers loads it without its head; "
     "delete it and fine-tune again",
 }
-_FORMAT_HELP = (
-    "jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for '-'."
-)
 FinetuneWorkers = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
 ]
+InputFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for "
+        "'-'.",
+    ),
+]
+_SOURCE = ".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
 
 
 def evaluate_command(
-    model: Annotated[
-        str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
-    ],
-    tasks: Annotated[
-        list[str],
-        typer.Option(
-            "--task",
-            help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
-            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir, zs (zero-shot retrieval) or mp "
-            "(minimal pairs; also a file); a task file (YAML); a task folder. Repeat for several. "
-            "See docs/tasks.md.",
-        ),
-    ],
+    model: CheckedModel,
+    tasks: Annotated[list[str], typer.Option("--task")],
     root: Root = Path("runs"),
-    rates: Annotated[
-        list[float] | None,
-        typer.Option("--learning-rate", help="Peak rate; repeat for several. Default: six."),
-    ] = None,
-    seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Repeat for several. Default: 0 to 4.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256, "
-            "precision=bf16, batching=padded.",
-        ),
-    ] = None,
-    paper: Annotated[
-        bool,
-        typer.Option("--paper", help="Use the reference study's protocol; see docs/protocol.md."),
-    ] = False,
+    rates: LearningRates = None,
+    seeds: Seeds = None,
+    overrides: Overrides = None,
+    paper: bool = False,
     revision: Revision = None,
     copies: Copies = None,
     workers: FinetuneWorkers = None,
-    convention: Annotated[
-        str,
-        typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors)."),
-    ] = "standard",
+    convention: Literal["standard", "paper"] = "standard",
     device: Device = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -90,12 +69,23 @@ def evaluate_command(
     """Fine-tune an encoder over a grid, and print its scores.
 
     Scores have 95 % intervals.
+
+    Args:
+        tasks: pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli or
+            squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir, zs (zero-shot retrieval) or mp
+            (minimal pairs; also a file); a task file (YAML); a task folder. Repeat for several.
+            See docs/tasks.md.
+        rates: Peak rate; repeat for several. Default: six.
+        seeds: Repeat for several. Default: 0 to 4.
+        overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
+            precision=bf16, batching=padded.
+        paper: Use the reference study's protocol; see docs/protocol.md.
+        convention: Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors).
     """
     from biphasic.cli.evaluation import print_evaluation
     from biphasic.config import parse_overrides
-    from biphasic.evaluation.evaluate import evaluate_all, known_convention
+    from biphasic.evaluation.evaluate import evaluate_all
     from biphasic.evaluation.plan import task_from_text
-    from biphasic.records import Convention
     from biphasic.study.run.run import default_workers
     from biphasic.study.spec.resolved import evaluation_text
     from biphasic.study.spec.study import PAPER
@@ -110,7 +100,7 @@ def evaluate_command(
             seeds=seeds,
             protocol=settings,
             is_paper=paper,
-            convention=known_convention(convention),
+            convention=convention,
         )
         echo(text, nl=False)
         return
@@ -121,50 +111,24 @@ def evaluate_command(
         seeds=seeds,
         protocol=PAPER if paper else None,
         revision=revision,
-        convention=cast(Convention, convention),
+        convention=convention,
         root=root,
         num_workers=workers or default_workers(device=device),
         device=device,
         console=progress_console(quiet=quiet),
     )
-    failed = False
-    for evaluation in evaluations:
-        failed |= not print_evaluation(evaluation)
+    failed = [evaluation for evaluation in evaluations if not print_evaluation(evaluation)]
     if failed:
         raise typer.Exit(1)
 
 
 def finetune_command(
-    model: Annotated[
-        str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
-    ],
-    task: Annotated[
-        str,
-        typer.Option(
-            help="KIND:PATH for custom data, with kind sc, ml, sr, tc, qa, ir or zs; a task file "
-            "(YAML); a published dataset such as mnli; a built-in task. See docs/tasks.md."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Output folder of the fine-tuned model.")],
-    rates: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--learning-rate",
-            help="Peak rate; repeat for several. Default: four from 2e-5 to 2e-4.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Repeat for several. Default: 0.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000, "
-            "max_seqlen=256, precision=bf16, batching=padded.",
-        ),
-    ] = None,
+    model: CheckedModel,
+    task: Annotated[str, typer.Option()],
+    out: Out,
+    rates: LearningRates = None,
+    seeds: Seeds = None,
+    overrides: Overrides = None,
     revision: Revision = None,
     copies: Copies = None,
     root: StoreRoot = Path("runs"),
@@ -175,6 +139,15 @@ def finetune_command(
     """Fine-tune an encoder, keep the best model, print scores.
 
     The best model is the one with the highest validation score.
+
+    Args:
+        task: KIND:PATH for custom data, with kind sc, ml, sr, tc, qa, ir or zs; a task file (YAML);
+            a published dataset such as mnli; a built-in task. See docs/tasks.md.
+        out: Output folder of the fine-tuned model.
+        rates: Peak rate; repeat for several. Default: four from 2e-5 to 2e-4.
+        seeds: Repeat for several. Default: 0.
+        overrides: Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000,
+            max_seqlen=256, precision=bf16, batching=padded.
     """
     from biphasic.analysis.text import rate
     from biphasic.cli.evaluation import print_evaluation
@@ -185,7 +158,7 @@ def finetune_command(
     from biphasic.tasks.kinds.registry import KINDS
 
     console = progress_console(quiet=quiet)
-    settings: dict[str, Any] = parse_overrides(overrides or ())
+    settings = parse_overrides(overrides or ())
     chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
     finetuned = finetune(
         model,
@@ -214,30 +187,22 @@ def finetune_command(
 
 
 def predict_command(
-    folder: Annotated[Path, typer.Argument(help="Folder made by 'biphasic finetune'.")],
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT", help=".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help=".jsonl, .csv or .parquet. Default: JSON lines to standard output."),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            help="Text column; give two for pairs, or for question and context. Default: see "
-            "docs/tasks.md.",
-        ),
-    ] = None,
-    input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    folder: Path,
+    source: Annotated[str, typer.Argument(metavar="INPUT", help=_SOURCE)],
+    out: Path | None = None,
+    columns: Annotated[list[str] | None, typer.Option("--column")] = None,
+    input_format: InputFormat = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Predict with a fine-tuned model: one row per example, in order."""
+    """Predict with a fine-tuned model: one row per example, in order.
+
+    Args:
+        folder: Folder made by 'biphasic finetune'.
+        out: .jsonl, .csv or .parquet. Default: JSON lines to standard output.
+        columns: Text column; give two for pairs, or for question and context. Default: see
+            docs/tasks.md.
+    """
     from biphasic.progress import progress_bar
     from biphasic.tasks.custom.inputs import open_input
     from biphasic.tasks.formats.outputs import ROW_SUFFIXES, check_output
@@ -257,51 +222,35 @@ def predict_command(
 
 
 def encode_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of a state, of a transformers model or of a sentence-transformers model, "
-            "or a hub id."
-        ),
-    ],
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help=".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help=".npy for vectors; .parquet for vectors with text ids.")
-    ],
-    column: Annotated[
-        str | None, typer.Option(help="Column or key of the text. Default: text.")
-    ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Prefix of every text.")] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Name of a prompt of the model to prepend to every text.")
-    ] = None,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Normalize vectors to unit length.")
-    ] = False,
-    max_seqlen: Annotated[
-        int | None,
-        typer.Option(min=8, help="Maximum input length in tokens. Default: the model's limit."),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum tokens per batch. Default: 4096; 65536 on a GPU."),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Compute precision: fp32 or bf16. Default: fp32.")
-    ] = None,
+    model: str,
+    source: Annotated[str, typer.Argument(metavar="FILE", help=_SOURCE)],
+    out: Out,
+    column: str = "text",
+    prefix: str | None = None,
+    prompt: str | None = None,
+    normalize: bool = False,
+    max_seqlen: Annotated[int | None, typer.Option(min=8)] = None,
+    batch_tokens: Positive = None,
+    precision: Precision = "fp32",
     revision: Revision = None,
-    input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    input_format: InputFormat = None,
     device: Device = None,
     quiet: Quiet = False,
-    field: Annotated[str | None, typer.Option("--field", hidden=True)] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
-    """Embed texts by mean pooling: one vector per text, in order."""
+    """Embed texts by mean pooling: one vector per text, in order.
+
+    Args:
+        model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
+            hub id.
+        out: .npy for vectors; .parquet for vectors with text ids.
+        column: Column or key of the text.
+        prefix: Prefix of every text.
+        prompt: Name of a prompt of the model to prepend to every text.
+        normalize: Normalize vectors to unit length.
+        max_seqlen: Maximum input length in tokens. Default: the model's limit.
+        batch_tokens: Maximum tokens per batch. Default: 4096; 65536 on a GPU.
+        precision: Compute precision.
+    """
     from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar
     from biphasic.tasks.custom.inputs import open_input
@@ -315,9 +264,6 @@ def encode_command(
     from biphasic.tasks.formats.outputs import check_output
 
     console = progress_console(quiet=quiet)
-    column = renamed(field, column, old_name="--field", new_name="--column")
-    precision = renamed(dtype, precision, old_name="--dtype", new_name="--precision")
-    compute_dtype = cast("Precision", precision_dtype(precision))
     check_output(out, SUFFIXES)
     parse_device(device)  # before anything is fetched
     opened = open_input(source, format=input_format)
@@ -329,8 +275,8 @@ def encode_command(
             settings,
             opened,
             out,
-            field=column or "text",
-            precision=compute_dtype,
+            field=column,
+            precision=DTYPES[precision],
             batch_tokens=batch_tokens,
             device=device,
             report=report,

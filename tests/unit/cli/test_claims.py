@@ -180,7 +180,6 @@ def test_custom_claims(run, tmp_path) -> None:
         ([], "give either a folder, or --paper"),
         (["somewhere", "--paper"], "give either a folder, or --paper"),
         (["--paper", "--only", "C1"], "--only C1: no such claim (did you mean 'C"),
-        (["--paper", "--convention", "t"], "--convention t: unknown convention"),
         (["--paper", "--claims", "none.py"], "none.py: no such file"),
         (["nowhere"], "nowhere: no such folder"),
     ],

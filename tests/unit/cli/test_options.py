@@ -55,6 +55,28 @@ def test_h_is_help_of_every_command(cli, monkeypatch):
     assert cli("study", "run", "-h") == cli("study", "run", "--help")
 
 
+def test_help_describes_every_option_and_argument():
+    def undescribed(group, path=()):
+        for name, child in group.commands.items():
+            if hasattr(child, "commands"):
+                yield from undescribed(child, (*path, name))
+            else:
+                assert "Args:" not in child.help
+                yield from ((*path, name, one.name) for one in child.params if not one.help)
+
+    assert list(undescribed(typer.main.get_command(app))) == []
+
+
+def test_an_option_that_is_off_by_default_has_no_second_name(cli):
+    out = cli("claims", "--help")[1]
+    assert "--details" in out
+    assert "--no-" not in out
+    assert "--watch" in (out := cli("study", "status", "--help")[1])
+    assert "--no-watch" in out  # its default depends on the terminal
+    code, _, err = cli("claims", "--paper", "--no-details")
+    assert (code, "No such option: --no-details" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

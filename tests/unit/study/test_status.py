@@ -369,7 +369,7 @@ def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli
 
 
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
-    from biphasic.cli.study import upkeep
+    from biphasic.cli import upkeep
 
     monkeypatch.setattr(upkeep, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
@@ -412,7 +412,7 @@ def test_looking_at_a_running_study_imports_no_torch():
 
     program = (
         "import sys, biphasic.study.status.status, biphasic.study.run.control, "
-        "biphasic.study.find, biphasic.cli.study.upkeep; print('torch' in sys.modules)"
+        "biphasic.study.find, biphasic.cli.upkeep; print('torch' in sys.modules)"
     )
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

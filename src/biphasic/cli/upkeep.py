@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, echo, progress_console, show_outcome
+from biphasic.cli.options import (
+    AsJson,
+    AtLeastOne,
+    Positive,
+    Quiet,
+    Root,
+    StudyName,
+    echo,
+    progress_console,
+    show_outcome,
+)
 from biphasic.errors import StudyError
 
 if TYPE_CHECKING:
@@ -19,23 +29,21 @@ if TYPE_CHECKING:
     from biphasic.study.status.record import StudyStatus
 
 _REFRESH_SECONDS = 1.0
-
-StudyName = Annotated[
-    str | None,
-    typer.Argument(help="Study file, folder or name; default: the only study of the root."),
-]
+NamedStudy = Annotated[str, typer.Argument(help="Study file, folder or name.")]
 
 
 def study_status_command(
     study: StudyName = None,
     root: Root = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, once.")] = False,
-    watch: Annotated[
-        bool | None,
-        typer.Option(help="Watch until the study ends. Default: on a terminal, if it is running."),
-    ] = None,
+    as_json: AsJson = False,
+    watch: bool | None = None,
 ) -> None:
-    """Show a study's progress: jobs, failures, arms, device-hours."""
+    """Show a study's progress: jobs, failures, arms, device-hours.
+
+    Args:
+        as_json: Print as JSON, once.
+        watch: Watch until the study ends. Default: on a terminal, if it is running.
+    """
     from biphasic.study.find import find_study
     from biphasic.study.status.status import status_lines, study_status
 
@@ -50,10 +58,7 @@ def study_status_command(
     echo("\n".join(status_lines(status)))
 
 
-def study_cancel(
-    study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
-    root: Root = Path("runs"),
-) -> None:
+def study_cancel(study: NamedStudy, root: Root = Path("runs")) -> None:
     """Stop a study, also on another machine; 'study run' resumes it."""
     from biphasic.study.find import find_study
     from biphasic.study.run.control import cancel_study
@@ -63,23 +68,21 @@ def study_cancel(
 
 
 def study_retry(
-    study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(help="Failed jobs, by label or prefix of the identity. Default: all."),
-    ] = None,
+    study: NamedStudy,
+    jobs: Annotated[list[str] | None, typer.Argument()] = None,
     root: Root = Path("runs"),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Parallel jobs, if the study is not running.")
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, help="Threads per job, if the study is not running.")
-    ] = 1,
+    workers: Positive = None,
+    threads: AtLeastOne = 1,
     quiet: Quiet = False,
 ) -> None:
     """Retry failed jobs.
 
     If the study is running, its runner retries them. Otherwise the study runs here.
+
+    Args:
+        jobs: Failed jobs, by label or prefix of the identity. Default: all.
+        workers: Parallel jobs, if the study is not running.
+        threads: Threads per job, if the study is not running.
     """
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.find import find_study
@@ -109,10 +112,7 @@ def study_retry(
     show_outcome(outcome)
 
 
-def study_verify(
-    study: StudyName = None,
-    root: Root = Path("runs"),
-) -> None:
+def study_verify(study: StudyName = None, root: Root = Path("runs")) -> None:
     """Verify the hashes of all files that a study uses.
 
     The exit code is 1 if any file is damaged.
@@ -135,19 +135,16 @@ def study_verify(
 
 def study_clean(
     root: Root = Path("runs"),
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the listed items; without it, only list them.")
-    ] = False,
-    also_pretrained: Annotated[
-        bool,
-        typer.Option(
-            "--also-pretrained",
-            help="Include results of 'pretrain', 'adapt', 'evaluate' and 'finetune' that no study "
-            "needs.",
-        ),
-    ] = False,
+    delete: bool = False,
+    also_pretrained: bool = False,
 ) -> None:
-    """List or delete (--delete) unused items of a store."""
+    """List or delete (--delete) unused items of a store.
+
+    Args:
+        delete: Delete the listed items; without it, only list them.
+        also_pretrained: Include results of 'pretrain', 'adapt', 'evaluate' and 'finetune' that no
+            study needs.
+    """
     from biphasic.study.gc.clean import clean, cleaning_lines
 
     say = partial(echo, err=True)

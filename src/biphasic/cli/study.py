@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from biphasic.cli.options import (
+    AsJson,
+    AtLeastOne,
+    Commands,
     Fresh,
+    Overrides,
     PrintConfig,
     Quiet,
     Root,
     StudyFile,
+    StudyName,
     Threads,
     Wandb,
     Workers,
@@ -22,8 +27,7 @@ from biphasic.cli.options import (
     show_outcome,
     shown,
 )
-from biphasic.cli.study.upkeep import (
-    StudyName,
+from biphasic.cli.upkeep import (
     study_cancel,
     study_clean,
     study_retry,
@@ -38,38 +42,29 @@ if TYPE_CHECKING:
     from biphasic.study.run.prepare import PreparedStudy
     from biphasic.study.run.report import ReportJob
 
-study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. recipe.model=micro."),
-]
+study_app = Commands("Plan, compare, run and report studies.")
 
 
 @study_app.command("plan")
 def study_plan(
     file: StudyFile,
     root: Root = Path("runs"),
-    graph: Annotated[
-        Path | None, typer.Option(help="Write a graph of arms and shared states as SVG.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the plan as JSON, including states.")
-    ] = False,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0,
-            help="Sustained FLOP/s per device, to estimate device-hours. Default: this machine's, "
-            "measured for a second.",
-        ),
-    ] = None,
-    example_tokens: Annotated[
-        int, typer.Option(min=1, help="Assumed mean tokens per fine-tuning example.")
-    ] = 256,
+    graph: Path | None = None,
+    as_json: AsJson = False,
+    rate: Annotated[float | None, typer.Option(min=1.0)] = None,
+    example_tokens: AtLeastOne = 256,
     overrides: Overrides = None,
 ) -> None:
-    """Show what a study will train, share and skip, without running it."""
+    """Show what a study will train, share and skip, without running it.
+
+    Args:
+        graph: Write a graph of arms and shared states as SVG.
+        as_json: Print the plan as JSON, including states.
+        rate: Sustained FLOP/s per device, to estimate device-hours. Default: this machine's,
+            measured for a second.
+        example_tokens: Assumed mean tokens per fine-tuning example.
+        overrides: Override a setting, e.g. recipe.model=micro.
+    """
     import json
     import math
 
@@ -105,12 +100,12 @@ def study_plan(
 
 
 @study_app.command("diff")
-def study_diff(
-    first: StudyFile,
-    second: Annotated[Path, typer.Argument(help="Study file to compare with.")],
-    root: Root = Path("runs"),
-) -> None:
-    """Show how the plans of two studies differ, and why."""
+def study_diff(first: StudyFile, second: Path, root: Root = Path("runs")) -> None:
+    """Show how the plans of two studies differ, and why.
+
+    Args:
+        second: Study file to compare with.
+    """
     from biphasic.study.plan.diff import difference_lines
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
@@ -136,19 +131,9 @@ def study_run(
     root: Root = Path("runs"),
     workers: Workers = None,
     threads: Threads = 1,
-    per_gpu: Annotated[
-        int, typer.Option(min=1, help="Jobs per GPU; they must fit into its memory.")
-    ] = 1,
-    tries: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Attempts per job after transient failures (process killed, disk full)."
-        ),
-    ] = 3,
-    site: Annotated[
-        Path | None,
-        typer.Option(help="Site file (YAML) of a cluster to run on; see 'biphasic site'."),
-    ] = None,
+    per_gpu: AtLeastOne = 1,
+    tries: AtLeastOne = 3,
+    site: Path | None = None,
     fresh: Fresh = False,
     overrides: Overrides = None,
     wandb: Wandb = None,
@@ -158,6 +143,12 @@ def study_run(
     """Run the missing jobs of a study, and write its report.
 
     Prints the table of results.
+
+    Args:
+        per_gpu: Jobs per GPU; they must fit into its memory.
+        tries: Attempts per job after transient failures (process killed, disk full).
+        site: Site file (YAML) of a cluster to run on; see 'biphasic site'.
+        overrides: Override a setting, e.g. recipe.model=micro.
     """
     from biphasic.study.api import run_study
     from biphasic.study.spec.load import load_study
@@ -187,26 +178,21 @@ def study_run(
 def study_register(
     file: StudyFile,
     root: Root = Path("runs"),
-    spread: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            help="Assumed standard deviation of an arm's score over runs, in percentage points.",
-        ),
-    ] = None,
-    pilot: Annotated[
-        str | None,
-        typer.Option(metavar="STUDY", help="Finished study whose spreads over runs are assumed."),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page of the registration, to commit.")
-    ] = False,
+    spread: Annotated[float | None, typer.Option(min=0.001)] = None,
+    pilot: Annotated[str | None, typer.Option(metavar="STUDY")] = None,
+    markdown: bool = False,
     overrides: Overrides = None,
     quiet: Quiet = False,
 ) -> None:
     """Fix a study's questions, arms, tasks, grid and seeds under a hash, before its first score.
 
     Registers again, as a dated amendment, if the study has changed since.
+
+    Args:
+        spread: Assumed standard deviation of an arm's score over runs, in percentage points.
+        pilot: Finished study whose spreads over runs are assumed.
+        markdown: Print the page of the registration, to commit.
+        overrides: Override a setting, e.g. recipe.model=micro.
     """
     from biphasic.analysis.questions.markdown import registration_page
     from biphasic.study.find import find_study
@@ -242,6 +228,9 @@ def study_jobs(
 
     Prints one line per job: identity, kind, processes, the job it waits for (- for none, * for
     all), label. Builds the study's data first.
+
+    Args:
+        overrides: Override a setting, e.g. recipe.model=micro.
     """
     _, items, last = _saved_jobs(file, root, overrides, quiet=quiet)
     names = {item.id for item in items}
@@ -255,17 +244,24 @@ def study_jobs(
 @study_app.command("jobset")
 def study_jobset(
     file: StudyFile,
-    image: Annotated[str, typer.Option(help="Container image with biphasic.")],
-    claim: Annotated[str, typer.Option(help="Volume claim that all pods can write to.")],
+    image: Annotated[str, typer.Option()],
+    claim: Annotated[str, typer.Option()],
     root: Root = Path("runs"),
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs per process.")] = 1,
-    parallelism: Annotated[int, typer.Option(min=1, help="Most pods at once.")] = 16,
+    gpus: Annotated[int, typer.Option(min=0)] = 1,
+    parallelism: AtLeastOne = 16,
     overrides: Overrides = None,
     quiet: Quiet = False,
 ) -> None:
     """Print a JobSet manifest that runs the missing jobs on Kubernetes.
 
     Saves the jobs. The volume is mounted at the folder above --root.
+
+    Args:
+        image: Container image with biphasic.
+        claim: Volume claim that all pods can write to.
+        gpus: GPUs per process.
+        parallelism: Most pods at once.
+        overrides: Override a setting, e.g. recipe.model=micro.
     """
     import yaml
 
@@ -303,10 +299,7 @@ def _saved_jobs(
 
 
 @study_app.command("report")
-def study_report(
-    study: StudyName = None,
-    root: Root = Path("runs"),
-) -> None:
+def study_report(study: StudyName = None, root: Root = Path("runs")) -> None:
     """Write a study's report from its records, unless it is up to date."""
     import csv
 
@@ -329,42 +322,30 @@ def study_report(
 
 def study_tune(
     file: StudyFile,
-    by: Annotated[
-        Literal["beginning", "arm"],
-        typer.Option(
-            help="What gets a rate of its own: 'beginning' (model, first objective and optimizer) "
-            "or 'arm' (trials have all phases, and the last objective decides).",
-        ),
-    ] = "beginning",
-    rates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Peak rates to try, e.g. 5e-4,1e-3,2e-3. Default: 1/4, 1/2, 1, 2 and 4 times "
-            "the file's rate.",
-        ),
-    ] = None,
-    share: Annotated[
-        float, typer.Option(help="Trial length as a fraction of the longest schedule.")
-    ] = 0.1,
-    extend: Annotated[
-        bool,
-        typer.Option(help="If the best rate is at an edge of the list, try up to three beyond it."),
-    ] = True,
+    by: Literal["beginning", "arm"] = "beginning",
+    rates: Annotated[str | None, typer.Option(metavar="LIST")] = None,
+    share: float = 0.1,
+    extend: bool = True,
     root: Root = Path("runs"),
     workers: Workers = None,
     threads: Threads = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the tuned study here instead of changing FILE.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained, without training.")
-    ] = False,
+    out: Path | None = None,
+    dry_run: bool = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose peak learning rates by short trials.
 
     Writes one rate for each beginning or each arm to FILE.
+
+    Args:
+        by: What gets a rate of its own: 'beginning' (model, first objective and optimizer) or 'arm'
+            (trials have all phases, and the last objective decides).
+        rates: Peak rates to try, e.g. 5e-4,1e-3,2e-3. Default: 1/4, 1/2, 1, 2 and 4 times the
+            file's rate.
+        share: Trial length as a fraction of the longest schedule.
+        extend: If the best rate is at an edge of the list, try up to three beyond it.
+        out: Write the tuned study here instead of changing FILE.
+        dry_run: Show what would be trained, without training.
     """
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.search import first_rates, parse_rates, tune_study

@@ -1,1 +1,0 @@
-"""The commands of studies and their jobs."""
