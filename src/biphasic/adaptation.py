@@ -27,6 +27,7 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
 from biphasic.model.matrices import config_shape
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.plugins import look_in
 from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
@@ -184,6 +185,7 @@ def adapt(
     corpus = _corpus_settings(corpus)
     console = console or progress_console()
     say, store = say_on(console), Path(root).resolve() / STORE
+    look_in(store)
     tune_allocator()
     with computing_on(chosen), viewed_in_wandb(wandb):
         with progress_bar(console, "reading the model"):
@@ -344,7 +346,7 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
     rows = f"{last.batches.rows_per_step} x {last.batches.max_seqlen} tokens"
     most = compute.max_tokens_per_pass
     return (
-        f"training {last.phase.steps:,} steps of {rows} by {last.phase.objective}, peak rate "
+        f"training {last.phase.steps:,} steps of {rows} by {last.phase.short_name}, peak rate "
         f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
     )
 

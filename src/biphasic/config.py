@@ -137,11 +137,18 @@ class _Loader(yaml.SafeLoader):
 
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
     """Load one YAML file as `kind`, with `a.b=value` overrides applied."""
+    return parse_config(kind, raw_config(kind, path, overrides), where=str(path))
+
+
+def raw_config(
+    kind: type[Config], path: Path | str, overrides: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Load the settings in one YAML file of `kind`, with overrides applied."""
     raw = load_settings(path)
     refuse_other_kind(kind, raw, path)
     for override in overrides:
         apply_override(raw, override)
-    return parse_config(kind, raw, where=str(path))
+    return raw
 
 
 def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:

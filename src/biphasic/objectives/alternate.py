@@ -7,15 +7,15 @@ in steps here; an objective listed twice has turns twice as long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.registry import OBJECTIVES
+from biphasic.objectives.registry import OBJECTIVES, one_of
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 _ASK_FIRST = "the current objective depends on the step of the phase: call `at` first"
@@ -23,7 +23,7 @@ _ASK_FIRST = "the current objective depends on the step of the phase: call `at` 
 if TYPE_CHECKING:
     _InTurn = ObjectiveConfig
 else:
-    _InTurn = Annotated[Union[(*OBJECTIVES, Mix)], Field(discriminator="objective")]
+    _InTurn = one_of(*OBJECTIVES, Mix)
 
 
 class Alternate(ObjectiveConfig):

@@ -69,7 +69,7 @@ class Mix(ObjectiveConfig):
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
-        parts = [objective.determinants(mask_seed) for objective in self.objectives]
+        parts = [objective.identity(mask_seed) for objective in self.objectives]
         return {"name": "mix", "objectives": parts, "shares": list(self.shares)}
 
     def supervise(
@@ -101,7 +101,7 @@ class Mix(ObjectiveConfig):
             needed = _rows_needed(num_rows, self.shares)
             raise ConfigError(
                 f"mix: of {num_rows} rows per step, objectives.{without} "
-                f"({self.objectives[without].objective}, share {self.shares[without]:g}) gets "
+                f"({self.objectives[without].short_name}, share {self.shares[without]:g}) gets "
                 f"none; set rows_per_step to {needed} or more, or use a larger share"
             )
         return rows

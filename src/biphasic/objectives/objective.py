@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from biphasic.config import Config
 from biphasic.data.rows import RowBatch
 from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.plugins import Plugin, code_of, short_name
 
 
 class ObjectiveConfig(Config):
-    """A training objective on rows."""
+    """A training objective on rows; those of ours and plugins alike."""
 
+    plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
     objective: str
-    """Its name."""
+    """Its name, or what names a plugin."""
+
+    @property
+    def short_name(self) -> str:
+        """Its name in tables: that of a plugin has no file and no hash."""
+        return short_name(self.objective)
 
     @property
     @abstractmethod
@@ -43,9 +51,23 @@ class ObjectiveConfig(Config):
             ConfigError: It does not.
         """
 
-    @abstractmethod
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return everything that determines inputs and labels of a step, given the rows."""
+        """Return everything that determines inputs and labels of a step, given the rows.
+
+        By default, all settings and the seed of masks. Leave out what determines nothing, such as
+        the seed of an objective that draws nothing: runs that differ in it then share their states.
+        """
+        return {"name": self.short_name, **self.own_settings(), "mask_seed": mask_seed}
+
+    def own_settings(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
+        """Return the settings of the objective itself, without its name and those of a phase."""
+        owners = [kind for kind in type(self).__mro__ if issubclass(kind, ObjectiveConfig)]
+        own = {name for kind in owners for name in inspect.get_annotations(kind)} - {"objective"}
+        return self.model_dump(mode="json", include=own, exclude_defaults=exclude_defaults)
+
+    def identity(self, mask_seed: int) -> dict[str, Any]:
+        """Return what is hashed: the determinants, and a plugin's code."""
+        return {**self.determinants(mask_seed), **code_of(self)}
 
     @abstractmethod
     def supervise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, create_model
 
@@ -12,7 +12,7 @@ from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.registry import OBJECTIVES
+from biphasic.objectives.registry import OBJECTIVES, one_of
 
 MOST_STEPS = 10_000_000
 """Each update gets a hash; a mistyped number should not keep a planner busy for days."""
@@ -54,4 +54,4 @@ else:
         create_model(f"{kind.__name__}Phase", __base__=(PhaseConfig, kind), __doc__=kind.__doc__)
         for kind in (*OBJECTIVES, Alternate, Mix)
     )
-    Phase = Annotated[Union[_KINDS], Field(discriminator="objective")]  # noqa: UP007
+    Phase = one_of(*_KINDS, mixin=PhaseConfig)

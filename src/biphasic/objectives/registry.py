@@ -1,22 +1,37 @@
-"""The objectives that phases, alternations and mixtures can use. Add new ones here.
+"""The objectives that phases, alternations and mixtures can use. Add new ones of ours here.
 
-See docs/objectives.md.
+See docs/objectives.md; docs/plugins.md for those of other people.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
+from biphasic.config import Config
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
 from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.plugins import accepting, names_of
 
 OBJECTIVES: tuple[type[ObjectiveConfig], ...] = (Clm, Mlm, Mntp)
+
+
+def one_of(*kinds: type[ObjectiveConfig], mixin: type[Config] | None = None) -> Any:
+    """Return the type of settings of one of these objectives, or of a plugin.
+
+    A plugin's settings have the fields of `mixin` as well.
+    """
+    own = Annotated[Union[kinds], Field(discriminator="objective")]  # noqa: UP007
+    names = names_of(kinds, "objective")
+    return accepting(
+        own, names, group="objectives", key="objective", base=ObjectiveConfig, mixin=mixin
+    )
+
 
 if TYPE_CHECKING:
     AnyObjective = ObjectiveConfig
 else:
-    AnyObjective = Annotated[Union[OBJECTIVES], Field(discriminator="objective")]  # noqa: UP007
+    AnyObjective = one_of(*OBJECTIVES)

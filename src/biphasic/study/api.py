@@ -20,6 +20,7 @@ from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import is_complete, verify_folder
 from biphasic.locks import Say
 from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.plugins import keep_files
 from biphasic.progress import progress_console, say_on
 from biphasic.study.gc.pins import event_folder, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
@@ -246,6 +247,7 @@ def train_recipe(
 
     A new state records the held-out losses of `heldout_objectives`.
     """
+    keep_files(store, recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
     number = 0
     while True:

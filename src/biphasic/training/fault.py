@@ -59,7 +59,7 @@ def save_fault(
             "error": str(error),
             "step": run.step,
             "phase": placed.index,
-            "objective": placed.objective(run.step).determinants(recipe.seeds.mask_seed),
+            "objective": placed.objective(run.step).identity(recipe.seeds.mask_seed),
             "learning_rate": fault.record["learning_rate"],
             "loss": fault.record["loss"],
             "gradient_norm": fault.record["gradient_norm"],

@@ -79,9 +79,9 @@ def step_spec(
 ) -> StepSpec:
     """Return everything that determines one update of a recipe on its data."""
     return StepSpec(
-        objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
+        objective=placed.objective(step).identity(recipe.seeds.mask_seed),
         learning_rate=placed.learning_rate(step),
-        optimizer=recipe.optimizer.determinants(),
+        optimizer=recipe.optimizer.identity(),
         precision=recipe.precision,
         corpus_hash=fingerprint.hash_of(placed.corpus),
         data_seed=recipe.seeds.data_seed,

@@ -213,7 +213,7 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
     record = {
         "step": run.step,
         "phase": phase.index,
-        "objective": phase.phase.objective,
+        "objective": phase.phase.short_name,
         "learning_rate": rate,
         "tokens": run.position.tokens,
         "supervised_tokens": given.num_supervised,
@@ -227,7 +227,7 @@ def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
     ledger = add_step(
         run.position.ledger,
         phase=phase.index,
-        objective=phase.phase.objective,
+        objective=phase.phase.short_name,
         batch=given.batch,
         supervised_tokens=given.num_supervised,
         flops=given.flops,

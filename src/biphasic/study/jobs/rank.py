@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.execution.job import Report, ShouldStop
 from biphasic.execution.rank_worker import serve
+from biphasic.plugins import look_in
 from biphasic.study.jobs.train import TrainJob
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def _train(job: str, report: Report, should_stop: ShouldStop, ranks: ProcessGroup) -> None:
+    look_in(Path(json.loads(job)["store"]))
     TrainJob.model_validate_json(job).train(report, should_stop=should_stop, ranks=ranks)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_names, is_complete, read_json
+from biphasic.plugins import references_in, shown, without_code
 from biphasic.study.plan.finetuning import FinetuneGroup
 from biphasic.study.plan.plan import Plan, Segment
+
+_OTHER_VERSION = "another version of biphasic"
 
 
 def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
@@ -53,25 +57,35 @@ def outdated_arms(plan: Plan, store: Path) -> list[str]:
     """Return a note for each arm whose final state only another version of biphasic computed.
 
     Recipe, data and step are the same, but the identity differs: it includes the version of the
-    numbers (`NUMERICS_VERSION`).
+    numbers (`NUMERICS_VERSION`) and the code of plugins.
     """
     missing = [arm for arm in plan.arms if not is_complete(store / "states" / arm.state)]
     if not missing:
         return []
     others = _unplanned_states(plan, store)
-    return [
-        f"arm '{arm.config.name}': another version of biphasic trained it (state "
-        f"{others[key][:12]}); results differ between these versions, so it is trained again"
-        for arm in missing
-        if (key := _key(arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps,
-                        arm.lineage.fingerprint.corpus_hash)) in others
-    ]  # fmt: skip
+    notes: list[str] = []
+    for arm in missing:
+        recipe, total = arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps
+        key = _key(recipe, total, arm.lineage.fingerprint.corpus_hash)
+        if key in others:
+            state, before = others[key]
+            now = references_in(recipe)
+            changed = [shown(old) for old in references_in(before) if old not in now]
+            who = f"other code, of {' and '.join(changed)}," if changed else _OTHER_VERSION
+            notes.append(
+                f"arm '{arm.config.name}': {who} trained it (state {state[:12]}); results differ "
+                "between these versions, so it is trained again"
+            )
+    return notes
 
 
-def _unplanned_states(plan: Plan, store: Path) -> dict[str, str]:
-    """Return the states of a store that a plan does not have, by recipe, step and corpus."""
+def _unplanned_states(plan: Plan, store: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the states of a store that a plan does not have, by recipe, step and corpus.
+
+    Each is with its own recipe, as recipes with other code of a plugin count as the same.
+    """
     planned = {segment.id for segment in plan.segments}
-    names: dict[str, str] = {}
+    names: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted((store / "states").glob("*/state.json")):
         name = path.parent.name
         if name in planned or not is_complete(path.parent):
@@ -81,9 +95,9 @@ def _unplanned_states(plan: Plan, store: Path) -> dict[str, str]:
             key = _key(state["recipe"], state["step"], state["ground"]["corpus_hash"])
         except (DataError, KeyError, TypeError):
             continue  # of a version too old to compare, or of another program
-        names[key] = name
+        names[key] = name, state["recipe"]
     return names
 
 
 def _key(recipe: object, step: int, corpus_hash: str) -> str:
-    return canonical_json({"recipe": recipe, "step": step, "corpus": corpus_hash})
+    return without_code(canonical_json({"recipe": recipe, "step": step, "corpus": corpus_hash}))

@@ -67,7 +67,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
 def _colours(plan: Plan) -> dict[str, str]:
     """Return the colour of each objective, the same as in all figures."""
     phases = (placed.phase for arm in plan.arms for placed in arm.lineage.recipe.placed_phases)
-    objectives = sorted({phase.objective.upper() for phase in phases})
+    objectives = sorted({phase.short_name.upper() for phase in phases})
     styles = objective_styles(objectives)
     return {name: styles[name].color for name in objectives}
 
@@ -84,4 +84,4 @@ def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:
         for placed in segment.recipe.placed_phases:
             first, end = max(segment.start, placed.start), min(segment.end, placed.end)
             if first < end:
-                yield segment.arm, placed.phase.objective.upper(), first, end
+                yield segment.arm, placed.phase.short_name.upper(), first, end

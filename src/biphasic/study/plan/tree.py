@@ -166,7 +166,7 @@ def _phase_stretches(
         if key not in around:
             if len(around) == _TURNS:  # a changing objective has a text for each step
                 around.clear()
-            named = objective.determinants(recipe.seeds.mask_seed)
+            named = objective.identity(recipe.seeds.mask_seed)
             around[key] = _around_rate(replace(spec, objective=named))
         head, tail = around[key]
         yield f"{head}{placed.learning_rate(step)!r}{tail}", 1

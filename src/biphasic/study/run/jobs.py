@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 from biphasic.errors import DataError
 from biphasic.execution.job import job_path
 from biphasic.files import json_value
+from biphasic.plugins import look_in
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
@@ -28,6 +29,7 @@ _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminato
 def load_job(store: Path, identity: str) -> AnyJob:
     """Load a job from a store."""
     path = job_path(store, identity)
+    look_in(store)
     try:
         raw: dict[str, Any] = json_value(path.read_text(encoding="utf-8"))
         job = _ADAPTER.validate_python({**raw, "store": store})

@@ -16,6 +16,7 @@ from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import save_job
 from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.locks import Say
+from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.tasks import PlannedTask
@@ -74,6 +75,7 @@ def prepare_study(
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [config.recipe_of(arm) for arm in config.arms]
+    keep_files(store, config, *recipes)
     paths = prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
     with progress_bar(console, "checking text, tasks and states"):
         paths = paths.extended(recipes)

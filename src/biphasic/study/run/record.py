@@ -218,9 +218,9 @@ def arm_record(
 def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     """Describe a phase up to a step of the run."""
     first, last = (_mask_rate(placed, step) for step in (placed.start, end - 1))
-    steps = Counter(placed.objective(step).objective for step in range(placed.start, end))
+    steps = Counter(placed.objective(step).short_name for step in range(placed.start, end))
     return PhaseRecord(
-        objective=placed.phase.objective,
+        objective=placed.phase.short_name,
         steps=end - placed.start,
         steps_by_objective=dict(steps),
         # Fields that do not apply are omitted from the file.

@@ -279,7 +279,7 @@ def _phase(
         rows_per_device=rows,
         objectives=tuple(
             ObjectiveEstimate(
-                objective.objective,
+                objective.short_name,
                 supervised_share(objective),
                 objective_flops(shape, objective, length=length) / length,
             )

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from biphasic.config import NAME_PATTERN, Config, load_config, nearest, parse_config
+from biphasic.config import NAME_PATTERN, Config, nearest, parse_config, raw_config
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
+from biphasic.plugins import pinned_names
 from biphasic.training.recipe import (
     PretrainedModel,
     Recipe,
@@ -67,7 +68,9 @@ def read_recipe(
     """Return a recipe from its settings, or from a file with overrides."""
     if isinstance(recipe, (str, Path)):
         path = expanded(recipe)
-        return load_config(Recipe, path, overrides).anchored(path.resolve().parent)
+        folder = path.resolve().parent
+        raw = pinned_names(raw_config(Recipe, path, overrides), folder)
+        return parse_config(Recipe, raw, where=str(path)).anchored(folder)
     if any(True for _ in overrides):
         raise ConfigError("overrides: only for files; change the settings of the recipe instead")
     return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
@@ -138,7 +141,7 @@ class EvaluationPoints(Config):
 
 def family_of(phases: Sequence[Phase]) -> str:
     """Return objectives in order, without consecutive repeats; `none` without phases."""
-    names = [phase.objective.upper() for phase in phases]
+    names = [phase.short_name.upper() for phase in phases]
     kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
     return "+".join(kept) or "none"
 

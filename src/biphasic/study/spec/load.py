@@ -15,7 +15,8 @@ from typing import Any
 from biphasic.config import apply_override, load_settings, parse_config, refuse_other_kind
 from biphasic.errors import ConfigError, DataError, StudyError, reading
 from biphasic.files import read_json_object, write_json
-from biphasic.study.paths import RESOLVED
+from biphasic.plugins import look_in, pinned_names
+from biphasic.study.paths import RESOLVED, STORE
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import StudyConfig
 
@@ -36,7 +37,8 @@ def load_study(
     refuse_other_kind(StudyConfig, raw, path)
     for override in overrides:
         apply_override(raw, override)
-    return parse_config(StudyConfig, raw, where=str(path)).anchored(path.resolve().parent)
+    folder = path.resolve().parent
+    return parse_config(StudyConfig, pinned_names(raw, folder), where=str(path)).anchored(folder)
 
 
 def save_resolved(config: StudyConfig, folder: Path, *, file: Path | None = None) -> None:
@@ -75,6 +77,7 @@ def load_resolved(folder: Path) -> StudyConfig:
     path = folder / RESOLVED
     if not path.is_file():
         raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
+    look_in(folder.resolve().parent / STORE)
     raw = read_json_object(path, remedy="'biphasic study run' with its study file rewrites it")
     if raw.get("format") != _FORMAT or "study" not in raw:
         raise StudyError(f"{path}: not a study of this version; run its study file again")

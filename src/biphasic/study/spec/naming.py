@@ -83,8 +83,10 @@ def _objective_name(objective: ObjectiveConfig) -> str:
         parts = zip(objective.shares, objective.objectives, strict=True)
         return "mix." + ".".join(f"{_percent(share)}.{_objective_name(o)}" for share, o in parts)
     if not isinstance(objective, MaskingConfig):
-        return objective.objective
-    name = f"{objective.objective}{_percent(objective.mlm_probability)}"
+        changed = objective.own_settings(exclude_defaults=True)
+        named = (f"{key.replace('_', '')}{value}" for key, value in changed.items())
+        return ".".join([objective.short_name, *named])
+    name = f"{objective.short_name}{_percent(objective.mlm_probability)}"
     if objective.final_mlm_probability is not None:
         name += f"to{_percent(objective.final_mlm_probability)}"
     choices = (objective.selection, objective.replacement)
@@ -118,7 +120,7 @@ def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Ite
     Settings that only this one has are compared with their defaults.
     """
     if optimizer.name != shared.name:
-        yield optimizer.name
+        yield optimizer.short_name
     fields = type(optimizer).model_fields
     usual = {key: field.default for key, field in fields.items()} | shared.model_dump()
     settings = optimizer.model_dump(exclude={"name"})

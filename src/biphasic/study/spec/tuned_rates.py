@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
@@ -19,7 +19,7 @@ from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import PhaseConfig
-from biphasic.objectives.registry import OBJECTIVES
+from biphasic.objectives.registry import OBJECTIVES, one_of
 from biphasic.study.spec.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -27,10 +27,7 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 if TYPE_CHECKING:
     FirstObjective = ObjectiveConfig
 else:
-    FirstObjective = Annotated[
-        Union[(*OBJECTIVES, Alternate, Mix)],
-        Field(discriminator="objective"),
-    ]
+    FirstObjective = one_of(*OBJECTIVES, Alternate, Mix)
 
 Model = PresetName | Architecture | PretrainedModel
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PositiveFloat
 
 from biphasic.config import Config
+from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:  # plans read settings without torch
     import torch
@@ -23,16 +24,26 @@ class OptimizerConfig(Config):
     the learning rate of a step, and saves and restores what an optimizer keeps for each weight.
     """
 
+    plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
     name: str
-    """Its name."""
+    """Its name, or what names a plugin."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay of matrices and embeddings; norms and biases are not decayed."""
     max_gradient_norm: PositiveFloat | None = 1.0
     """A gradient with a larger norm is scaled down to it; none: never."""
 
-    @abstractmethod
+    @property
+    def short_name(self) -> str:
+        """Its name in tables: that of a plugin has no file and no hash."""
+        return short_name(self.name)
+
     def determinants(self) -> dict[str, Any]:
-        """Return what is hashed, with explicit values: a new default changes no identity."""
+        """Return what determines its updates: by default, all settings."""
+        return {**self.model_dump(mode="json"), "name": self.short_name}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what is hashed: the determinants, and a plugin's code."""
+        return {**self.determinants(), **code_of(self)}
 
     @abstractmethod
     def num_moments(self, *, is_layer_matrix: bool) -> int:

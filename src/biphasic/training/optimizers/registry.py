@@ -1,12 +1,13 @@
-"""The optimizers that recipes can use. Add new ones here."""
+"""The optimizers that recipes can use. Add new ones of ours here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import Discriminator, Tag
 
+from biphasic.plugins import accepting, names_of
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.optimizer import OptimizerConfig
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     AnyOptimizer = OptimizerConfig
     OptimizerName = str
 else:
-    _NAMES = {kind: get_args(kind.model_fields["name"].annotation)[0] for kind in OPTIMIZERS}
-    _TAGGED = tuple(Annotated[kind, Tag(name)] for kind, name in _NAMES.items())
-    OptimizerName = Literal[tuple(_NAMES.values())]
-    AnyOptimizer = Annotated[Union[_TAGGED], Discriminator(name)]  # noqa: UP007
+    _NAMES = names_of(OPTIMIZERS, "name")
+    _TAGGED = tuple(
+        Annotated[kind, Tag(each)] for kind, each in zip(OPTIMIZERS, _NAMES, strict=True)
+    )
+    OptimizerName = Literal[_NAMES]
+    AnyOptimizer = accepting(
+        Annotated[Union[_TAGGED], Discriminator(name)],  # noqa: UP007
+        _NAMES,
+        group="optimizers",
+        key="name",
+        base=OptimizerConfig,
+    )

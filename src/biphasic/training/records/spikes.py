@@ -42,7 +42,7 @@ class SpikeWatch:
         """Take a step's line of metrics; return a warning at the first step of a spike, else ''."""
         step, loss = line["step"] - 1, line["loss"]  # counted from 0, like rows and schedules
         placed = self._recipe.phase_at(step)
-        key = placed.index, placed.objective(step).objective
+        key = placed.index, placed.objective(step).short_name
         losses = self._losses.setdefault(key, deque(maxlen=WINDOW))
         was_above, self._is_above, text = self._is_above, False, ""
         if len(losses) >= LEAST:

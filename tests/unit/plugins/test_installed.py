@@ -1,0 +1,91 @@
+"""Plugins of installed packages: found by their entry points, imported only when they are named."""
+
+import sys
+
+import pytest
+
+from biphasic import plugins
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.plugins import installed_names
+from biphasic.training.lineage import Lineage
+from biphasic.training.recipe import Recipe
+from plugin_files import STRIDE
+from tiny_study import GROUND
+
+HELPER = "def first(): return 0\n"
+
+
+def install(site, name="striding", version="1.2"):
+    """Write a distribution with the objective `strides` into a folder of packages."""
+    package, info = site / name, site / f"{name}-{version}.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text(HELPER)
+    (package / "unused.py").write_text("")
+    text = STRIDE.replace("import numpy", "from .helper import first\n\nimport numpy")
+    (package / "objective.py").write_text(
+        text.replace("[:: self.every]", "[first() :: self.every]")
+    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    points = f"[biphasic.objectives]\nstrides = {name}.objective:Stride\n"
+    (info / "entry_points.txt").write_text(points)
+    return package
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package, in a process that has imported nothing of it."""
+    package = install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    yield package
+    forget()
+
+
+def forget():
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"striding", "second"}]:
+        del sys.modules[name]
+    plugins._package_code.cache_clear()
+
+
+def recipe(objective="strides", **options):
+    raw = {
+        "model": "pico",
+        "learning_rate": {"peak": 2e-3},
+        "phases": [{"objective": objective, "steps": 3, **options}],
+    }
+    return parse_config(Recipe, raw, where="recipe")
+
+
+def test_an_installed_plugin_is_found_by_name(package):
+    assert installed_names("objectives") == ["strides"]
+    assert installed_names("optimizers") == []
+    assert "striding" not in sys.modules
+    phase = recipe(every=3).phases[0]
+    assert phase.plugin.origin == "striding 1.2"
+    assert (phase.every, phase.short_name) == (3, "strides")
+    assert phase.objective == f"strides@{phase.plugin.code}"
+
+
+def test_its_identity_covers_the_modules_of_its_package_that_it_imports(package):
+    first = Lineage(recipe(), GROUND).identities[-1]
+    reference = recipe().phases[0].objective
+    for file, text, is_same in (
+        ("unused.py", "x = 1", True),
+        ("helper.py", f"# the first\n{HELPER}", True),
+        ("helper.py", HELPER.replace("0", "1"), False),
+    ):
+        (package / file).write_text(text)
+        forget()
+        assert (Lineage(recipe(), GROUND).identities[-1] == first) is is_same, (file, text)
+    # What a job says, which a worker with another version of the package refuses.
+    with pytest.raises(ConfigError, match=r"striding 1\.2: the code of 'strides' differs from"):
+        recipe(reference)
+
+
+def test_two_packages_with_one_name_are_refused(package, tmp_path):
+    install(tmp_path, "second", "0.1")
+    with pytest.raises(ConfigError, match=r"'strides' is in .* and .*; uninstall all but one"):
+        recipe()

@@ -1,0 +1,180 @@
+"""Objectives from a file that a recipe or a study names."""
+
+import shutil
+
+import pytest
+import yaml
+
+from biphasic import plugins
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.plugins import find_plugin, keep_files, look_in
+from biphasic.study.plan.diff import difference_lines
+from biphasic.study.plan.plan import plan_study
+from biphasic.study.spec.arms import read_recipe
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.naming import recipe_name
+from biphasic.training.lineage import Lineage
+from biphasic.training.recipe import Recipe
+from plugin_files import write_stride
+from tiny_study import GROUND
+
+RECIPE = {
+    "model": "pico",
+    "max_seqlen": 32,
+    "rows_per_step": 4,
+    "learning_rate": {"peak": 2e-3},
+    "phases": [
+        {"objective": "clm", "steps": 2},
+        {"objective": "./stride.py:Stride", "steps": 3, "every": 5},
+    ],
+}
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A recipe file beside a plugin's, in a process that has read no plugin before."""
+    monkeypatch.setattr(plugins, "_sources", {})
+    monkeypatch.setattr(plugins, "_stores", [])
+    plugins._module.cache_clear()
+    write_stride(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    return path
+
+
+def forget():
+    """Forget all code, as a process that starts has."""
+    plugins._sources.clear()
+    plugins._module.cache_clear()
+
+
+def last_state(path):
+    return Lineage(read_recipe(path, ()), GROUND).identities
+
+
+def test_a_recipe_names_a_file_beside_it(path, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    recipe = read_recipe(path, ())
+    assert recipe.phases[1].every == 5
+    assert recipe.phases[1].short_name == "stride"
+    assert recipe_name(recipe) == "pico-clm-2-stride.every5-5"
+    assert parse_config(Recipe, recipe.model_dump(mode="json"), where="again") == recipe
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+    assert recipe.phases[1].identity(7) == {
+        "name": "stride",
+        "every": 5,
+        "mask_seed": 7,
+        "plugin": {"class": "Stride", "code": recipe.phases[1].plugin.code},
+    }
+
+
+def test_settings_are_checked_as_ours_are(path):
+    for change, message in (
+        ("phases.1.every=0", r"recipe.yaml: phases\.1\.every: input should be greater than 0"),
+        ("phases.1.evry=3", r"unknown key 'phases\.1\.evry' \(did you mean 'every'\?\)"),
+        ("phases.1.step=3", r"unknown key 'phases\.1\.step' \(did you mean 'steps'\?\)"),
+        ("phases.1.objective=./stride.py:Strode", r"^objective: .*stride.py: has no class Strode"),
+        ("phases.1.objective=./strode.py:Stride", r"strode.py: no such file"),
+        ("phases.1.objective=strode", r"phases\.1\.objective: unknown value 'strode'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_recipe(path, [change])
+
+
+def test_mixtures_and_alternations_use_it(path):
+    parts = "objectives: [{objective: mlm}, {objective: ./stride.py:Stride}]"
+    for settings in ("objective: alternate, every: 1", "objective: mix, shares: [0.5, 0.5]"):
+        recipe = read_recipe(path, [f"phases.1={{steps: 3, {settings}, {parts}}}"])
+        code = recipe.phases[1].objectives[1].plugin.code
+        assert code in repr(recipe.phases[1].at(1, num_steps=3).identity(0))
+
+
+def test_code_is_part_of_the_identity_and_comments_are_not(path, tmp_path):
+    first = last_state(path)
+    write_stride(tmp_path, ("rows = batch.packed", "rows = (batch.packed)  # all of them"))
+    assert last_state(path) == first
+    write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
+    edited = last_state(path)
+    assert edited[:3] == first[:3]
+    assert not {*edited[3:]} & {*first[3:]}
+
+
+def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
+    recipe = read_recipe(path, ())
+    keep_files(tmp_path / "store", recipe)
+    saved = recipe.model_dump_json()
+    (tmp_path / "stride.py").unlink()
+    forget()
+    plugins._stores.clear()
+    with pytest.raises(ConfigError, match=r"stride.py: not found with the code [0-9a-f]{12}"):
+        parse_config(Recipe, yaml.safe_load(saved), where="job")
+    look_in(tmp_path / "store")
+    again = Recipe.model_validate_json(saved)
+    assert Lineage(again, GROUND).identities == Lineage(recipe, GROUND).identities
+
+
+def test_an_edited_copy_is_refused(path, tmp_path):
+    recipe = read_recipe(path, ())
+    keep_files(tmp_path / "store", recipe)
+    forget()
+    (tmp_path / "stride.py").unlink()
+    [copy] = (tmp_path / "store/plugins").glob("*/stride.py")
+    copy.write_text(copy.read_text().replace("self.every]", "self.every + 1]"))
+    with pytest.raises(ConfigError, match=r"stride\.py: changed since it was copied"):
+        Recipe.model_validate_json(recipe.model_dump_json())
+
+
+def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
+    reference = read_recipe(path, ()).phases[1].objective
+    assert read_recipe(path, [f"phases.1.objective={reference}"]).phases[1].objective == reference
+    forget()
+    write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
+    with pytest.raises(ConfigError, match="restore the file as it was, or name the new one"):
+        read_recipe(path, [f"phases.1.objective={reference}"])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (("import numpy", "import beside\nimport numpy"), "imports 'beside' from its own folder"),
+        (("import numpy as np", "from . import beside"), "cannot be imported"),
+        (("import numpy as np", "1 / 0"), "cannot be imported .ZeroDivisionError"),
+        (("class Stride", "class class Stride"), "not valid Python"),
+        (("def directions", "def direction"), "Stride cannot be used: it lacks directions"),
+        (("(ObjectiveConfig)", ""), "Stride cannot be used: it lacks base ObjectiveConfig"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_by_name(path, tmp_path, edit, message):
+    (tmp_path / "beside.py").write_text("value = 1\n")
+    file = write_stride(tmp_path, edit)
+    with pytest.raises(ConfigError, match=f"stride.py: {message}"):
+        find_plugin("objectives", f"{file}:Stride", ObjectiveConfig)
+
+
+def study_file(folder, name="own"):
+    recipe = {key: value for key, value in RECIPE.items() if key != "phases"}
+    arms = [
+        {"name": "clm", "phases": RECIPE["phases"][:1]},
+        {"axes": {"phases.1.objective": ["mlm", "./stride.py:Stride"]}, "phases": RECIPE["phases"]},
+    ]
+    arms[1]["phases"] = [RECIPE["phases"][0], {"objective": "clm", "steps": 3}]
+    path = folder / f"{name}.yaml"
+    raw = {"name": name, "title": "Own", "recipe": recipe, "arms": arms}
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+def test_axes_of_a_study_name_files_and_a_diff_names_the_code(path, tmp_path):
+    first = load_study(study_file(tmp_path))
+    assert [arm.name for arm in first.arms] == ["clm", "pico-clm-2-mlm40-5", "pico-clm-2-stride-5"]
+    other = shutil.copytree(tmp_path, tmp_path / "other")
+    write_stride(other, ("[:: self.every]", "[1 :: self.every]"))
+    second = load_study(study_file(other))
+    lines = [*difference_lines(
+        plan_study(first, GROUND, ()), plan_study(second, GROUND, ()), "first", "second"
+    )]  # fmt: skip
+    codes = [study.arms[2].phases[1].plugin.code[:12] for study in (first, second)]
+    reason = f"objective.plugin.code: {codes[0]} -> {codes[1]}"
+    assert f"pico-clm-2-stride-5: differs after step 2: {reason}" in lines
