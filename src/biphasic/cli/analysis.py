@@ -210,9 +210,9 @@ def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details:
     for result in results:
         lines = body_lines(result, with_details=with_details)
         table.add_row(
-            Text(result.id),
+            Text(result.claim.id),
             Text(result.verdict, style=_COLOURS.get(result.verdict, "dim")),
-            Text(flat(result.text)),
+            Text(flat(result.claim.text)),
             Text("\n".join(flat(line) for line in lines)),
         )
     return table

@@ -9,7 +9,7 @@ import pytest
 from docs_page import DOCS, table_rows
 
 from biphasic.analysis.claims import claims_report, paper_claims, restated
-from biphasic.analysis.claims.table import FACTORS
+from biphasic.analysis.claims.rows import FACTORS
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import main
 
@@ -37,7 +37,7 @@ def test_the_example_prints_the_output_in_the_page(monkeypatch, capsys, tmp_path
 def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
     paper = paper_scores()
     rows = [
-        f"| {one.id} | {one.text} | {one.verdict} | {other.verdict} |"
+        f"| {one.claim.id} | {one.claim.text} | {one.verdict} | {other.verdict} |"
         for one, other in zip(
             claims_report(paper), claims_report(restated(paper, "standard")), strict=True
         )

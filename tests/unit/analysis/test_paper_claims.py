@@ -44,7 +44,7 @@ def published() -> Table:
 
 
 def verdicts(scores: Scores) -> dict[str, str]:
-    found = {result.id: result.verdict for result in claims_report(scores)}
+    found = {result.claim.id: result.verdict for result in claims_report(scores)}
     assert {found.pop(name) for name in BY_SEED} == {"no data"}
     return found
 
@@ -128,13 +128,13 @@ def test_the_rules_written_out_give_the_verdicts_found_by_hand() -> None:
 
 
 def test_26_claims_are_about_the_table_and_each_gets_its_verdict() -> None:
-    results = {result.id: result for result in claims_report(paper_scores())}
+    results = {result.claim.id: result for result in claims_report(paper_scores())}
     assert {results.pop(name).verdict for name in BY_SEED} == {"no data"}
     assert {name: result.verdict for name, result in results.items()} == VERDICTS
     assert {
         name: [
             (sum(c.holds is True for c in check.comparisons), len(check.comparisons))
-            for check in result.checks
+            for check in result.strong
         ]
         for name, result in results.items()
     } == COUNTS
@@ -226,7 +226,8 @@ def test_a_missing_score_leaves_a_verdict_or_none(seed: int) -> None:
         if not lost.setdefault((models[model], dataset), bool(random.random() < share))
     }
     for result in claims_report(dataclasses.replace(paper, cells=cells)):
-        expected = "no data" if result.id in BY_SEED else VERDICTS[result.id]
+        name = result.claim.id
+        expected = "no data" if name in BY_SEED else VERDICTS[name]
         assert result.verdict in {expected, "undecided", "no data"}
         assert result.missing or result.verdict == expected
 

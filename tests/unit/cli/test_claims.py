@@ -37,7 +37,7 @@ def test_the_paper_s_table_as_json(run) -> None:
     code, out, _ = run("--paper", "--json")
     assert code == 0
     found = json.loads(out)
-    assert (found["format"], found["convention"]) == ("biphasic.claims-report/1", "paper")
+    assert (found["format"], found["convention"]) == ("biphasic.claims-report/2", "paper")
     assert found["counts"] == {"true": 9, "partly": 17, "false": 0, "undecided": 0, "no data": 3}
     assert found["changes_with_convention"] == {
         "C06": {"paper": "partly", "standard": "false"},
@@ -82,16 +82,14 @@ def test_details_show_every_comparison(run) -> None:
     assert out.count("- fails: ") == 6
 
 
-def test_markdown_has_a_row_per_claim_and_shows_texts_as_they_are(run, tmp_path) -> None:
+def test_markdown_has_a_section_per_claim_and_shows_texts_as_they_are(run, tmp_path) -> None:
     title = "a|b <script>alert(1)</script>\n# [x](http://y)"
     study = write_study(tmp_path, title=title)
     code, out, _ = run(study, "--markdown")
     assert code == 0
     assert "<script>" not in out
     assert "[x](" not in out
-    rows = [line for line in out.splitlines() if line.startswith("| ")]
-    assert len(rows) == 1 + 29
-    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
+    assert len([line for line in out.splitlines() if line.startswith("## ")]) == 29
 
 
 def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
@@ -123,7 +121,6 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
             for c in check["comparisons"]]  # fmt: skip
     assert told
     assert set(told) == {None}
-    assert "no clear difference between: " in out
     # The report uses the same words: "no data" only where there is no comparison.
     page = render(load_study(study, study.parent / "store"), store="../store")
     shown = dict(
@@ -144,7 +141,7 @@ def test_problems_of_records_go_to_standard_error(run, tmp_path) -> None:
     code, out, err = run(study, "--only", "C18")
     assert code == 0
     assert err == "1 problem with these records; 'biphasic analyze' lists them\n"
-    assert "missing: mlm on pydocs-sc: some runs are missing" in out
+    assert "Some runs are missing, so verdicts may change." in out
 
 
 def test_other_people_s_results(run, tmp_path) -> None:

@@ -1,16 +1,15 @@
 """Claims: sentences with checks on a tidy table of scores.
 
-`table.py` makes the table and selects rows, `ask.py` has the questions, `questions.py` and
-`extreme.py` answer them, `check.py` decides, `claim.py` defines claims of the paper and of users,
-`report.py` and `render.py` write results.
+`rows.py` makes the table and `levels.py` selects from it, `table.py` has the questions,
+`question.py` and `extreme.py` answer them, `check.py` decides, `claim.py` defines claims of the
+paper and of users, `report.py` and `render.py` write results.
 """
 
-from biphasic.analysis.claims.ask import Table
-from biphasic.analysis.claims.check import Check
+from biphasic.analysis.claims.check import Check, Comparison
 from biphasic.analysis.claims.claim import Claim, claim, load_claims, paper_claims
-from biphasic.analysis.claims.questions import Comparison
+from biphasic.analysis.claims.levels import bounds, nearest
 from biphasic.analysis.claims.report import ClaimResult, changed_verdicts, claims_report, restated
-from biphasic.analysis.claims.table import bounds, nearest
+from biphasic.analysis.claims.table import Table
 
 __all__ = [
     "Check",

@@ -9,39 +9,61 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
-from biphasic.analysis.claims.questions import Comparison, all_hold, any_holds
-from biphasic.analysis.claims.table import level_text
+from biphasic.analysis.claims.rows import Rows, level_text
 
 Verdict = Literal["true", "partly", "false", "undecided", "no data"]
 """`undecided`: there are comparisons, but too few are decided; `no data`: there are none."""
+_PLACES = {
+    "task": "{}", "dataset": "{}", "size": "{}", "objective": "{}", "start": "from {}",
+    "mask_rate": "masking rate {}", "steps": "{} steps", "clm_share": "CLM {}",
+    "continued_steps": "{} continued steps", "replicate": "run {}",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison with its numbers."""
+
+    text: str
+    """The numbers as text; a star marks a clear difference, or separate intervals."""
+    holds: bool | None
+    """None if the table cannot decide."""
+    factors: Mapping[str, Any] = field(default_factory=dict)
+    """Factors of the compared models."""
+    rows: Rows = ()
+    """The compared rows."""
+    winner: Any = None
+    """For `best` and `worst`: the level found."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether it compares scores, even if these do not decide it."""
+        return self.holds is not None or sum(row.is_scored for row in self.rows) > 1
 
 
 @dataclass(frozen=True)
 class Check:
-    """A question with its comparisons, and how many of them must hold; by default all."""
+    """Comparisons, and how many of them must hold; by default all."""
 
-    text: str
-    """The question as text."""
     comparisons: tuple[Comparison, ...]
+    expected: str = ""
+    """What each comparison should show, such as `significantly higher`."""
     at_least: float | None = None
     """Minimum that must hold: an integer, or a share such as 8/12, rounded up."""
     at_most: float | None = None
     """Maximum that may hold; shares are rounded down."""
     most_often: str = ""
     """A factor: the expected level must win more often than any other level of it."""
-    is_weaker: bool = False
+    weaker: bool = False
     """Whether it decides between partly and false instead."""
-    num_absent: int = 0
-    """Number of comparisons that are impossible because the table lacks the named models."""
-    bound: tuple[str, ...] = ()
-    """Levels that relative words were resolved to, such as `largest steps: 800`."""
-    missing: tuple[str, ...] = ()
-    """What the table lacks."""
+    absent: tuple[str, ...] = ()
+    """What the table lacks; each entry counts as an unknown comparison."""
 
     def __post_init__(self) -> None:
         numbers = [number for number in (self.at_least, self.at_most) if number is not None]
@@ -51,23 +73,18 @@ class Check:
             raise ValueError(f"{numbers[0]}: expected a positive integer or a share up to 1.0")
 
     @property
-    def total(self) -> int:
-        """Number of comparisons, with impossible ones."""
-        return len(self.comparisons) + self.num_absent
+    def answers(self) -> list[bool | None]:
+        """Whether each comparison holds; impossible ones are unknown."""
+        return [*(one.holds for one in self.comparisons), *([None] * len(self.absent))]
 
     @property
     def number(self) -> int:
         """How many comparisons must hold, or may hold at most."""
         share = self.at_least if self.at_most is None else self.at_most
         if share is None or isinstance(share, int):
-            return self.total if share is None else share
-        exact = Fraction(share).limit_denominator(1000) * self.total
+            return len(self.answers) if share is None else share
+        exact = Fraction(share).limit_denominator(1000) * len(self.answers)
         return math.ceil(exact) if self.at_most is None else math.floor(exact)
-
-    @property
-    def answers(self) -> list[bool | None]:
-        """Whether each comparison holds; impossible ones are unknown."""
-        return [*(one.holds for one in self.comparisons), *([None] * self.num_absent)]
 
     @property
     def holds(self) -> bool | None:
@@ -100,27 +117,83 @@ class Check:
             return "nothing to compare"
         unknown = self.answers.count(None)
         open_ = f", {unknown} unknown" if unknown else ""
-        counted = f"{self.answers.count(True)} of {self.total} hold{open_} ({self.needed})"
+        total = len(self.answers)
+        counted = f"{self.answers.count(True)} of {total} hold{open_} ({self.needed})"
         if not self.most_often:
             return counted
         winners = Counter(c.winner for c in self.comparisons if c.winner is not None)
         counts = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
         return f"{counted}: found were {', '.join(counts) or 'ties'}"
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What the table lacks: models, scores, or something to compare with."""
+        reasons = [*self.absent]
+        for one in self.comparisons:
+            reasons += [f"no number for {row.name}" for row in one.rows if math.isnan(row.mean)]
+            if one.holds is None and not one.rows:
+                reasons.append(one.text)
+        return tuple(dict.fromkeys(reasons))
 
-def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
+    def side(self, comparison: Comparison) -> str:
+        """Return `for`, `against`, or `open` if the numbers do not decide; else nothing."""
+        if comparison.holds is None:
+            return "open" if comparison.has_numbers else ""
+        if self.at_most is not None:  # one that fails says nothing for the claim
+            return "against" if comparison.holds else ""
+        return "for" if comparison.holds else "against"
+
+    def line(self, comparison: Comparison) -> str:
+        """Write a comparison with its place: `SC, 210M: ...`."""
+        where = self.where(comparison)
+        return f"{where}: {comparison.text}" if where else comparison.text
+
+    def where(self, comparison: Comparison) -> str:
+        """Write the factors that distinguish a comparison from the others; empty without any."""
+        levels = [(name, comparison.factors.get(name)) for name in self._distinguishing]
+        return ", ".join(
+            _PLACES[name].format(level_text(name, level))
+            for name, level in levels
+            if level not in {None, ""}
+        )
+
+    @cached_property
+    def _distinguishing(self) -> list[str]:
+        every = [comparison.factors for comparison in self.comparisons]
+        return [
+            factor
+            for factor in _PLACES
+            if factor in {"task", "size"} or len({factors.get(factor) for factors in every}) > 1
+        ]
+
+
+def all_hold(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether all answers are yes; None if it depends on unknown ones."""
+    distinct = {*answers}
+    return False if False in distinct else None if None in distinct else True
+
+
+def any_holds(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether any answer is yes; None if it depends on unknown ones."""
+    distinct = {*answers}
+    return True if True in distinct else None if None in distinct or not distinct else False
+
+
+def verdict_of(every: Sequence[Check]) -> Verdict:
     """Return true if all checks hold, and partly if those of the weaker form do.
 
     Without a weaker form, a single comparison that holds makes a claim partly true.
     """
+    checks = [check for check in every if not check.weaker]
+    weaker = [check.holds for check in every if check.weaker]
     strong = all_hold(check.holds for check in checks)
     if strong is True:
         return "true"
-    weak = all_hold(check.holds for check in weaker) if weaker else _some(checks)
+    weak = all_hold(weaker) if weaker else _some(checks)
     if strong is False and weak is not None:
         return "partly" if weak else "false"
     # A failing weaker form does not make a claim false while the stronger form is open.
-    has_data = any(one.has_numbers for check in (*checks, *weaker) for one in check.comparisons)
+    has_data = any(comparison.has_numbers for check in every for comparison in check.comparisons)
     return "undecided" if has_data else "no data"
 
 

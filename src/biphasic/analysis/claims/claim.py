@@ -12,8 +12,8 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from biphasic.analysis.claims.ask import Table
 from biphasic.analysis.claims.check import Check
+from biphasic.analysis.claims.table import Table
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError
 
@@ -41,7 +41,7 @@ class Claim:
             for check in checks:
                 if not isinstance(check, Check):
                     raise ValueError(f"yields {check!r}, which is not a check")
-            if all(check.is_weaker for check in checks):
+            if all(check.weaker for check in checks):
                 raise ValueError("yields no check")
         return checks
 

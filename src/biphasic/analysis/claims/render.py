@@ -12,7 +12,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import count, flat, listing
 
-REPORT_FORMAT = "biphasic.claims-report/1"
+REPORT_FORMAT = "biphasic.claims-report/2"
 _INTERVALS = {
     "paper": "1.96 standard errors (convention 'paper')",
     "standard": "Student's t (convention 'standard')",
@@ -24,18 +24,17 @@ _TESTED = (
 )
 _PUBLISHED = (
     "A star marks intervals that do not overlap, the paper's rule for significance: only means and "
-    "half-widths are known. There is no correction for the number of comparisons."
+    "half-widths are known. There is no correction for the number of comparisons. A claim of no "
+    "significant difference can be true because intervals are wide; that is no evidence of "
+    "equality."
 )
-_NO_EVIDENCE = (
-    "A claim of no significant difference can be true because intervals are wide; that is no "
-    "evidence of equality."
-)
+_INCOMPLETE = "Some runs are missing, so verdicts may change."
 _ONE_RUN = (
     "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on recipes "
     "are less certain than they look."
 )
 _ANSWERS = {True: "holds", False: "fails", None: "unknown"}
-_MOST_MISSING = 3
+_MOST = {"for": 2, "against": 3, "open": 2}
 _ORDER = {"undecided": 1, "no data": 2}
 Changes = Mapping[str, tuple[Verdict, Verdict]]
 
@@ -51,26 +50,29 @@ def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes
             name: {"paper": paper, "standard": standard}
             for name, (paper, standard) in changes.items()
         },
-        "claims": [_record(result) for result in results],
+        "claims": [
+            {
+                **{name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")},
+                **{name: getattr(one, name) for name in ("verdict", "numbers", "scope", "missing")},
+                "checks": [_record(check) for check in one.checks],
+            }
+            for one in results
+        ],
     }
 
 
-def _record(result: ClaimResult) -> dict[str, Any]:
-    return vars(result) | {
-        form: [
-            {
-                "text": check.text,
-                "needed": check.needed,
-                "holds": check.holds,
-                "comparisons": [
-                    {"where": comparison.where, "text": comparison.text, "holds": comparison.holds}
-                    for comparison in check.comparisons
-                ],
-                "missing": check.missing,
-            }
-            for check in checks
-        ]
-        for form, checks in (("checks", result.checks), ("weaker", result.weaker))
+def _record(check: Check) -> dict[str, Any]:
+    comparisons = [
+        {"where": check.where(one), "text": one.text, "holds": one.holds}
+        for one in check.comparisons
+    ]
+    return {
+        "expected": check.expected,
+        "needed": check.needed,
+        "weaker": check.weaker,
+        "holds": check.holds,
+        "comparisons": comparisons,
+        "missing": check.missing,
     }
 
 
@@ -79,7 +81,7 @@ def claims_lines(
 ) -> Iterator[str]:
     """Write claims as plain lines, decided ones first."""
     for result in _decided_first(results):
-        yield flat(f"{result.id}, {result.verdict}: {result.text}")
+        yield flat(f"{result.claim.id}, {result.verdict}: {result.claim.text}")
         for line in body_lines(result, with_details=with_details):
             yield f"  {flat(line)}"
         yield ""
@@ -89,33 +91,27 @@ def claims_lines(
 
 def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
     """Write the numbers of one claim."""
-    if result.reading:
-        yield f"reading: {result.reading}"
+    if result.claim.reading:
+        yield f"reading: {result.claim.reading}"
     if result.scope:
         yield f"{result.numbers}; {result.scope}"
-    if result.bound:
-        yield f"read as {'; '.join(result.bound)}"
     if with_details:
-        for check in (*result.checks, *result.weaker):
+        for check in result.checks:
             yield from _check_lines(check)
     else:
-        for text in result.support:
-            yield f"for: {text}"
-        for text in result.exceptions:
-            yield f"against: {text}"
-    shown = result.missing if with_details else result.missing[:_MOST_MISSING]
-    for text in shown:
-        yield f"missing: {text}"
-    if len(shown) < len(result.missing):
-        yield f"missing: and {len(result.missing) - len(shown)} more"
+        for side, most in _MOST.items():
+            lines = result.lines(side)
+            hidden = [f"and {len(lines) - most} more"] if len(lines) > most else []
+            yield from (f"{side}: {text}" for text in (*lines[:most], *hidden))
+    if result.missing:
+        yield f"missing: {result.missing}"
 
 
 def _check_lines(check: Check) -> Iterator[str]:
-    form = "weaker form, " if check.is_weaker else ""
-    yield f"{form}{check.text} ({check.needed}): {_ANSWERS[check.holds]}"
-    for comparison in check.comparisons:
-        where = f"{comparison.where}: " if comparison.where else ""
-        yield f"- {_ANSWERS[comparison.holds]}: {where}{comparison.text}"
+    form = "weaker form: " if check.weaker else ""
+    yield f"{form}{check.expected}: {check.count}: {_ANSWERS[check.holds]}"
+    for one in check.comparisons:
+        yield f"- {_ANSWERS[one.holds]}: {check.line(one)}"
 
 
 def closing_lines(
@@ -132,12 +128,9 @@ def closing_lines(
         changed = f"Verdicts that depend on the convention: {listing(texts)}."
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
     yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {changed}"
-    if not scores.is_published:
-        yield _TESTED
-    else:
-        yield _PUBLISHED
-        if any("not significantly" in check.text for one in results for check in one.checks):
-            yield _NO_EVIDENCE
+    yield _PUBLISHED if scores.is_published else _TESTED
+    if not all(score.is_complete for score in scores.cells.values()):
+        yield _INCOMPLETE
     if scores.num_pretraining_runs == 1:
         yield _ONE_RUN
 
@@ -145,28 +138,16 @@ def closing_lines(
 def claims_markdown(
     results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
 ) -> str:
-    """Write claims as a Markdown document with one table."""
-    lines = [
-        f"# Claims: {markdown_text(scores.source)}",
-        "",
-        "| Claim | Verdict | Sentence | Numbers |",
-        "|:--|:--|:--|:--|",
-    ]
+    """Write claims as a Markdown document with a section for each."""
+    lines = [f"# Claims: {markdown_text(scores.source)}"]
     for result in _decided_first(results):
-        numbers = [*body_lines(result, with_details=False)]
-        cells = (result.id, result.verdict, result.text)
-        shown = [markdown_text(text) for text in cells]
-        lines.append(f"| {' | '.join([*shown, '<br>'.join(map(markdown_text, numbers))])} |")
-    if with_details:
-        for result in results:
-            lines += ["", f"## {markdown_text(result.id)}: {result.verdict}", ""]
-            lines += [f"{markdown_text(result.text)} ({markdown_text(result.source)})", ""]
-            for check in (*result.checks, *result.weaker):
-                texts = [*_check_lines(check)]
-                lines.append(f"- {markdown_text(texts[0])}")
-                lines += [f"  - {markdown_text(text.removeprefix('- '))}" for text in texts[1:]]
-    closing = [markdown_text(line) for line in closing_lines(results, scores, changes)]
-    return "\n".join([*lines, "", "\n\n".join(closing)]) + "\n"
+        lines += ["", f"## {markdown_text(result.claim.id)}: {result.verdict}", ""]
+        lines += [f"{markdown_text(result.claim.text)} ({markdown_text(result.claim.source)})", ""]
+        body = body_lines(result, with_details=with_details)
+        lines += [f"- {markdown_text(text.removeprefix('- '))}" for text in body]
+    for line in closing_lines(results, scores, changes):
+        lines += ["", markdown_text(line)]
+    return "\n".join(lines) + "\n"
 
 
 def tally(results: Sequence[ClaimResult]) -> dict[str, int]:

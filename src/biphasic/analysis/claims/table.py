@@ -1,281 +1,259 @@
-"""The tidy table for claims: a row per model and dataset, a column per factor.
+"""The questions that claims can ask of a table of scores.
 
-Rows are selected by levels of factors, which are Python values or predicates.
+Each of a question's comparisons holds (True), fails (False), or is unknown (None). Factors that a
+question does not name are held equal: only models that agree in all other factors are compared.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections import Counter, defaultdict, namedtuple
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
+from itertools import combinations, pairwise
+from typing import Any
 
-from biphasic.analysis.scores.table import ModelInfo, Score, Scores
-from biphasic.config import nearest as _likely
+from biphasic.analysis.claims.check import Check, Comparison, all_hold, any_holds
+from biphasic.analysis.claims.derived import at_equal_flops, mask_rate_spreads, rate_spreads
+from biphasic.analysis.claims.extreme import extremes
+from biphasic.analysis.claims.levels import Selection, known, levels, selected
+from biphasic.analysis.claims.question import Question
+from biphasic.analysis.claims.rows import (
+    AVERAGE,
+    FACTORS,
+    ORDERED_FACTORS,
+    Rows,
+    grouped,
+    held_factors,
+    merged,
+    rows_of,
+    size_order,
+)
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import family_of
+from biphasic.facts import facts_of
 
-TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset")
-NUMBER_FACTORS = ("mask_rate", "steps", "progress", "clm_share", "continued_steps", "extension")
-AVERAGE = "average"
-FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS)
-ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
-_NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
-    "mean": math.nan, "half_width": math.nan, "name": "", "missing": "", "terms": (),
-    "is_scored": False,
-}  # fmt: skip
-Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
-Rows = Sequence[Any]
-"""Rows of the table."""
-Selection = Mapping[str, Any]
-CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
-POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "smallest": lambda ordered: ordered[:1],
-    "middle": lambda ordered: ordered[(len(ordered) - 1) // 2 :][:1],
-    "largest": lambda ordered: ordered[-1:],
-}
-_BOUNDS = {
-    "at_least": operator.ge, "at_most": operator.le, "above": operator.gt, "below": operator.lt,
-}  # fmt: skip
-_SPEAKING = {"objective", "size", "task", "model"}
-"""Factors whose levels are self-explanatory."""
-_NAMES = {
-    "mask_rate": "masking rate", "clm_share": "share of CLM", "continued_steps": "continued steps",
-}  # fmt: skip
-_SHARE_GRID = 20  # shares of CLM are rounded to 5 %
-_MIX = {"objective", "clm_share", "start"}
-_CONTINUATION = {"continued_steps", "extension"}
+_OUTCOMES = tuple(
+    f"{negation}{sign}{direction}"
+    for negation in ("", "not ")
+    for sign in ("", "significantly ")
+    for direction in ("higher", "lower", "different")
+)
+_COURSES = (
+    *(f"{never}{course}s" for never in ("", "never ") for course in ("increase", "decrease")),
+    *(f"never significantly {course}" for course in ("increases", "decreases")),
+    *(f"{course} in the middle" for course in ("dips", "peaks")),
+)
 
 
-class Term(NamedTuple):
-    """A score in a weighted sum of scores."""
+class Table:
+    """A table of scores, and the questions that claims can ask.
 
-    weight: float
-    model: str
-    dataset: str
+    Every question also takes these options:
 
+    - Levels of factors, such as `steps="largest"`. A factor that a model does not have (CLM has no
+      masking rate) does not exclude it.
+    - `gap=(OF, MINUS)`, two selections: use one score minus another instead of the score.
+    - `best_level=FACTOR`: use the level at which the score is highest.
+    - `needs={FACTOR: NUMBER}`: leave the check open with fewer levels of a factor.
+    - `at_least`, `at_most`: how many comparisons must, or may, hold: a number or a share.
+    - `weaker=True`: the check decides between partly and false, not about true.
 
-def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
-    """Return every model on every dataset as a row, including those without a score.
-
-    A model under several names counts once. Models with equal factors, such as runs that differ in
-    their seed, are numbered in the order of the table; only those with equal numbers are compared.
-    `groups` are headings of the models to include; all if empty. A row has the factors of
-    docs/claims.md, `replicate`, `mean` and `half_width` in percentage points, `name` of the model,
-    `missing` (why there is no mean, or why it may change) and `terms`, the weighted scores whose
-    sum it is.
+    They raise ValueError for invalid questions.
     """
-    finished = (m for m in scores.models if m.is_final and not m.continued_steps)
-    longest = max((m.total_steps for m in finished), default=0)
-    members = Counter(dataset.task for dataset in scores.datasets if not dataset.is_average)
-    averaged = {dataset.task for dataset in scores.averages}
-    labels = Counter(model.label for model in scores.models)
-    seen: set[tuple[str, bool]] = set()
-    alike: Counter[tuple[Any, ...]] = Counter()
-    rows = []
-    for model in scores.models:
-        identity = (model.identity or model.name, model.is_final)
-        if identity in seen or (groups and model.group not in groups):
-            continue
-        seen.add(identity)
-        factors = _factors(model, scores, longest)
-        key = tuple(factors.values())
-        alike[key] += 1
-        # The name of a recipe is that of its first run, so its label is shown if it is unique.
-        is_recipe = scores.num_pretraining_runs > 1 and labels[model.label] == 1
-        factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
-        factors |= {"name": model.label if is_recipe else model.name}
-        for dataset in scores.datasets:
-            row = Row(**factors, task=dataset.task)
-            row = _with_score(row, scores.get(model.name, dataset.name), dataset.name)
-            if not dataset.is_average:
-                rows.append(row._replace(dataset=dataset.name))
-            # A dataset that is alone in its task also counts as its average.
-            if dataset.is_average or (members[dataset.task] == 1 and dataset.task not in averaged):
-                rows.append(row._replace(dataset=AVERAGE))
-    return rows
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
+        self._sizes = size_order(scores.models)
+        self._family = cache(partial(family_of, scores))
+        self._rows = cache(lambda groups: rows_of(scores, groups))
+
+    @cached_property
+    def rate_spreads(self) -> Table:
+        """The spread of scores over learning rates of fine-tuning, in place of scores."""
+        return Table(rate_spreads(self._scores))
+
+    @cached_property
+    def mask_rate_spreads(self) -> Table:
+        """The spread of scores over masking rates, in place of scores."""
+        return Table(mask_rate_spreads(self._scores))
+
+    @cached_property
+    def at_equal_flops(self) -> Table:
+        """Intermediate states of CLM, and of MLM interpolated at their FLOPs."""
+        return Table(at_equal_flops(self._scores))
+
+    def rows(self, *groups: str) -> Rows:
+        """Return the scores of models under some headings, or of all; see `rows_of`."""
+        return self._rows(groups)
+
+    def compare(self, first: Selection, second: Selection, expect: str, **options: Any) -> Check:
+        """Compare every value of `first` with its counterparts in `second`.
+
+        Scores of single seeds are tested, so a difference must be clear. In a published table, a
+        difference is significant if the intervals do not overlap.
+        """
+        _refuse_significance(known(expect, _OUTCOMES, "outcome"), options)
+        asked, held = self._ask((first, second), **options), held_factors({*first, *second})
+        pairs, comparisons = asked.pairs(first, second), []
+        asked.num_comparisons = len(pairs)
+        for pair in pairs:
+            sides = ", ".join(f"{row.name} {asked.text(row)}" for row in pair)
+            difference = pair[0].mean - pair[1].mean
+            text = f"{sides}: {difference:+.2f}{'*' if asked.are_apart(*pair) else ''}"
+            text = "no number" if math.isnan(difference) else text
+            shared = merged(*pair, held)
+            comparisons.append(asked.answer(text, all_hold, [(*pair, expect)], shared, pair))
+        return asked.check(expect, comparisons)
+
+    def trend(self, along: str, expect: str, **options: Any) -> Check:
+        """Check the trend of values along a factor, from its smallest level to its largest."""
+        _refuse_significance(known(expect, _COURSES, "course"), options)
+        asked = self._ask(over=known(along, ORDERED_FACTORS), **options)
+        runs = () if asked.is_unordered(along) else _trends(asked, along, expect)
+        return asked.check(f"{expect} along {along}", runs)
+
+    def varies(self, *over: str, **options: Any) -> Check:
+        """Check whether values differ at all along factors."""
+        for factor in over:
+            known(factor, FACTORS)
+        asked, comparisons = self._ask(**options), []
+        for shared, group in grouped(asked.rows, held_factors(over)):
+            if len(group) > 1:
+                asked.num_comparisons = math.comb(len(group), 2)
+                steps = [(*pair, "different") for pair in combinations(group, 2)]
+                text = asked.listed(group, over)
+                comparisons.append(asked.answer(text, any_holds, steps, shared, group))
+        if not comparisons:
+            asked.lack(f"no models or tasks that differ only in {' and '.join(over)}")
+        return asked.check(f"differs over {' and '.join(over)}", comparisons)
+
+    def best(self, over: str, sought: Any, **options: Any) -> Check:
+        """Check whether the sought level, or levels, of a factor have the highest value.
+
+        Args:
+            over: The factor.
+            sought: The levels.
+            options: Also `is_not=True` (others must have it), `across=FACTOR` (aggregate over its
+                levels, `by="mean"` or `by="mean rank"`) and `most_often=True` (the sought level
+                must have it more often than any other).
+        """
+        return self._extreme(over, sought, "higher", **options)
+
+    def worst(self, over: str, sought: Any, **options: Any) -> Check:
+        """Check whether the sought levels of a factor have the lowest value; see `best`."""
+        return self._extreme(over, sought, "lower", **options)
+
+    def _extreme(
+        self,
+        over: str,
+        sought: Any,
+        word: str,
+        *,
+        is_not: bool = False,
+        across: str = "",
+        by: str = "mean",
+        most_often: bool = False,
+        **options: Any,
+    ) -> Check:
+        chosen = levels(over, sought)
+        if across in {over, "group"} or (by != "mean" and (by != "mean rank" or not across)):
+            raise ValueError("give across=, another factor, and by='mean' or by='mean rank'")
+        if "best_level" in options:
+            raise ValueError("best and worst take scores or gaps, not best_level")
+        factors = (over, known(across, FACTORS)) if across else (over,)
+        asked = self._ask(over=over, most_often=over if most_often else "", **options)
+        is_rank = by == "mean rank"
+        where = "best" if word == "higher" else "worst"
+        where += f" {by} over {across}" if across else ""
+        return asked.check(
+            f"{where} at {'other ' if is_not else ''}{over} {chosen.text}",
+            extremes(asked, factors, chosen, word, is_not=is_not, is_rank=is_rank),
+        )
+
+    def _ask(
+        self,
+        sides: Sequence[Selection] = (),
+        over: str = "",
+        *,
+        gap: tuple[Selection, Selection] | None = None,
+        best_level: str = "",
+        needs: Mapping[str, int] | None = None,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        most_often: str = "",
+        weaker: bool = False,
+        **where: Any,
+    ) -> Question:
+        for selection in (*sides, *(gap or ()), where):
+            selected(selection)  # refuses what makes no sense, whatever the table has
+        inner = {factor for side in (*sides, *(gap or ())) for factor in side}
+        if misplaced := inner & {"group", "dataset"}:
+            raise ValueError(f"{misplaced.pop()}: name it as an option of the question")
+        how_many = {"at_least": at_least, "at_most": at_most, "most_often": most_often}
+        asked = Question(self._scores, self._family, self._sizes, how_many | {"weaker": weaker})
+        asked.rows = self._rows(_names(where.get("group", ())))
+        asked.rows = _among(asked, where, {*where, *inner}, over)
+        asked.rows = asked.rows if asked.has_levels(where, needs or {}) else ()
+        asked.rows = asked.narrow(where, is_lenient=True)
+        if gap is not None:
+            asked.use_gap(*gap)
+        elif best_level:
+            asked.use_best_level(best_level)
+        return asked
 
 
-def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
-    steps, continued = model.total_steps - model.continued_steps, model.continued_steps
-    objectives = {other.name: other.objective for other in scores.models} if continued else {}
-    begun = objectives.get(model.start or "", model.start) if continued else None
-    both = model.clm_steps + model.mlm_steps
-    share = model.clm_steps / both if both else None
-    if model.clm_steps and model.mlm_steps:  # a mixture is never 0 or 1
-        on_grid = round(_SHARE_GRID * model.clm_steps / both)
-        share = min(max(on_grid, 1), _SHARE_GRID - 1) / _SHARE_GRID
-    return {
-        "size": model.size,
-        "objective": model.objective,
-        "mask_rate": model.mask_rate,
-        "steps": float(steps),
-        "progress": steps / longest if longest else None,
-        "clm_share": share,
-        "continued_steps": float(continued),
-        "extension": continued / steps if steps else None,
-        "start": begun or model.objective,
-        "finished": model.is_final,
-    }
+def _among(asked: Question, where: Selection, named: set[str], over: str) -> Rows:
+    """Omit rows that must be selected explicitly: intermediate states, zero-shot tasks."""
+    datasets, there = _names(where.get("dataset", AVERAGE)), {row.dataset for row in asked.rows}
+    is_each = datasets == ("each",)
+    for name in datasets:
+        if not is_each and name not in there:
+            asked.lack(f"no dataset {name}")
+    is_continued = bool({*named, over} & {"continued_steps", "extension"})
+    return [
+        row
+        for row in asked.rows
+        if (row.dataset != AVERAGE if is_each else row.dataset in datasets)
+        and ("task" in named or facts_of(row.task).is_trained)  # the best one names none
+        and ("finished" in named or row.finished)
+        and (is_continued or not row.continued_steps)
+    ]
 
 
-def _with_score(row: Any, score: Score, dataset: str) -> Any:
-    estimate = score.estimate
-    if estimate is None or not math.isfinite(estimate.mean):
-        return row._replace(missing=f"{row.name} has no score on {dataset}")
-    return row._replace(
-        mean=estimate.mean,
-        half_width=math.nan if estimate.half_width is None else estimate.half_width,
-        missing="" if score.is_complete else f"{row.name} on {dataset}: some runs are missing",
-        terms=(Term(1.0, row.model, dataset),),
-        is_scored=True,
-    )
+def _trends(asked: Question, along: str, expect: str) -> Iterator[Comparison]:
+    least, order, runs = 3 if "middle" in expect else 2, asked.levels_of(along, asked.rows), []
+    for shared, group in grouped(asked.rows, held_factors({along})):
+        run = [row for row in group if getattr(row, along) is not None]
+        if len(run) >= least:
+            runs.append((shared, sorted(run, key=lambda row: order.index(getattr(row, along)))))
+    asked.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
+    for shared, run in runs:
+        text = asked.listed(run, [along])
+        if len({getattr(row, along) for row in run}) < len(run):  # several values at one level
+            yield Comparison(text, None, shared, run)
+        else:
+            yield asked.answer(text, all_hold, _steps(run, expect), shared, run)
+    if not runs:
+        asked.lack(f"no models that differ only in {along} ({least} levels or more)")
 
 
-def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
-    """Return numbers that order the sizes; None if parameter counts are unknown."""
-    order: dict[str, float] = {}
-    for model in models:
-        number = math.inf if model.parameters is None else model.parameters
-        order[model.size] = min(number, order.get(model.size, math.inf))
-    return order if math.inf not in order.values() or len(order) < 2 else None
+def _steps(run: Rows, expect: str) -> list[tuple[Any, Any, str]]:
+    """Return the relations between rows that make up a trend."""
+    if "middle" in expect:  # a dip: both ends are above all values in between
+        relation = "higher" if expect.startswith("dips") else "lower"
+        return [(end, inner, relation) for end in (run[0], run[-1]) for inner in run[1:-1]]
+    if expect.startswith("never "):
+        relation = "not significantly " if "significantly" in expect else "not "
+        relation += "higher" if expect.endswith("decreases") else "lower"
+        return [(*pair, relation) for pair in combinations(run, 2)]
+    relation = "lower" if expect == "increases" else "higher"
+    return [(*pair, relation) for pair in pairwise(run)]
 
 
-def held_factors(named: Collection[str]) -> list[str]:
-    """Return the factors that must be equal between rows, given the ones that differ.
-
-    Some factors follow from others. The objective determines the share of CLM and, for a finished
-    model, the start of continued training; continuing changes the objective and the share.
-    """
-    names = set(named)
-    held = {"task", "dataset"}
-    if "model" not in names:
-        held |= {"size", "mask_rate", "steps", "finished", "continued_steps", "replicate"}
-        if not names & _MIX:
-            held |= {"start"} if names & _CONTINUATION else _MIX
-        if "progress" in names:
-            held.discard("steps")
-        if names & _CONTINUATION:
-            held.discard("continued_steps")
-    if "task" in names:
-        held.discard("dataset")
-    return sorted(held - names)
+def _refuse_significance(expect: str, options: Mapping[str, Any]) -> None:
+    if "significantly" in expect and {"gap", "best_level"} & {*options}:
+        raise ValueError(f"'{expect}': only scores have intervals; omit 'significantly'")
 
 
-def grouped(rows: Rows, held: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Divide rows into groups that agree in the held factors.
-
-    A row without a masking rate belongs to the group of every rate of the others.
-    """
-    firm = [factor for factor in held if factor != "mask_rate"]
-    buckets: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for row in rows:
-        buckets[tuple(getattr(row, factor) for factor in firm)].append(row)
-    for key, bucket in buckets.items():
-        shared = dict(zip(firm, key, strict=True))
-        if "mask_rate" not in held:
-            yield shared, bucket
-            continue
-        for rate in sorted({row.mask_rate for row in bucket} - {None}) or [None]:
-            there = [row for row in bucket if row.mask_rate in {rate, None}]
-            yield {**shared, "mask_rate": rate}, there
-
-
-@dataclass(frozen=True)
-class Levels:
-    """Levels of a factor: a text, and a function from all available levels to the selected ones."""
-
-    text: str
-    pick: Callable[[list[Any]], list[Any]]
-    values: tuple[Any, ...] = ()
-    """Explicit levels; those that the table lacks are reported."""
-    is_relative: bool = False
-    """Whether it is one level, resolved among the rows that match the rest of the selection."""
-    within: str = ""
-
-
-def bounds(**limits: float) -> Levels:
-    """Select all levels within `at_least`, `at_most`, `above` and `below`."""
-    if not limits:
-        raise ValueError("bounds: give at least one")
-    tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
-    text = ", ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
-    return Levels(
-        text, lambda available: [x for x in available if all(t(x, limit) for t, limit in tests)]
-    )
-
-
-def nearest(value: float, *, within: float = float("inf")) -> Levels:
-    """Select the level closest to a value, at a distance of at most `within`."""
-
-    def pick(available: list[float]) -> list[float]:
-        closest = sorted(available, key=lambda level: (round(abs(level - value), 9), level))[:1]
-        return [level for level in closest if abs(level - value) <= within + CLOSE]
-
-    near = f" within {within:g}" if within < float("inf") else ""
-    return Levels(f"nearest {value:g}", pick, is_relative=True, within=near)
-
-
-def levels(factor: str, given: Any) -> Levels:
-    """Return the levels for a value, a list of values or a position."""
-    known(factor, FACTORS)
-    if isinstance(given, str) and given in POSITIONS:
-        given = Levels(given, POSITIONS[given], is_relative=True)
-    if isinstance(given, Levels):
-        if factor not in NUMBER_FACTORS and (factor != "size" or given.text not in POSITIONS):
-            raise ValueError(f"{factor}: has no order; give a name or a list of names")
-        return given
-    values = tuple(given) if isinstance(given, list | tuple | set) else (given,)
-    kind, name = (int | float, "number") if factor in NUMBER_FACTORS else (str, "name")
-    if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        raise ValueError(f"{factor}: {given!r} is neither a {name} nor a list of {name}s")
-
-    def pick(available: list[Any]) -> list[Any]:
-        if kind is str:
-            return [level for level in available if level in values]
-        return [x for x in available if any(abs(x - value) <= CLOSE for value in values)]
-
-    return Levels(" or ".join(v if kind is str else f"{v:g}" for v in values), pick, values)
-
-
-def selected(selection: Selection) -> dict[str, Levels]:
-    """Return the levels of a selection, except `finished`."""
-    for factor in selection:
-        known(factor, (*FACTORS, "finished"))
-    if not isinstance(selection.get("finished", True), bool):
-        raise ValueError(f"finished: {selection['finished']!r} is neither True nor False")
-    return {name: levels(name, selection[name]) for name in FACTORS if name in selection}
-
-
-def known(name: str, names: Collection[str], what: str = "factor") -> str:
-    """Return a name if it is known, else raise ValueError."""
-    if name not in names:
-        raise ValueError(f"no {what} '{name}'{_likely(name, names)}")
-    return name
-
-
-def factor_name(factor: str) -> str:
-    """Return the display name of a factor."""
-    return _NAMES.get(factor, factor)
-
-
-def level_text(factor: str, level: Any) -> str:
-    """Return the display text of a level."""
-    if isinstance(level, bool) or not isinstance(level, int | float):
-        return str(level) if level != "" else f"unnamed {factor}"
-    return f"{level:,.0f}" if factor in {"steps", "continued_steps"} else f"{level:.3g}"
-
-
-def describe(selection: Selection) -> str:
-    """Format a selection for display: `MLM, masking rate nearest 0.4`."""
-    parts = [phrase(factor, chosen) for factor, chosen in selected(selection).items()]
-    if "finished" in selection:
-        parts.append("finished" if selection["finished"] else "intermediate")
-    return ", ".join(parts)
-
-
-def phrase(factor: str, chosen: Levels) -> str:
-    """Format the levels of a factor."""
-    if chosen.text in {*POSITIONS, "each"}:
-        return f"{chosen.text} {factor_name(factor)}"
-    return chosen.text if factor in _SPEAKING else f"{factor_name(factor)} {chosen.text}"
+def _names(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

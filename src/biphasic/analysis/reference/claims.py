@@ -20,7 +20,6 @@ LOWEST_RATE, HIGHEST_RATE = {"mask_rate": "smallest"}, {"mask_rate": "largest"}
 AT_END, HALFWAY = {"continued_steps": "largest"}, {"continued_steps": "middle"}
 CLM_AT_END, MLM_AT_END = {**FROM_CLM, **AT_END}, {**FROM_MLM, **AT_END}
 
-
 @claim("C01", "Pretraining with MLM generally ends up better than pretraining with CLM over the "
        "four task categories.",
        source="Abstract; section 3, first paragraph; Figure 2")
@@ -30,7 +29,6 @@ def c01(table: Table) -> Iterator[Check]:
     yield table.compare({**MLM, "mask_rate": NEAR_40}, CLM, "significantly lower", at_most=1 / 12,
         steps="largest")
 
-
 @claim("C02", "The deficit of CLM against MLM is clear on SC and QA at every model size, and QA is "
        "where it is largest.",
        source="Section 3, first paragraph; Figure 2")
@@ -38,18 +36,15 @@ def c02(table: Table) -> Iterator[Check]:
     yield table.compare(MLM, CLM, "significantly higher", steps="largest", task=["SC", "QA"])
     yield table.best("task", "QA", gap=(MLM, CLM), steps="largest", mask_rate=NEAR_40)
 
-
 @claim("C03", "On SC the gap between MLM and CLM grows with model size.",
        source="Section 3, first paragraph; Figure 2")
 def c03(table: Table) -> Iterator[Check]:
     yield table.trend("size", "increases", gap=(MLM, CLM), steps="largest", task="SC")
 
-
 @claim("C04", "On IR the gap between MLM and CLM shrinks with model size.",
        source="Section 3, paragraphs 1 and 3; Figure 2")
 def c04(table: Table) -> Iterator[Check]:
     yield table.trend("size", "decreases", gap=(MLM, CLM), steps="largest", task="IR")
-
 
 @claim("C05", "On TC, CLM models match MLM models at every size.",
        source="Section 3, 'CLM models can perform competitively'; Figure 2",
@@ -59,14 +54,12 @@ def c04(table: Table) -> Iterator[Check]:
 def c05(table: Table) -> Iterator[Check]:
     yield table.compare(MLM, CLM, "not significantly higher", steps="largest", task="TC")
 
-
 @claim("C06", "At 610M, CLM beats MLM on TC by a substantial margin.",
        source="Section 3, 'CLM models can perform competitively'; Figure 2")
 def c06(table: Table) -> Iterator[Check]:
     yield table.compare(CLM, MLM, "significantly higher", steps="largest", size="middle", task="TC")
     yield table.compare(CLM, MLM, "significantly higher", weaker=True, steps="largest",
         size="middle", task="TC", mask_rate=NEAR_40)
-
 
 @claim("C07", "No masking rate is best everywhere; the best rate depends on size and task, and "
        "differs even between datasets of one category.",
@@ -77,7 +70,6 @@ def c07(table: Table) -> Iterator[Check]:
     yield table.varies("dataset", best_level="mask_rate", at_least=1 / 2, steps="largest",
         objective="MLM", dataset="each")
 
-
 @claim("C08", "Larger models tend to prefer higher masking rates.",
        source="Section 3, 'no universally optimal masking ratio'; Figure 3")
 def c08(table: Table) -> Iterator[Check]:
@@ -85,7 +77,6 @@ def c08(table: Table) -> Iterator[Check]:
         objective="MLM")
     yield table.compare({"size": "largest"}, {"size": "smallest"}, "not lower",
         best_level="mask_rate", weaker=True, steps="largest", objective="MLM")
-
 
 @claim("C09", "IR prefers higher masking rates at every model size.",
        source="Section 3, 'no universally optimal masking ratio'; Figure 3; section 8",
@@ -98,7 +89,6 @@ def c09(table: Table) -> Iterator[Check]:
     yield table.compare(HIGHEST_RATE, LOWEST_RATE, "not significantly lower", steps="largest",
         objective="MLM", task="IR", dataset="each")
 
-
 @claim("C10", "On the token-level tasks TC and QA the small model does better with low masking "
        "rates.",
        source="Section 3, 'no universally optimal masking ratio'; Figure 3")
@@ -108,7 +98,6 @@ def c10(table: Table) -> Iterator[Check]:
     yield table.compare(LOWEST_RATE, HIGHEST_RATE, "higher", needs={"size": 2}, weaker=True,
         steps="largest", size="smallest", objective="MLM", task=["TC", "QA"])
 
-
 @claim("C11", "At 610M and 1B the TC and QA curves over masking rate are U-shaped (better at both "
        "ends).",
        source="Section 3, 'no universally optimal masking ratio'; section 8 (TC only); Figure 3")
@@ -117,7 +106,6 @@ def c11(table: Table) -> Iterator[Check]:
         size="middle", objective="MLM", task=["TC", "QA"])
     yield table.trend("mask_rate", "dips in the middle", needs={"size": 3}, steps="largest",
         size="largest", objective="MLM", task=["TC", "QA"])
-
 
 @claim("C12", "40% masking is a strong overall compromise at 610M.",
        source="Section 3, 'no universally optimal masking ratio'",
@@ -132,7 +120,6 @@ def c12(table: Table) -> Iterator[Check]:
     yield table.worst("mask_rate", AT_40, is_not=True, weaker=True, steps="largest", size="middle",
         objective="MLM")
 
-
 @claim("C13", "Where a smaller model tops a larger one on TC (210M above 610M), the difference is "
        "not statistically significant.",
        source="Section 3, footnote 10")
@@ -140,13 +127,11 @@ def c13(table: Table) -> Iterator[Check]:
     yield table.trend("size", "never significantly decreases", steps="largest",
         objective=["MLM", "CLM"], task="TC")
 
-
 @claim("C14", "Early in training, up to step 10,000 of 42,000, CLM is ahead of MLM on SC and QA.",
        source="Section 3, 'CLM is more data-efficient'; Figure 4")
 def c14(table: Table) -> Iterator[Check]:
     yield table.compare(CLM, MLM, "higher", finished=False, progress=bounds(at_most=0.24),
         task=["SC", "QA"])
-
 
 @claim("C15", "On IR CLM is ahead of MLM up to step 20,000 of 42,000.",
        source="Section 3, 'CLM is more data-efficient'; Figure 4")
@@ -154,14 +139,12 @@ def c15(table: Table) -> Iterator[Check]:
     yield table.compare(CLM, MLM, "higher", finished=False, progress=bounds(at_most=0.48),
         task="IR")
 
-
 @claim("C16", "On TC CLM stays ahead of MLM until the end of training.",
        source="Section 3, 'CLM is more data-efficient'; Figure 4")
 def c16(table: Table) -> Iterator[Check]:
     yield table.compare(CLM, MLM, "higher", finished=False, task="TC")
     yield table.compare(CLM, MLM, "higher", steps="largest", size="middle", task="TC",
         mask_rate=NEAR_40)
-
 
 @claim("C17", "Later in training MLM catches up and often overtakes, while CLM gains little more.",
        source="Section 3, 'CLM is more data-efficient'; Figure 4",
@@ -176,13 +159,11 @@ def c17(table: Table) -> Iterator[Check]:
         gap=({"progress": nearest(0.952, within=0.1)}, {"progress": nearest(0.238, within=0.1)}),
         finished=False)
 
-
 @claim("C18", "Combining CLM then MLM consistently improves over MLM-only training at the same "
        "budget.",
        source="Section 4; Figure 6")
 def c18(table: Table) -> Iterator[Check]:
     yield table.compare({"objective": "CLM+MLM"}, MLM, "higher", clm_share=bounds(at_most=0.8))
-
 
 @claim("C19", "Under a fixed training budget the best result comes from CLM followed by MLM, not "
        "from either objective alone.",
@@ -191,20 +172,17 @@ def c19(table: Table) -> Iterator[Check]:
     yield table.best("clm_share", bounds(above=0, below=1), objective=["CLM", "MLM", "CLM+MLM"],
         mask_rate=NEAR_40)
 
-
 @claim("C20", "The split of 25% CLM and 75% MLM reliably beats 100% MLM.",
        source="Section 4; Figure 6")
 def c20(table: Table) -> Iterator[Check]:
     yield table.compare({"clm_share": 0.25}, {"clm_share": 0}, "higher",
         objective=["MLM", "CLM+MLM"])
 
-
 @claim("C21", "Even with 75% of the budget on CLM, results stay comparable to 100% MLM.",
        source="Section 4; Figure 6")
 def c21(table: Table) -> Iterator[Check]:
     yield table.compare({"clm_share": 0.75}, {"clm_share": 0}, "not significantly lower",
         objective=["MLM", "CLM+MLM"])
-
 
 @claim("C22", "After 22,000 steps of continued pretraining with MLM, the model that began as CLM "
        "is consistently better than the one that began as MLM, significantly so on SC.",
@@ -213,7 +191,6 @@ def c22(table: Table) -> Iterator[Check]:
     yield table.compare(CLM_AT_END, MLM_AT_END, "higher", continued_steps=CONTINUED)
     yield table.compare(CLM_AT_END, MLM_AT_END, "significantly higher", continued_steps=CONTINUED,
         task="SC")
-
 
 @claim("C23", "Continuing the CLM model with MLM keeps its TC advantage and effectively closes the "
        "QA and IR gaps.",
@@ -226,7 +203,6 @@ def c23(table: Table) -> Iterator[Check]:
     yield table.compare(CLM_AT_END, MLM_AT_END, "not significantly lower",
         continued_steps=CONTINUED, task=["QA", "IR"])
 
-
 @claim("C24", "Already at 12,000 continued steps of 22,000 the model that began as CLM broadly "
        "matches MLM throughout; better on TC and IR, comparable on SC, nearly on par on QA.",
        source="Section 5, second result paragraph; Figure 9")
@@ -236,7 +212,6 @@ def c24(table: Table) -> Iterator[Check]:
         task=["TC", "IR"])
     yield table.compare(clm, mlm, "not significantly different", needs=lengths,
         continued_steps=CONTINUED, task=["SC", "QA"])
-
 
 @claim("C25", "Late in continued pretraining the curve of the model that began as CLM is steeper, "
        "while that of the one that began as MLM levels off, most visibly on SC.",
@@ -250,7 +225,6 @@ def c25(table: Table) -> Iterator[Check]:
     yield table.compare(AT_END, HALFWAY, "not higher", needs=lengths, continued_steps=CONTINUED,
         start="MLM", task="SC")
 
-
 @claim("C26", "Fine-tuning after CLM is less sensitive to the learning rate than after MLM.",
        source="Abstract; section 3, 'CLM-based pretraining improves fine-tuning stability'; Figure "
               "5",
@@ -261,14 +235,12 @@ def c26(table: Table) -> Iterator[Check]:
     yield table.rate_spreads.compare(CLM, {**MLM, "mask_rate": NEAR_40}, "lower", steps="largest",
         size="middle")
 
-
 @claim("C27", "CLM then MLM is less sensitive to the masking rate than MLM alone.",
        source="Section 4, 'CLM-based models exhibit lower sensitivity to masking ratio'; Figure 7",
        reading="Sensitivity is the standard deviation of a seed's test scores over the masking "
                "rates that both have. The paper's Figure 7 takes it over rates and seeds together.")
 def c27(table: Table) -> Iterator[Check]:
     yield table.mask_rate_spreads.compare({"objective": "CLM+MLM"}, MLM, "lower")
-
 
 @claim("C28", "Early in training, CLM is ahead of MLM also at equal training FLOPs.",
        source="Appendix D; Figure 10",
@@ -277,7 +249,6 @@ def c27(table: Table) -> Iterator[Check]:
 def c28(table: Table) -> Iterator[Check]:
     yield table.at_equal_flops.compare(CLM, {**MLM, "mask_rate": NEAR_40}, "higher",
         finished=False, progress=bounds(at_most=0.24))
-
 
 @claim("B01", "The split of 50% CLM and 50% MLM often gives the best trade-off.",
        source="A blog post about the paper; compare section 4 and Figure 6")

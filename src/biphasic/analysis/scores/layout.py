@@ -259,9 +259,7 @@ def _share(raw: Any, split: str) -> float:
 
 
 def _unique(
-    cell: Cell,
-    by_place: Mapping[tuple[float, int], list[GridScore[Path]]],
-    problems: list[Problem],
+    cell: Cell, by_place: Mapping[tuple[float, int], list[GridScore[Path]]], problems: list[Problem]
 ) -> Iterator[GridScore[Path]]:
     """Yield one run for each rate and seed; none if several contradict each other."""
     for (rate, seed), runs in by_place.items():
@@ -306,9 +304,7 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
                 )
 
 
-def _example_reader(
-    chosen: Mapping[Cell, tuple[GridScore[Path], ...]],
-) -> ExampleReader:
+def _example_reader(chosen: Mapping[Cell, tuple[GridScore[Path], ...]]) -> ExampleReader:
     """Return a reader of the examples of the selected runs.
 
     Examples have no names in these files, so their order identifies them.

@@ -209,9 +209,7 @@ def replicate_of(record: ArmRecord) -> str:
 
 
 def _example_reader(
-    selected: Mapping[tuple[str, str], tuple[Outcome, ...]],
-    metrics: Mapping[str, str],
-    store: Path,
+    selected: Mapping[tuple[str, str], tuple[Outcome, ...]], metrics: Mapping[str, str], store: Path
 ) -> ExampleReader:
     """Return a reader of the test examples of the selected runs."""
 

@@ -53,10 +53,7 @@ class Corrected(NamedTuple):
         alone = self.p_adjusted[places], self.p_over_seeds[places]
         if self.by_blocks is None:
             return alone
-        tukey = (
-            self.by_blocks.by_tukey(places),
-            self.by_blocks.by_tukey(places, over_seeds=True),
-        )
+        tukey = (self.by_blocks.by_tukey(places), self.by_blocks.by_tukey(places, over_seeds=True))
         if self.by_blocks.uses_blocks:
             return tukey
         return np.maximum(tukey[0], alone[0]), np.maximum(tukey[1], alone[1])
@@ -185,11 +182,7 @@ _corrected_large = lru_cache(maxsize=1)(corrected)
 
 
 def family_of(
-    scores: Scores,
-    dataset: str,
-    *,
-    models: Sequence[str] | None = None,
-    with_examples: bool = True,
+    scores: Scores, dataset: str, *, models: Sequence[str] | None = None, with_examples: bool = True
 ) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
     about = scores.dataset(dataset)

@@ -92,9 +92,7 @@ def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bo
 
 
 def _reader(
-    scores: Scores,
-    groups: Sequence[tuple[ModelInfo, ...]],
-    numbers: Mapping[tuple[int, ...], int],
+    scores: Scores, groups: Sequence[tuple[ModelInfo, ...]], numbers: Mapping[tuple[int, ...], int]
 ) -> ExampleReader | None:
     """Return a reader of recipes' test examples: for each run, the mean of its fine-tunings."""
     read_one = scores.examples
