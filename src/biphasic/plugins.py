@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import SerializeAsAny, WrapValidator, create_model
 
-from biphasic.config import Config
+from biphasic.config import Config, nearest
 from biphasic.errors import ConfigError, reading
 from biphasic.files import complete_folder, digest, expanded
 from biphasic.numerics import code_sha256
@@ -126,6 +126,33 @@ def installed_names(group: Group) -> list[str]:
     return sorted({point.name for point in _points(group)})
 
 
+def installed_lines() -> Iterator[str]:
+    """Describe the installed plugins, without importing them."""
+    for group in get_args(Group):
+        for point in sorted(_points(group), key=lambda point: point.name):
+            yield f"{group:<11} {point.name:<16} {_origin(point)}  {point.value}"
+
+
+def stored_lines(store: Path) -> Iterator[str]:
+    """Describe the files of plugins that a store has."""
+    for path in sorted((store / FOLDER).glob("*/*.py")):
+        yield f"{'file':<11} {path.name:<16} {path.parent.name[:12]}"
+
+
+def classes_of(file: str, base: type) -> list[str]:
+    """Return the names of the classes of a base that a file defines."""
+    path = expanded(file)
+    code = _pinned(path, "", None).rpartition("@")[2]
+    module = _module(code, path.name)
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value)
+        and value.__module__ == module.__name__
+        and issubclass(value, base)
+    ]
+
+
 def accepting(
     settings: Any, names: tuple[str, ...], *, group: Group, key: str, base: type[Config],
     mixin: type[Config] | None = None,
@@ -197,7 +224,10 @@ def _validated(
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
         raise ConfigError(str(error), about=key) from None
     given: dict[str, Any] = {**raw, key: plugin.reference}
-    return _settings_type(plugin, key, mixin).model_validate(given)
+    settings_type = _settings_type(plugin, key, mixin)
+    if unknown := next((name for name in given if name not in settings_type.model_fields), None):
+        raise ValueError(f"unknown key '{unknown}'{nearest(unknown, settings_type.model_fields)}")
+    return settings_type.model_validate(given)
 
 
 @dataclass(frozen=True)
@@ -323,11 +353,15 @@ def _points(group: Group) -> Iterator[EntryPoint]:
     yield from entry_points(group=f"biphasic.{group}")
 
 
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.module
+
+
 def _installed(group: Group, name: str) -> Plugin:
     points = [point for point in _points(group) if point.name == name]
     if not points:
         raise ConfigError(f"no installed package has the plugin '{name}'; install it")
-    origins = [f"{point.dist.name} {point.dist.version}" for point in points if point.dist]
+    origins = [_origin(point) for point in points]
     if len(points) > 1:
         raise ConfigError(f"'{name}' is in {' and '.join(origins)}; uninstall all but one")
     with reading(origins[0], ConfigError, remedy="reinstall it", failure="cannot be imported"):

@@ -25,6 +25,7 @@ from biphasic.cli.cluster import job_app, site_app
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.options import INTERRUPTED, Commands, echo
+from biphasic.cli.plugins import plugin_app, plugins_command
 from biphasic.cli.study import study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.training import adapt_command, estimate_command, pretrain_command
@@ -53,6 +54,8 @@ app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(job_app, name="job")
 app.add_typer(site_app, name="site")
+app.add_typer(plugin_app, name="plugin")
+app.command("plugins")(plugins_command)
 app.command("adapt")(adapt_command)
 app.command("claims")(claims_command)
 app.command("estimate")(estimate_command)

@@ -47,6 +47,11 @@ class Alternate(ObjectiveConfig):
         """Directions of all alternating objectives."""
         return frozenset().union(*(objective.directions for objective in self.objectives))
 
+    @property
+    def predicts_specials(self) -> bool:
+        """Whether one of the alternating objectives predicts them."""
+        return any(objective.predicts_specials for objective in self.objectives)
+
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the current objective."""
         turn = step // self.every % len(self.objectives)

@@ -25,6 +25,11 @@ class Clm(ObjectiveConfig):
         """Causal alone."""
         return frozenset({True})
 
+    @property
+    def predicts_specials(self) -> bool:
+        """EOS is predicted."""
+        return True
+
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
         del mask_seed  # nothing is masked, so arms with other masks share these steps

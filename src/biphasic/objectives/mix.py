@@ -52,6 +52,11 @@ class Mix(ObjectiveConfig):
         """Directions of all mixed objectives."""
         return frozenset().union(*(objective.directions for objective in self.objectives))
 
+    @property
+    def predicts_specials(self) -> bool:
+        """Whether one of the mixed objectives predicts them."""
+        return any(objective.predicts_specials for objective in self.objectives)
+
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the mixture at one step of a phase."""
         concrete = tuple(objective.at(step, num_steps=num_steps) for objective in self.objectives)

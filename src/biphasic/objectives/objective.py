@@ -29,6 +29,11 @@ class ObjectiveConfig(Config):
     def directions(self) -> frozenset[bool]:
         """The causal flags that it trains with; the model must support each."""
 
+    @property
+    def predicts_specials(self) -> bool:
+        """Whether labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
+        return False
+
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the objective at one step of a phase; most never change.
 

@@ -1,0 +1,297 @@
+"""The rules of objectives, on rows of a small text and a small model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import PackedBatch, lay_out
+from biphasic.data.rows import Piece, RowBatch
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.distributed import ProcessGroup
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import canonical_json
+from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.presets import PRESETS
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.seeds import stream, uniforms
+from biphasic.training.conformance.rules import Rule, check_rules, variants
+from biphasic.training.step.input import passes_of
+from biphasic.training.step.passes import summed_loss
+
+STEPS = 4
+ROWS = 8
+ROW_LENGTH = 48
+_MASK_SEED = 1
+_LONGEST = 18
+_TOLERANCE = 1e-4
+_WORDS = (
+    "the", "array", "of", "rows", "holds", "tokens", "and", "weights", "returns", "a", "copy",
+    "unless", "axis", "is", "given",
+)  # fmt: skip
+
+Parts = tuple[Supervision, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An objective with settings, in a phase of a few steps."""
+
+    settings: ObjectiveConfig
+
+    def fresh(self, step: int = 0) -> ObjectiveConfig:
+        """Return the objective of a step, as a process that has just started has it."""
+        again = type(self.settings).model_validate_json(self.settings.model_dump_json())
+        return again.at(step, num_steps=STEPS)
+
+    def parts(self, step: int = 0, *, mask_seed: int = _MASK_SEED) -> Parts:
+        """Return what the objective makes of the rows of a step."""
+        return self.fresh(step).supervise(_batch(step), _vocabulary(), mask_seed=mask_seed)
+
+
+def check_objective(settings: ObjectiveConfig) -> None:
+    """Check that an objective keeps all rules.
+
+    Raises:
+        ConfigError: It breaks a rule, which the message names.
+
+    Example:
+        >>> from biphasic.objectives.mlm import Mlm
+        >>> check_objective(Mlm(objective="mlm"))
+    """
+    check_rules(Case(settings), RULES, where=settings.short_name)
+
+
+def _rows(case: Case) -> Iterator[str]:
+    """Parts have the rows of the batch, in order, with the borders of its sequences."""
+    for step in range(STEPS):
+        parts, first = case.parts(step), 0
+        if not isinstance(parts, tuple) or not all(isinstance(p, Supervision) for p in parts):
+            yield "supervise must return a tuple of Supervision"
+        for part in parts:
+            given = _batch(step).packed.part(first, first + part.rows.num_rows)
+            first += part.rows.num_rows
+            if part.rows.input_ids.shape != given.input_ids.shape or not (
+                np.array_equal(part.rows.cu_seqlens, given.cu_seqlens)
+            ):
+                yield "a part has other rows or borders than the batch"
+        if first != ROWS:
+            yield f"the parts have {first} rows, the batch {ROWS}"
+
+
+def _positions(case: Case) -> Iterator[str]:
+    """Labels are int64, at ascending positions of tokens, and are tokens of the vocabulary."""
+    for part, rows in _each_part(case):
+        positions, labels = part.positions, part.labels
+        if positions.dtype != np.int64 or labels.dtype != np.int64:
+            yield "positions and labels must be int64"
+        if positions.shape != labels.shape or positions.ndim != 1:
+            yield f"{positions.size} positions have {labels.size} labels"
+        if np.any(np.diff(positions) <= 0):
+            yield "positions are not ascending"
+        if not np.all(np.isin(positions, np.flatnonzero(_is_token(rows)))):
+            yield "a position is outside of the rows' tokens"
+        if np.any((labels < 0) | (labels >= _vocabulary().size)):
+            yield "a label is not in the vocabulary"
+
+
+def _specials(case: Case) -> Iterator[str]:
+    """BOS and EOS are neither hidden nor predicted, unless `predicts_specials` says so."""
+    if case.settings.predicts_specials:
+        return
+    specials = sorted(_vocabulary().special_ids)
+    for part, rows in _each_part(case):
+        if np.any(np.isin(part.labels, specials)):
+            yield "a label is BOS or EOS; use batch.texts, which has neither"
+        is_special = np.isin(rows.input_ids, specials)
+        if np.any(is_special & (part.rows.input_ids != rows.input_ids)):
+            yield "BOS or EOS is replaced in the input; use batch.texts, which has neither"
+
+
+def _directions(case: Case) -> Iterator[str]:
+    """`directions` has the causal flag of each part."""
+    for part, _ in _each_part(case):
+        if part.causal not in case.settings.directions:
+            yield f"a part has causal={part.causal}, which directions lacks"
+
+
+def _pure(case: Case) -> Iterator[str]:
+    """The same rows and seed give the same, whatever was drawn before; the batch stays as it is."""
+    before = _batch(0).sha256()
+    first = _digest(case.parts())
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        if _digest(case.parts()) != first:
+            yield "a second call gives other labels or inputs; draw from biphasic.seeds"
+    if _batch(0).sha256() != before:
+        _batch.cache_clear()
+        yield "supervise changes the batch; copy input_ids first"
+
+
+def _resume(case: Case) -> Iterator[str]:
+    """A step is the same after other steps as in a process that begins with it."""
+    went_on = case.fresh()
+    if not _is_steady(case):
+        return
+    for step in range(STEPS):
+        parts = went_on.supervise(_batch(step), _vocabulary(), mask_seed=_MASK_SEED)
+        if _digest(parts) != _digest(case.parts(step)):
+            yield f"step {step} differs after earlier steps; keep nothing between steps"
+
+
+def _passes(case: Case) -> Iterator[str]:
+    """The summed loss is the same for any number of passes and of ranks."""
+    parts = case.parts()
+    whole = sum(_loss(part) for part in parts)
+    ways: dict[str, list[Supervision]] = {
+        f"passes of {rows} rows": [piece for part in parts for piece in part.split(rows)]
+        for rows in (1, 3)
+    }
+    ways["two ranks"] = [
+        piece for rank in (0, 1) for piece in passes_of(parts, ProcessGroup(rank, 2), None)
+    ]
+    for name, pieces in ways.items():
+        divided = sum(_loss(piece) for piece in pieces if len(piece.labels))
+        if not math.isclose(whole, divided, rel_tol=_TOLERANCE):
+            yield f"the summed loss is {whole:.6g} in one pass and {divided:.6g} in {name}"
+
+
+def _finite(case: Case) -> Iterator[str]:
+    """The loss of each step is finite and not negative."""
+    for step in range(STEPS):
+        loss = sum(_loss(part) for part in case.parts(step))
+        if not (math.isfinite(loss) and loss >= 0):
+            yield f"the loss of step {step} is {loss}"
+
+
+def _determinants(case: Case) -> Iterator[str]:
+    """Settings and seeds that change inputs, labels or loss also change the identity."""
+    settings, before = case.settings, _made(case)
+    if _identity(case) != _identity(Case(case.fresh() if _is_steady(case) else settings)):
+        yield "the identity of the same settings differs between calls"
+    if _identity(case) == _identity(case, _MASK_SEED + 1) and before != _made(case, _MASK_SEED + 1):
+        yield "another mask_seed gives other labels, but the same identity"
+    for change, other in variants(settings, settings.own_settings()):
+        if not isinstance(other, ObjectiveConfig):
+            continue
+        varied = Case(other)
+        try:
+            other.check_vocabulary(_vocabulary())
+            after = _made(varied)
+        except (ConfigError, DataError):
+            continue  # of other settings, which the objective refuses
+        if after != before and _identity(varied) == _identity(case):
+            yield f"{change} gives other labels or another loss, but the same identity"
+
+
+RULES: dict[str, Rule[Case]] = {
+    "rows": _rows,
+    "positions": _positions,
+    "specials": _specials,
+    "directions": _directions,
+    "pure": _pure,
+    "resume": _resume,
+    "passes": _passes,
+    "finite": _finite,
+    "determinants": _determinants,
+}
+"""The rules by name, in the order of their checks."""
+
+
+def _each_part(case: Case) -> Iterator[tuple[Supervision, PackedBatch]]:
+    """Yield the parts of all steps, with the rows that each was made from."""
+    for step in range(STEPS):
+        first = 0
+        for part in case.parts(step):
+            yield part, _batch(step).packed.part(first, first + part.rows.num_rows)
+            first += part.rows.num_rows
+
+
+def _is_steady(case: Case) -> bool:
+    return case.settings.at(0, num_steps=STEPS) is case.settings
+
+
+def _is_token(rows: PackedBatch) -> np.ndarray:
+    is_token = np.zeros(rows.input_ids.size, dtype=bool)
+    for start, end in rows.spans.tolist():
+        is_token[start:end] = True
+    return is_token
+
+
+def _identity(case: Case, mask_seed: int = _MASK_SEED) -> str:
+    return canonical_json([case.fresh(step).identity(mask_seed) for step in range(STEPS)])
+
+
+def _made(case: Case, mask_seed: int = _MASK_SEED) -> list[str]:
+    """Return what the objective makes of all steps, with the loss of each part."""
+    steps = [case.parts(step, mask_seed=mask_seed) for step in range(STEPS)]
+    return [f"{_digest(parts)} {[_loss(part) for part in parts]!r}" for parts in steps]
+
+
+def _digest(parts: Parts) -> str:
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(f"{part.causal} {part.rows.input_ids.shape}".encode())
+        for array in (part.rows.input_ids, part.rows.cu_seqlens, part.positions, part.labels):
+            content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()
+
+
+@torch.no_grad()
+def _loss(part: Supervision) -> float:
+    return float(summed_loss(_model(), part))
+
+
+@cache
+def _tokenizer() -> TextTokenizer:
+    return train_tokenizer([" ".join(_WORDS)], vocab_size=280)
+
+
+@cache
+def _vocabulary() -> Vocabulary:
+    tokenizer = _tokenizer()
+    specials = frozenset(tokenizer.special_ids.values())
+    return Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, specials, tokenizer)
+
+
+@cache
+def _model() -> PreTrainedModel:
+    tokenizer = _tokenizer()
+    config = architecture_config(
+        PRESETS["pico"],
+        vocab_size=tokenizer.vocab_size,
+        max_seqlen=ROW_LENGTH,
+        special_ids=tokenizer.special_ids,
+    )
+    return new_model(config, init_seed=0)
+
+
+@cache
+def _batch(step: int) -> RowBatch:
+    """Return rows of short documents, with padding."""
+    ids = _tokenizer().special_ids
+    draws = uniforms(stream("conformance", 0, step), 3 * ROWS * (_LONGEST + 1))
+    documents: list[np.ndarray] = []
+    for lengths, *words in draws.reshape(3 * ROWS, -1).tolist():
+        chosen = [_WORDS[int(draw * len(_WORDS))] for draw in words[: 2 + int(8 * lengths)]]
+        tokens = _tokenizer().encode(" ".join(chosen))[: ROW_LENGTH // 3 - 2]
+        documents.append(np.array([ids["bos"], *tokens, ids["eos"]], dtype=np.int64))
+    rows = [range(first, end) for first, end in pairwise(range(0, 3 * ROWS + 1, 3))]
+    packed = lay_out(documents, rows, row_length=ROW_LENGTH, pad_id=ids["pad"])
+    pieces = tuple(
+        Piece(0, 3 * ROWS * step + number, 0, len(document) - 2)
+        for number, document in enumerate(documents)
+    )
+    return RowBatch(packed, pieces, packed.spans + np.array([1, -1]))

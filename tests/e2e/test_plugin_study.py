@@ -1,0 +1,64 @@
+"""A study with an objective from a file, in spawned workers and two ranks."""
+
+import json
+
+import pytest
+import yaml
+
+from biphasic.files import complete_names
+from mini_study import run_command
+from plugin_files import write_stride
+
+
+def study(folder, **changes):
+    raw = {
+        "name": "own",
+        "title": "An objective of one's own",
+        "corpus": {"libraries": ["click"], "vocab_size": 400, "heldout_fraction": 0.3},
+        "recipe": {
+            "model": "pico",
+            "max_seqlen": 32,
+            "rows_per_step": 2,
+            "precision": "fp32",
+            "learning_rate": {"peak": 2e-3},
+        },
+        "arms": [
+            {
+                "name": "own",
+                "phases": [
+                    {"objective": "clm", "steps": 1},
+                    {"objective": "./stride.py:Stride", "steps": 2, "every": 5},
+                ],
+            }
+        ],
+        **changes,
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
+    # Processes are spawned, not forked: they know nothing but what the store says.
+    root, path = tmp_path / "root", write_stride(tmp_path)
+    file = study(tmp_path, compute={"processes": 2})
+    ran = run_command("study", "run", file, "--root", root, "--workers", "2")
+    assert ran.returncode == 0, ran.stderr
+    [state] = (root / "store/states").glob("*/state.json")
+    record = json.loads(state.read_text())
+    assert [entry["objective"] for entry in record["ledger"]] == ["clm", "stride"]
+    assert record["recipe"]["phases"][1]["objective"].startswith("stride.py:Stride@")
+
+    path.unlink()
+    report = root / "own/report/report.html"
+    report.unlink()
+    made = run_command("study", "report", root / "own")
+    assert made.returncode == 0, made.stderr
+    assert report.is_file()
+    assert "1/1" in run_command("study", "status", root / "own").stdout
+
+    write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
+    plan = run_command("study", "plan", file, "--root", root).stdout
+    assert "other code, of stride.py:Stride (" in plan
+    assert complete_names(root / "store/states") == {state.parent.name}

@@ -1,0 +1,165 @@
+"""Our own objectives and optimizers keep all rules; for each rule, a plugin that breaks it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from biphasic.config import Config, parse_config
+from biphasic.errors import ConfigError
+from biphasic.objectives.phases import Phase
+from biphasic.training.conformance import objectives, optimizers
+from biphasic.training.conformance.objectives import check_objective
+from biphasic.training.conformance.optimizers import check_optimizer
+from biphasic.training.optimizers.registry import AnyOptimizer
+from plugin_files import STRIDE
+
+
+class Settings(Config):
+    phase: Phase | None = None
+    optimizer: AnyOptimizer | None = None
+
+
+def phase(**settings):
+    return parse_config(Settings, {"phase": {"steps": 4, **settings}}, where="x").phase
+
+
+def optimizer(**settings):
+    return parse_config(Settings, {"optimizer": settings}, where="x").optimizer
+
+
+BOTH = [{"objective": "mlm"}, {"objective": "clm"}]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"objective": "clm"},
+        {"objective": "mlm"},
+        {"objective": "mntp", "selection": "word"},
+        {
+            "objective": "mlm",
+            "final_mlm_probability": 0.2,
+            "selection": "span",
+            "replacement": "bert",
+        },
+        {"objective": "mix", "objectives": BOTH, "shares": [0.5, 0.5]},
+        {"objective": "alternate", "objectives": BOTH, "every": 1},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values()))[:30],
+)
+def test_our_objectives_keep_all_rules(settings):
+    check_objective(phase(**settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"name": "muon"}], ids=["adamw", "muon"])
+def test_our_optimizers_keep_all_rules(settings):
+    check_optimizer(optimizer(**settings))
+
+
+def of_file(folder, source, *edits):
+    for old, new in edits:
+        assert old in source, old
+        source = source.replace(old, new)
+    path = folder / "plugin.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+TEXTS = "np.concatenate(texts)[:: self.every]"
+RETURN = "        return (Supervision("
+BROKEN = {
+    "rows": [
+        ("rows = batch.packed", "rows = batch.packed.part(0, 1)"),
+        ("in batch.texts", "in batch.part(0, 1).texts"),
+    ],
+    "positions": [(TEXTS, f"{TEXTS}[::-1].copy()")],
+    "specials": [("in batch.texts", "in rows.spans")],
+    "directions": [("frozenset({False})", "frozenset({True})")],
+    "pure": [("[:: self.every]", "[np.random.randint(9) :: self.every]")],
+    "resume": [
+        ("class Stride", "_first = []\n\n\nclass Stride"),
+        (
+            "    def supervise(",
+            "    def at(self, step, *, num_steps):\n"
+            "        _first.clear()\n"
+            "        return self\n\n"
+            "    def supervise(",
+        ),
+        ("[:: self.every]", "[min(len(_first), 1) :: self.every]"),
+        (RETURN, f"        _first.append(positions)\n{RETURN}"),
+    ],
+    "determinants": [
+        (
+            "    def supervise(",
+            "    def determinants(self, mask_seed):\n"
+            "        return {'name': 'stride'}\n\n"
+            "    def supervise(",
+        )
+    ],
+}  # fmt: skip
+"""Edits of an objective that keeps all rules, by the rule that is broken then."""
+
+
+def test_a_file_that_keeps_the_rules_passes(tmp_path):
+    check_objective(phase(objective=f"{of_file(tmp_path, STRIDE)}:Stride"))
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_an_objective_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
+    settings = phase(objective=f"{of_file(tmp_path, STRIDE, *BROKEN[rule])}:Stride")
+    with pytest.raises(ConfigError, match=f"^stride: breaks the rule '{rule}': "):
+        check_objective(settings)
+
+
+def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
+    edit = ("rows = batch.packed", "rows = batch.packd")
+    settings = phase(objective=f"{of_file(tmp_path, STRIDE, edit)}:Stride")
+    with pytest.raises(ConfigError, match=r"rule 'rows': an error \(AttributeError: .*packd"):
+        check_objective(settings)
+
+
+PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
+MOMENTUM = PAGE.partition("```python\n")[2].partition("```")[0]
+BROKEN_STEPS = {
+    "updates": [("weight.grad is None", "weight.ndim == 1")],
+    "rate": [('group["lr"] * average', "0.01 * average")],
+    "pure": [("add_(weight.grad)", "add_(weight.grad * torch.rand(()))")],
+    "moments": [("        return 1\n", "        return 2\n")],
+    "resume": [
+        ("(torch.optim.Optimizer):", "(torch.optim.Optimizer):\n    count = 0"),
+        ("        for group in", "        self.count += 1\n        for group in"),
+        ('group["lr"] * average', 'group["lr"] * average / self.count'),
+    ],
+    "skips": [(" or self.found_inf", "")],
+    "determinants": [
+        (
+            "    def num_moments",
+            "    def determinants(self):\n"
+            "        return {'name': 'momentum'}\n\n"
+            "    def num_moments",
+        )
+    ],
+}  # fmt: skip
+
+
+def test_an_optimizer_of_a_file_keeps_the_rules(tmp_path):
+    check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM)}:Momentum", momentum=0.8))
+
+
+@pytest.mark.parametrize("rule", BROKEN_STEPS)
+def test_an_optimizer_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
+    settings = optimizer(name=f"{of_file(tmp_path, MOMENTUM, *BROKEN_STEPS[rule])}:Momentum")
+    with pytest.raises(ConfigError, match=f"^momentum: breaks the rule '{rule}': "):
+        check_optimizer(settings)
+
+
+def test_every_rule_has_a_plugin_that_breaks_it():
+    # An own loss breaks the others, in test_losses.py.
+    assert {*BROKEN} | {"passes", "finite"} == {*objectives.RULES}
+    assert {*BROKEN_STEPS} == {*optimizers.RULES}
+
+
+def test_the_page_has_every_rule():
+    named = re.findall(r"^\| `(\w+)` \| (.*?) \|$", PAGE, re.MULTILINE)
+    assert [name for name, _ in named] == [*objectives.RULES, *optimizers.RULES]
