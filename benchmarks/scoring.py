@@ -31,7 +31,7 @@ from biphasic.model.shape import architecture_shape
 from biphasic.tasks.builtin.write import build_tasks
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import EncodedTask, encode_task
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import tune_allocator
 from biphasic.training.run import first_model

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import prepare_task
 

@@ -11,7 +11,7 @@ from biphasic.model.checks.limits import model_limits
 from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
-from biphasic.tasks.formats.folder import read_description
+from biphasic.tasks.folder import read_description
 from biphasic.tasks.rows.labels import read_labels
 from mini_study import flip, results, truncate, write_study
 

@@ -51,9 +51,9 @@ from biphasic.model.loading.hub import fetch_model
 from biphasic.model.presets import PRESETS
 from biphasic.records import StateRecord
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
-from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe

@@ -54,24 +54,13 @@ OTHER_FILES = {
         "model/presets.py",
         "records.py",
         # What they read of files is content of a task, whose hash is in identities.
-        "tasks/custom/task_file.py",
         "tasks/finetuned.py",
-        "tasks/formats/folder.py",
+        "tasks/folder.py",
         *(
             f"tasks/rows/{name}.py"
-            for name in (
-                "beir",
-                "content",
-                "labels",
-                "names",
-                "readers",
-                "row",
-                "splits",
-                "tags",
-                "templates",
-                "words",
-            )
+            for name in ("beir", "content", "labels", "row", "splits", "tagged", "templates")
         ),
+        "tasks/task_file.py",
         "training/memory.py",
         "training/recipe.py",
     },

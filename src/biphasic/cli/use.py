@@ -204,8 +204,8 @@ def predict_command(
             docs/tasks.md.
     """
     from biphasic.progress import progress_bar
-    from biphasic.tasks.custom.inputs import open_input
-    from biphasic.tasks.formats.outputs import ROW_SUFFIXES, check_output
+    from biphasic.tasks.inputs import open_input
+    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
     from biphasic.tasks.predict import predict_file
 
     console = progress_console(quiet=quiet)
@@ -253,7 +253,6 @@ def encode_command(
     """
     from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar
-    from biphasic.tasks.custom.inputs import open_input
     from biphasic.tasks.embedding import (
         Choices,
         embedding_settings,
@@ -261,7 +260,8 @@ def encode_command(
         never_saw_both_ways,
     )
     from biphasic.tasks.encode import SUFFIXES, encode_file
-    from biphasic.tasks.formats.outputs import check_output
+    from biphasic.tasks.inputs import open_input
+    from biphasic.tasks.outputs import check_output
 
     console = progress_console(quiet=quiet)
     check_output(out, SUFFIXES)

@@ -32,10 +32,10 @@ from biphasic.study.plan.finished import missing_runs
 from biphasic.study.plan.other_code import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.tasks.custom.task_file import load_task_file
-from biphasic.tasks.formats.folder import DESCRIPTION, read_description
+from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import name_in_kind, name_of, split_source
+from biphasic.tasks.task_file import load_task_file
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
-from biphasic.tasks.formats.outputs import new_file
+from biphasic.tasks.inputs import Input, check_rows, require_columns
+from biphasic.tasks.outputs import new_file
 from biphasic.tasks.rows.row import Row
 from biphasic.training.memory import tune_allocator
 

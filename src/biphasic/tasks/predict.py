@@ -13,12 +13,12 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
-from biphasic.tasks.formats.outputs import row_writer
+from biphasic.tasks.inputs import Input, check_rows, require_columns
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.rows.names import USUAL_TEXTS
+from biphasic.tasks.outputs import row_writer
 from biphasic.tasks.rows.row import Row
+from biphasic.tasks.rows.splits import USUAL_TEXTS
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.

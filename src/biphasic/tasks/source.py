@@ -21,19 +21,18 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import wait_for_work
-from biphasic.tasks.custom.files import own_files
-from biphasic.tasks.custom.task_file import TaskFile, describe, load_task_file
-from biphasic.tasks.formats.folder import (
+from biphasic.tasks.folder import (
     DESCRIPTION,
     TaskDescription,
+    load_task,
     read_description,
     task_files,
     write_task_folder,
 )
-from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.records import SPLITS
+from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
 SOURCES_VERSION = 1
 """Increase by hand whenever the same files would give a different folder."""

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.finetuned.write import FinetunedFolder, finetune
-from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.encoding import encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
 from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
 

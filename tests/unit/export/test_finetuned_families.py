@@ -16,8 +16,8 @@ from biphasic.export.finetuned.forms import forms_of
 from biphasic.export.finetuned.write import write_model
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
-from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.finetuned import HeadRecord
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.protocol import FinetuneProtocol
 from families import FAMILIES, PADDED_ONLY, save_family

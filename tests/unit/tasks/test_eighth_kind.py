@@ -26,14 +26,14 @@ from biphasic.evaluation.evaluate import evaluate
 from biphasic.export.finetuned.write import finetune
 from biphasic.facts import FIRST_KINDS, KindFacts, MetricFacts, facts_to_record
 from biphasic.records import StudyRecord
-from biphasic.tasks.custom.inputs import open_input
-from biphasic.tasks.custom.task_file import load_task_file
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.records import ExampleTask, ScoredText
+from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
 from tiny_use import read_jsonl, words, write_jsonl, write_model
 

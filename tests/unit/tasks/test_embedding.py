@@ -16,9 +16,9 @@ from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.formats.hf import write_tokenizer
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.tasks import encode
-from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.tasks.encode import encode_file
+from biphasic.tasks.inputs import open_input
 from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
 
 LIMIT = 24

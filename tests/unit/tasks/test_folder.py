@@ -6,12 +6,12 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
-from biphasic.tasks.formats.folder import (
+from biphasic.tasks.folder import (
     TaskDescription,
+    load_task,
     read_description,
     write_task_folder,
 )
-from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.rows.content import TaskContent
 

@@ -9,8 +9,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import digest, file_sha256
-from biphasic.tasks.formats.folder import read_description
-from biphasic.tasks.formats.read import count_overlaps, load_task
+from biphasic.tasks.folder import count_overlaps, load_task, read_description
 from biphasic.tasks.records import (
     SPLITS,
     Answer,

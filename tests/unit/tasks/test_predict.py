@@ -16,11 +16,11 @@ from seqeval.scheme import IOB2, Entities
 
 from biphasic.errors import DataError
 from biphasic.tasks import predict
-from biphasic.tasks.custom.inputs import open_input
-from biphasic.tasks.formats.outputs import check_output, new_file
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.kinds.tagging import entity_borders
+from biphasic.tasks.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.rows.words import split_words
+from biphasic.tasks.rows.tagged import split_words
 from tiny_use import LABELS, read_jsonl, write_head, write_jsonl, write_model
 
 

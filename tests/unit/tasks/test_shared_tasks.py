@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import prepare_task
 

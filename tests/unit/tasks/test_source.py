@@ -10,8 +10,7 @@ import pytest
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import verify_folder
 from biphasic.tasks import source as source_module
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import TaskDescription, load_task, write_task_folder
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.source import split_source

@@ -38,7 +38,7 @@ from biphasic.study.jobs.keep import KeptModel
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task

@@ -21,14 +21,13 @@ from biphasic.locks import LEASES, Say
 from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
-from biphasic.tasks.custom.task_file import load_task_file
-from biphasic.tasks.formats.folder import DESCRIPTION, read_description
-from biphasic.tasks.formats.read import count_overlaps, load_task
+from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.source import prepare_task, published_source, split_source
+from biphasic.tasks.task_file import load_task_file
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.numerics import running_code
 from biphasic.study.jobs.train import check_state
-from biphasic.tasks.formats.folder import read_description
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess

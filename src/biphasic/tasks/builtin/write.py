@@ -17,7 +17,7 @@ from biphasic.tasks.builtin.kinds import (
     parameter_questions,
     summary_examples,
 )
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.classification import Classification
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.questions import QuestionAnswering

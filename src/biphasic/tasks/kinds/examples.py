@@ -13,14 +13,12 @@ from biphasic.tasks.kinds.kind import Sample, TaskKind
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
 from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.labels import Labels, check_labels, read_labels
-from biphasic.tasks.rows.names import SPLIT_NAMES, find_splits, plain_suffix
-from biphasic.tasks.rows.readers import read_csv, read_tsv
-from biphasic.tasks.rows.row import Row, read_jsonl
-from biphasic.tasks.rows.splits import cut_splits
+from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_tsv
+from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, find_splits, plain_suffix
 
 if TYPE_CHECKING:
-    from biphasic.tasks.custom.task_file import TaskFile
-    from biphasic.tasks.formats.folder import TaskDescription
+    from biphasic.tasks.folder import TaskDescription
+    from biphasic.tasks.task_file import TaskFile
 
 LABELS = "labels"
 """Setting of kinds with named outputs."""

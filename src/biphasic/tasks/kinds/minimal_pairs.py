@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.model.head import LanguageModelHead
     from biphasic.objectives.words import Spellings
-    from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoding import Encoder
+    from biphasic.tasks.task_file import TaskFile
 
 PER_PARADIGM = "pairs_per_paradigm"
 """Setting of kinds whose examples are sampled in groups."""

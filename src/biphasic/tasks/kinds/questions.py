@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
@@ -22,17 +23,16 @@ from biphasic.tasks.kinds.windows import (
 )
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question
-from biphasic.tasks.rows.readers import joined_answers, read_squad
-from biphasic.tasks.rows.row import Row
+from biphasic.tasks.rows.row import Row, parse_json, read_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor, nn
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.task_file import TaskFile
 
 
 class QuestionAnswering(ExampleKind):
@@ -303,3 +303,60 @@ def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any
         return row
     start = context.index(answer, span.start)
     return {**row, "start": start, "end": start + len(answer)}
+
+
+def read_squad(path: Path) -> Iterator[Row]:
+    """Yield the questions of a file of version 1.1 or 2.0.
+
+    Plausible answers of unanswerable questions are ignored.
+
+    Reference: arXiv:1606.05250, arXiv:1806.03822.
+    """
+    top = parse_json("".join(line for _, line in read_lines(path)), where=str(path))
+    number = 0
+    for article, at_article in _items(path, top, "data", place=""):
+        for paragraph, at_paragraph in _items(path, article, "paragraphs", place=at_article):
+            context = paragraph.get("context")
+            for question, place in _items(path, paragraph, "qas", place=at_paragraph):
+                number += 1
+                yield _question_row(Row(path, number, question, place), context)
+
+
+def _items(path: Path, parent: Any, key: str, *, place: str) -> Iterator[tuple[dict, str]]:
+    """Yield the objects of a list, and their positions."""
+    items = parent.get(key) if isinstance(parent, dict) else None
+    where = f"{path}: {place}" if place else str(path)
+    if not isinstance(items, list):
+        raise DataError(f"{where}: not in SQuAD's format: no list '{key}'")
+    for index, item in enumerate(items):
+        at = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
+        if not isinstance(item, dict):
+            raise DataError(f"{path}: {at}: expected a JSON object")
+        yield item, at
+
+
+def _question_row(given: Row, context: Any) -> Row:
+    answers = given.value.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
+        raise given.error("'answers' must be a list of objects")
+    is_impossible = given.value.get("is_impossible")
+    if is_impossible and answers:
+        raise given.error("is_impossible is true, but there are answers")
+    if not is_impossible and not answers:
+        raise given.error('no answers; a question without any needs "is_impossible": true')
+    value = {
+        "question": given.value.get("question"),
+        "context": context,
+        "answers": joined_answers(answers),
+    }
+    if "id" in given.value:
+        value["id"] = given.value["id"]
+    return Row(given.path, given.number, value, given.place)
+
+
+def joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Convert a list of `{"text", "answer_start"}` to one object with two lists."""
+    return {
+        "text": [answer.get("text") for answer in answers],
+        "answer_start": [answer.get("answer_start") for answer in answers],
+    }

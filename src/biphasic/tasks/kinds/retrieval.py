@@ -16,17 +16,16 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
 from biphasic.tasks.rows.beir import read_qrels, read_texts
 from biphasic.tasks.rows.content import TaskContent
-from biphasic.tasks.rows.names import SPLIT_NAMES, only_path
-from biphasic.tasks.rows.splits import cut_splits
+from biphasic.tasks.rows.splits import SPLIT_NAMES, cut_splits, only_path
 from biphasic.tasks.rows.templates import fill_document
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoding import Encoder
-    from biphasic.tasks.formats.folder import TaskDescription
+    from biphasic.tasks.folder import TaskDescription
+    from biphasic.tasks.task_file import TaskFile
 
 _TEXTS = ("corpus", "queries")
 _TEMPLATES = ("query_template", "document_template")

@@ -17,10 +17,8 @@ from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import NO_PREDICTION, SPLITS, ExampleTask, TaggedSentence
 from biphasic.tasks.rows.labels import Labels, check_labels, found_tags
-from biphasic.tasks.rows.readers import read_conll
 from biphasic.tasks.rows.row import Row
-from biphasic.tasks.rows.tags import check_bio, check_tag_set
-from biphasic.tasks.rows.words import Words, words_of
+from biphasic.tasks.rows.tagged import Words, check_bio, check_tag_set, read_conll, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
 
     from biphasic.data.packing import TokenIds
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.task_file import TaskFile
 
 _LOST = -1
 

@@ -15,18 +15,18 @@ from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
-from biphasic.tasks.rows.names import USUAL_TEXTS
 from biphasic.tasks.rows.row import Row, read_jsonl
+from biphasic.tasks.rows.splits import USUAL_TEXTS
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.custom.task_file import TaskFile
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-    from biphasic.tasks.formats.folder import TaskDescription
+    from biphasic.tasks.folder import TaskDescription
+    from biphasic.tasks.task_file import TaskFile
 
 TEMPLATE = "template"
 """Setting of kinds that join the fields of an example into one text."""

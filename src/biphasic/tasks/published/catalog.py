@@ -13,7 +13,7 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
-from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.examples import ClassificationSource, QuestionSource, TaggingSource
 from biphasic.tasks.published.ir import RetrievalSource

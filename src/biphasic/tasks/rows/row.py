@@ -1,8 +1,10 @@
-"""Rows of task files, each with its position for error messages."""
+"""Rows of task files, each with its position for error messages: JSON lines, CSV and TSV."""
 
 from __future__ import annotations
 
+import csv
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from biphasic.files import json_value
 
 _REQUIRED: Any = object()
 _BOM = b"\xef\xbb\xbf"
+# The csv module's default limit of 131,072 characters is too short for long documents.
+_LONGEST_FIELD = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +125,52 @@ def parse_json(text: str, *, where: str) -> Any:
     # Not only JSONDecodeError: integers of thousands of digits raise its parent class.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from None
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """Read comma-separated values; quoted fields may hold commas, quotes and line breaks."""
+    limit = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        yield from _table_rows(path, _csv_records(path))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def read_tsv(path: Path) -> Iterator[Row]:
+    """Read tab-separated values; quotes have no special meaning."""
+    lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
+    return _table_rows(path, lines)
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each record, and the line on which it starts."""
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{number}: not valid CSV ({error}); write a field with quotes as "
+                '"so ""quoted"" here"'
+            ) from None
+        yield number, fields
+
+
+def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+    _, header = next(records, (1, []))
+    if not any(header):
+        raise DataError(f"{path}:1: no header; the first line must name the columns")
+    if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
+        raise DataError(f"{path}:1: the column '{repeated[0]}' is named twice")
+    for number, fields in records:
+        if fields in ([], [""]) and len(header) > 1:
+            raise DataError(f"{path}:{number}: an empty line; remove it")
+        if len(fields) != len(header):
+            raise DataError(
+                f"{path}:{number}: {len(fields)} fields, but the header names {len(header)}: "
+                f"{', '.join(header)}"
+            )
+        yield Row(path, number, dict(zip(header, fields, strict=True)))

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.custom.task_file import TaskFile
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.records import SPLITS, Answer
 from biphasic.tasks.rows.splits import cut_splits
+from biphasic.tasks.task_file import TaskFile
 from custom_tasks import (
     MOODS,
     QRELS,

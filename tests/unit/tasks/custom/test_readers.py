@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.kinds.questions import QuestionAnswering
+from biphasic.tasks.kinds.questions import QuestionAnswering, read_squad
 from biphasic.tasks.records import Answer, Question
-from biphasic.tasks.rows.readers import read_conll, read_csv, read_squad, read_tsv
-from biphasic.tasks.rows.row import Row
+from biphasic.tasks.rows.row import Row, read_csv, read_tsv
+from biphasic.tasks.rows.tagged import read_conll
 
 NEWS = """\
 -DOCSTART- -X- O O

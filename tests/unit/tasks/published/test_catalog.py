@@ -11,7 +11,7 @@ from datasets import load_dataset
 
 import hub_copies
 from biphasic.errors import DataError
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.published import ir
 from biphasic.tasks.published.catalog import PUBLISHED, write_published
 from biphasic.tasks.published.examples import begin_entities

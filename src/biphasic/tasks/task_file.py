@@ -1,36 +1,29 @@
-"""The task file: a YAML description of the user's data and how to read them."""
+"""The task file: a YAML description of the user's data, where they are and how to read them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
-from biphasic.config import Config, load_config, parse_config
-from biphasic.tasks.formats.folder import TaskDescription, check_kind_settings, check_setting
-from biphasic.tasks.kinds.examples import LABELS
-from biphasic.tasks.kinds.minimal_pairs import PER_PARADIGM
-from biphasic.tasks.kinds.registry import KINDS, KindName
+from biphasic.config import load_config, parse_config
+from biphasic.errors import DataError
+from biphasic.tasks.folder import TaskDescription, TaskSettings
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS
 
+_FRACTIONS = ("validation_fraction", "test_fraction")
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
 Column = Annotated[str, Field(min_length=1)]
 
 
-class TaskFile(Config):
+class TaskFile(TaskSettings):
     """A task made from the user's files."""
 
-    kind: KindName
-    """Kind of task."""
     name: str = ""
     """Name in reports; by default that of the task file or the folder."""
-    title: str = ""
-    """Longer name."""
-    metric: str = ""
-    """The primary metric; by default the kind's first."""
     folder: Path | None = None
     """Folder searched for files with the usual names."""
     train: Path | None = None
@@ -56,26 +49,11 @@ class TaskFile(Config):
     without a header the number of the column, from 1."""
     labels: tuple[str | StrictInt, ...] | None = None
     """sc, ml, tc: names of the labels in order; by default those of the training split, sorted."""
-    template: str | None = None
-    """sc, ml, sr: joins the columns of an example into one text."""
-    query_template: str | None = None
-    """ir, zs: template of a query."""
-    document_template: str | None = None
-    """ir, zs: template of a document."""
     pairs_per_paradigm: PositiveInt | None = None
     """mp: maximum pairs of each paradigm, chosen at random."""
-    trained_on: str | None = None
-    """ir: the task whose training split replaces this task's own."""
-    protocol: dict[str, Any] = Field(default_factory=dict)
-    """Fine-tuning settings that this task needs."""
-    license: str = ""
-    """License of the data."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> TaskFile:
-        check_kind_settings(self)
-        for name in (LABELS, "corpus", "queries", PER_PARADIGM):
-            check_setting(self, name)
+    def _consistent(self) -> Self:
         self._check_columns()
         self._check_splits()
         return self
@@ -131,3 +109,56 @@ def describe(file: TaskFile, *, origin: dict[str, Any], where: str) -> TaskDescr
     shared = TaskDescription.model_fields.keys() & file.model_fields_set | {"name"}
     settings = {key: getattr(file, key) for key in shared}
     return parse_config(TaskDescription, {**settings, "origin": origin}, where=where)
+
+
+def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
+    """Return the files of a task by content: splits, `labels`, `corpus`, `queries`.
+
+    Paths that the task file names take precedence over files found in its folder.
+    """
+    kind, files = KINDS[file.kind], {}
+    if file.folder:
+        if not file.folder.is_dir():
+            raise DataError(f"{file.folder}: no such folder")
+        files = kind.find_files(file.folder)
+    if not file.has_training:
+        files.pop("train", None)
+    for name in _FRACTIONS:
+        split = name.partition("_")[0]
+        if getattr(file, name) and split in files:
+            raise DataError(f"{where}: {name} is set, but {files[split]} exists")
+    if file.labels is not None:
+        files.pop("labels", None)
+    for key in (*SPLITS, "corpus", "queries"):
+        if (path := getattr(file, key)) is not None:
+            files[key] = path
+    for key in _needed(file):
+        if key not in files:
+            raise DataError(f"{where}: no {key} {_missing(file, key)}")
+    for key, path in files.items():
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; {where} names it as {key}")
+        kind.check_file(path, key)
+    return files
+
+
+def _needed(file: TaskFile) -> list[str]:
+    kind = KINDS[file.kind]
+    made = {name.partition("_")[0] for name in _FRACTIONS if getattr(file, name)}
+    splits = kind.splits(trained_on=file.trained_on)
+    return [*kind.needed_files(), *(split for split in splits if split not in made)]
+
+
+def _missing(file: TaskFile, key: str) -> str:
+    """Describe the expected name of a missing file, and alternatives."""
+    kind = KINDS[file.kind]
+    if key not in SPLITS:
+        return f"({kind.usual_names(key)})"
+    remedy = f"name it in a task file ({key})"
+    if key != "train":
+        remedy += f", or take it from the training split there ({key}_fraction)"
+    else:
+        for other in KINDS.values():
+            if other.derived_from == kind.name:
+                remedy += f", or use kind {other.name}, without training"
+    return f"split ({kind.usual_names(key)}); {remedy}"

@@ -1,30 +1,36 @@
-"""The canonical task folder: its description, and writing it."""
+"""The canonical task folder: its description, reading and writing it.
+
+`docs/formats.md` describes the layout of each kind. Nothing is skipped or repaired: an unusable
+record is an error that names file and line.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from biphasic.config import Config, nearest, parse_config
-from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder, read_json, write_json
-from biphasic.tasks.kinds.kind import TRAINED_ON
+from biphasic.errors import ConfigError, DataError, reading
+from biphasic.files import complete_folder, digest, file_sha256, read_json, write_json
 from biphasic.tasks.kinds.registry import KINDS, KindName, kinds_with
-from biphasic.tasks.kinds.text import TEMPLATE
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS, Task, TaskInfo
 from biphasic.tasks.rows.beir import write_qrels
 from biphasic.tasks.rows.content import TaskContent, write_lines
-from biphasic.tasks.rows.templates import check_retrieval_template, check_template
+from biphasic.tasks.rows.templates import PAIR_TEMPLATE, check_retrieval_template, check_template
 
 DESCRIPTION = "task.json"
 
 
-class TaskDescription(Config):
-    """Description of a task without its examples: `task.json`."""
+class TaskSettings(Config):
+    """Settings that task files and `task.json` share."""
 
-    name: str = Field(min_length=1, description="Name in reports.")
     kind: KindName = Field(description="Kind of task.")
     title: str = Field(default="", description="Longer name; by default the name.")
     metric: str = Field(default="", description="The primary metric; by default the kind's first.")
@@ -46,6 +52,27 @@ class TaskDescription(Config):
         default_factory=dict, description="Fine-tuning settings that this task needs."
     )
     license: str = Field(default="", description="License of the data.")
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> Self:
+        for setting in dict.fromkeys(name for kind in KINDS.values() for name in kind.settings):
+            kinds = kinds_with(setting)
+            if getattr(self, setting, None) is not None and self.kind not in kinds:
+                known = " or ".join(kinds)
+                raise ValueError(f"'{setting}' is for tasks of kind {known}, not {self.kind}")
+        if self.template is not None:
+            check_template(self.template)
+        if self.query_template is not None:
+            check_retrieval_template(self.query_template, known=("text",))
+        if self.document_template is not None:
+            check_retrieval_template(self.document_template, known=("title", "text"))
+        return self
+
+
+class TaskDescription(TaskSettings):
+    """Description of a task without its examples: `task.json`."""
+
+    name: str = Field(min_length=1, description="Name in reports.")
     origin: dict[str, Any] = Field(
         default_factory=dict, description="Source of the examples, human-readable."
     )
@@ -57,39 +84,16 @@ class TaskDescription(Config):
             return raw
         kind = KINDS.get(str(raw.get("kind")))
         first = kind.facts.metric_keys[0] if kind else ""
-        return {
-            **raw,
-            "title": raw.get("title") or raw.get("name", ""),
-            "metric": raw.get("metric") or first,
-        }
+        title, metric = raw.get("title") or raw.get("name", ""), raw.get("metric") or first
+        return {**raw, "title": title, "metric": metric}
 
     @model_validator(mode="after")
-    def _consistent(self) -> TaskDescription:
-        check_kind_settings(self)
+    def _has_metric(self) -> Self:
         metrics = KINDS[self.kind].facts.metric_keys
         if self.metric not in metrics:
             known = nearest(self.metric, metrics)
             raise ValueError(f"no metric '{self.metric}' for kind '{self.kind}'{known}")
         return self
-
-
-def check_kind_settings(task: Any) -> None:
-    """Check the settings of a task, or of a task file, that only some kinds support."""
-    for name in (TEMPLATE, "query_template", "document_template", TRAINED_ON):
-        check_setting(task, name)
-    if task.template is not None:
-        check_template(task.template)
-    if task.query_template is not None:
-        check_retrieval_template(task.query_template, known=("text",))
-    if task.document_template is not None:
-        check_retrieval_template(task.document_template, known=("title", "text"))
-
-
-def check_setting(task: Any, name: str) -> None:
-    """Check that the kind of a task has a setting, if it is given."""
-    kinds = kinds_with(name)
-    if getattr(task, name) is not None and task.kind not in kinds:
-        raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {task.kind}")
 
 
 def read_description(folder: Path, *, kind: str | None = None) -> TaskDescription:
@@ -143,3 +147,59 @@ def write_task_folder(folder: Path, description: TaskDescription, content: TaskC
             write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
         write_json(partial / DESCRIPTION, description.model_dump(exclude_defaults=True))
         task_files(partial, description)
+
+
+def load_task(folder: Path) -> Task:
+    """Read a task folder."""
+    description = read_description(folder)
+    files = task_files(folder, description)
+    info = TaskInfo(
+        name=description.name,
+        kind=description.kind,
+        title=description.title,
+        metric=description.metric,
+        sha256=digest(_determinants(folder, description, files)),
+        trained_on=description.trained_on,
+    )
+    with reading(folder, DataError):
+        task = KINDS[description.kind].read(folder, description, info, files)
+    return replace(task, info=replace(info, overlaps=count_overlaps(task)))
+
+
+def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:
+    """Return everything that determines the examples."""
+    return {
+        "kind": description.kind,
+        "files": {name: file_sha256(folder / name) for name in files},
+        "template": PAIR_TEMPLATE if description.template is None else description.template,
+        **KINDS[description.kind].templates(description),
+    }
+
+
+def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
+    """Count the examples of each later split that also occur in an earlier one.
+
+    Two examples are the same if their texts match, in lower case and with white space collapsed:
+    both texts of a pair, question and context, the words of a sentence, or the query. Queries
+    include the prompts of their task, so tasks with different prompts share none. A trainer's
+    training split replaces the task's own.
+
+    Returns:
+        Counts by `"train/test"` and the like, without zeros.
+    """
+    keys = {split: list(_keys(task, split)) for split in SPLITS}
+    if trainer is not None:
+        keys["train"] = list(_keys(trainer, "train"))
+    counts = {}
+    for earlier, later in combinations(SPLITS, 2):
+        known = set(keys[earlier])
+        if count := sum(key in known for key in keys[later]):
+            counts[f"{earlier}/{later}"] = count
+    return counts
+
+
+def _keys(task: Task, split: str) -> Iterator[bytes]:
+    for given in KINDS[task.info.kind].inputs(task, split):
+        text = given if isinstance(given, str) else "\n".join(given)
+        normal = " ".join(text.lower().split())
+        yield hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest()

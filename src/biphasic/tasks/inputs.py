@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from biphasic.config import nearest
 from biphasic.errors import DataError, reading
 from biphasic.files import expanded
-from biphasic.tasks.rows.names import plain_suffix
-from biphasic.tasks.rows.readers import read_csv, read_tsv
-from biphasic.tasks.rows.row import Row, read_jsonl, read_lines
+from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_lines, read_tsv
+from biphasic.tasks.rows.splits import plain_suffix
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
 STANDARD_INPUT = "-"

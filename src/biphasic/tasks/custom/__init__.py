@@ -1,1 +1,0 @@
-"""Custom tasks, from the user's data in common formats."""

@@ -1,1 +1,0 @@
-"""Reading and writing task folders and files of texts."""
