@@ -18,8 +18,9 @@ from typing import Any
 
 from harness import measured
 
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.text.pydocs import load_documents
+from biphasic.data.tokens.shards import BatchBuilder, read_shard, token_dtype, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.presets import Architecture
 from biphasic.training.compute import ComputeConfig
@@ -130,12 +131,29 @@ def prepare(folder: Path, vocabularies: Sequence[int]) -> None:
     trained = train_tokenizer(
         (text for _, text in texts), vocab_size=min(TRAINED_VOCABULARY, *vocabularies)
     )
-    write_corpus(folder / "corpus", texts, trained, provenance={})
+    _write_corpus(folder, texts, trained)
     for size in vocabularies:
         target = folder / f"tokenizer-{size}"
         target.mkdir()
         trained.save(target)
         _enlarge(target / "tokenizer.json", size)
+
+
+def _write_corpus(folder: Path, texts: list[tuple[str, str]], tokenizer: TextTokenizer) -> None:
+    builder = BatchBuilder()
+    for name, text in texts:
+        builder.add(name, text)
+    block = builder.take()
+    assert block
+    write_shard(folder / "shard", block, tokenizer)
+    assemble_corpus(
+        folder / "corpus",
+        read_shard(folder / "shard"),
+        tokenizer_sha256=tokenizer.sha256,
+        dtype=token_dtype(tokenizer.vocab_size),
+        vocab_size=tokenizer.vocab_size,
+        provenance={},
+    )
 
 
 def _enlarge(file: Path, size: int) -> None:

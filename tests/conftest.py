@@ -135,7 +135,7 @@ def corpus(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Corpus:
     """The documents, tokenised; never change its files."""
-    from biphasic.data.corpus import write_corpus
+    from text_corpus import write_corpus
 
     folder = tmp_path_factory.mktemp("corpus") / "train"
     return write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
@@ -146,8 +146,8 @@ def training_data(
     corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainingData:
     """A corpus with a held-out one of a dozen documents; never change their files."""
-    from biphasic.data.corpus import write_corpus
     from biphasic.training.data import TrainingData
+    from text_corpus import write_corpus
 
     folder, documents = tmp_path_factory.mktemp("heldout"), synthetic_documents(12, seed=2)
     provenance = {"source": "synthetic"}

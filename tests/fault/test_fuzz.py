@@ -39,7 +39,7 @@ from biphasic.analysis.records import load_study as load_records
 from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import Corpus
 from biphasic.data.text.files import read_text_files
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError
@@ -61,6 +61,7 @@ from biphasic.training.run import _saved_model
 from biphasic.training.state import STATE_FORMAT, Snapshot, load_state, save_state
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
+from text_corpus import write_corpus
 from tiny_use import write_head, write_model, write_task
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from transformers import BertConfig
 
 from biphasic.config import parse_config
-from biphasic.data.corpus import write_corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
 from biphasic.model.loading.build import load_encoder, new_model
@@ -26,6 +25,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import train_segment
 from biphasic.training.recipe import Recipe
+from text_corpus import write_corpus
 
 _CLM, _MLM = ({"objective": name, "steps": 12} for name in ("clm", "mlm"))
 _HALVES = [{**phase, "steps": 6} for phase in (_CLM, _MLM)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import Corpus
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import read_json
@@ -18,6 +18,7 @@ from biphasic.model.loading.hub import fetch_model
 from biphasic.training.data import TrainingData
 from families import save_family
 from short_runs import CLM, MLM, Killed, killing
+from text_corpus import write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 

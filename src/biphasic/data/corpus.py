@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, compress, islice
@@ -26,15 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.tokens.shards import (
-    BLOCK_BYTES,
-    ShardContent,
-    blocks,
-    read_shard,
-    token_dtype,
-    write_shard,
-)
-from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.data.tokens.shards import ShardContent
 from biphasic.errors import DataError, reading
 from biphasic.files import complete_folder, read_json_object, verify_folder, write_json
 
@@ -153,37 +144,6 @@ def assemble_corpus(
         if vocab_size is not None:
             details["vocab_size"] = vocab_size
         write_json(partial / DETAILS, details)
-
-
-def write_corpus(
-    folder: Path,
-    documents: Iterable[tuple[str, str]],
-    tokenizer: TextTokenizer,
-    *,
-    provenance: dict[str, Any],
-    block_bytes: int = BLOCK_BYTES,
-) -> Corpus:
-    """Tokenize (id, text) pairs into a corpus folder, in this process, and open it.
-
-    The folder appears when complete; empty documents are skipped.
-    """
-
-    def tokenized(work: Path) -> Iterator[ShardContent]:
-        for number, block in enumerate(blocks(documents, block_bytes=block_bytes)):
-            write_shard(work / f"{number:05d}", block, tokenizer)
-            yield from read_shard(work / f"{number:05d}")
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-shards-", dir=folder.parent) as work:
-        assemble_corpus(
-            folder,
-            tokenized(Path(work)),
-            tokenizer_sha256=tokenizer.sha256,
-            dtype=token_dtype(tokenizer.vocab_size),
-            vocab_size=tokenizer.vocab_size,
-            provenance=provenance,
-        )
-    return Corpus(folder)
 
 
 def token_blocks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:

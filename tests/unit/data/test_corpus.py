@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of, write_corpus
+from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of
 from biphasic.data.tokens import shards
-from biphasic.data.tokens.shards import blocks, read_shard, write_shard
+from biphasic.data.tokens.shards import read_shard, write_shard
 from biphasic.errors import CheckpointError, DataError
+from text_corpus import blocks, write_corpus
 
 
 def build(folder, documents, tokenizer, **options) -> Corpus:

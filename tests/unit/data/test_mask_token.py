@@ -12,9 +12,10 @@ from biphasic.data.building.mask_token import (
     refuse_if_present,
     with_mask_token,
 )
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import MASK, TextTokenizer, write_tokenizer
 from biphasic.errors import DataError
+from text_corpus import write_corpus
 
 TEXT = "the array of rows holds tokens and their weights"
 ENDS = "<|end|>"

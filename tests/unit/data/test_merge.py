@@ -11,9 +11,10 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.inspect import inspect_corpus
 from biphasic.data.building.merge import merge_builds, merge_corpora
 from biphasic.data.building.verify import verify_build, verify_corpus, verify_tokenizer
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
+from text_corpus import write_corpus
 
 
 @pytest.fixture

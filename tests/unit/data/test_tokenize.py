@@ -14,12 +14,12 @@ from biphasic.data.tokens.shards import (
     NAMES,
     TOKENS,
     BatchBuilder,
-    blocks,
     write_shard,
 )
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.files import is_complete
+from text_corpus import blocks
 
 pytestmark = pytest.mark.slow
 

@@ -114,19 +114,6 @@ class BatchBuilder:
         return block
 
 
-def blocks(
-    documents: Iterable[tuple[str, str]], *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[DocumentBatch]:
-    """Group (id, text) pairs into blocks without notes."""
-    builder = BatchBuilder(block_bytes)
-    for document_id, text in documents:
-        builder.add(document_id, text)
-        if builder.is_full and (block := builder.take()):
-            yield block
-    if block := builder.take():
-        yield block
-
-
 def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> None:
     """Tokenise a block into a shard's folder, which appears once it is complete."""
     dtype = token_dtype(tokenizer.vocab_size)
