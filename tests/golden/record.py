@@ -15,9 +15,8 @@ from transformers.utils import logging
 
 from biphasic.files import read_json, write_json
 
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # what tests share
-from golden_runs import RUNS  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
+from golden_runs import RUNS
 
 
 def main() -> None:
