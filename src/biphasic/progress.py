@@ -40,7 +40,6 @@ class Report(Protocol):
 
     def __call__(self, done: float, total: float | None, text: str = "") -> None:
         """Report the amount done, the total if known, and a short text such as the loss."""
-        ...
 
 
 def progress_console(*, quiet: bool = False) -> Console:

@@ -48,7 +48,7 @@ def site_init(
     Args:
         partition: Partition. Default: the scheduler's default.
     """
-    from biphasic.execution.cluster.discover import site_text
+    from biphasic.execution.cluster.site import site_text
     from biphasic.files import write_text
 
     if file.exists():

@@ -31,12 +31,9 @@ class Executor(Protocol):
         ...
 
     def submit(self, job_id: str) -> Future[None]:
-        """Run a job as soon as slots are free.
-
-        The future raises `JobFailedError` if the job fails, `LockHeldError` if another process
-        is running it, `DoneElsewhereError` if one has finished it, and `StoppedError` if it was
-        stopped on request.
-        """
+        """Run a job as soon as slots are free."""
+        # The future raises JobFailedError; LockHeldError or DoneElsewhereError if another process
+        # runs it or has finished it; StoppedError if it was stopped on request.
         ...
 
 
@@ -66,7 +63,7 @@ class LocalExecutor:
                 num_threads=num_threads,
                 log_folder=log_folder,
                 name=f"worker-{slot.index}",
-                environment=slot.environment(),
+                environment=devices_environment([slot]),
             )
             for slot in slots
         }

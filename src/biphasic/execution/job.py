@@ -81,7 +81,6 @@ class Runnable(Protocol):
 
     def run(self, report: Report, *, should_stop: ShouldStop) -> None:
         """Run it, unless it is done."""
-        ...
 
 
 class Job(Runnable, Protocol):

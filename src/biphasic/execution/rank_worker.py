@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 # File next to the job's file that marks a stop request before standard input closes.
 STOP_FILE = "stop"
 _BEATS_PER_SECOND = 8  # of all ranks together; at most one a second from each
-
-
 # Trains a job, given as JSON, as one rank of a process group.
 Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
 
@@ -43,7 +41,15 @@ def serve(train: Train) -> None:
     # Schedulers and service managers send SIGTERM to every process that they started.
     signal.signal(signal.SIGTERM, lambda *_: _stop_in_time(is_over))
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
-    code = _train(train, file, events, is_over)
+    code = 0
+    try:
+        _join_and_train(train, file, events, is_over)
+    except Exception as error:  # noqa: BLE001 - reported to the parent and logged
+        failure = _described(error)
+        if not failure["kind"]:
+            traceback.print_exc()
+        send(events, event="failed", rank=int(os.environ.get("RANK", "0")), **failure)
+        code = 0 if isinstance(error, StoppedError) else 1  # all ranks stop at once
     sys.stderr.flush()
     # Skip the normal exit: after a lost rank, the others would wait for it in their exit handlers.
     os._exit(code)
@@ -61,19 +67,6 @@ def _stop_in_time(is_over: threading.Event) -> None:
     """Ask the training to stop; exit the process if it has not stopped after a few seconds."""
     is_over.set()
     exit_later(1)
-
-
-def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> int:
-    """Train the job in a file; return the exit code."""
-    try:
-        _join_and_train(train, file, events, is_over)
-    except Exception as error:  # noqa: BLE001 - reported to the parent and logged
-        failure = _described(error)
-        if not failure["kind"]:
-            traceback.print_exc()
-        send(events, event="failed", rank=int(os.environ.get("RANK", "0")), **failure)
-        return 0 if isinstance(error, StoppedError) else 1  # all ranks stop at once
-    return 0
 
 
 def _described(error: Exception) -> dict[str, Any]:

@@ -84,23 +84,18 @@ class Watcher(Protocol):
 
     def started(self, item: WorkItem) -> None:
         """Called when a job was submitted to the executor."""
-        ...
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
         """Called when a job is done or has failed; `elsewhere` if another process ran it."""
-        ...
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Called when a job will run again later."""
-        ...
 
     def revived(self, item: WorkItem) -> None:
         """Called when a failed job will be retried."""
-        ...
 
     def tick(self) -> None:
         """Called about once a second."""
-        ...
 
 
 class Scheduler:
@@ -150,7 +145,9 @@ class Scheduler:
                 heapq.heappush(self._ready, self._ranks[item.id])
         is_stopped = False
         while not is_stopped and (self._ready or self._delayed or self._running):
-            self._wake()
+            now = self._clock.now()
+            while self._delayed and self._delayed[0][0] <= now:
+                heapq.heappush(self._ready, self._ranks[heapq.heappop(self._delayed)[2]])
             self._start()
             self._listen()
             is_stopped = self._heed_requests()
@@ -162,12 +159,6 @@ class Scheduler:
             blocked=tuple(self._items[identity] for identity in dict.fromkeys(blocked)),
             is_stopped=is_stopped,
         )
-
-    def _wake(self) -> None:
-        """Move delayed jobs that are due to the ready queue."""
-        now = self._clock.now()
-        while self._delayed and self._delayed[0][0] <= now:
-            heapq.heappush(self._ready, self._ranks[heapq.heappop(self._delayed)[2]])
 
     def _start(self) -> None:
         """Fill the slots; a job that needs several waits at the front until they are free."""
@@ -270,13 +261,9 @@ class Scheduler:
             if request.kind == "cancel":
                 is_cancelled = True
             else:
-                self._revive(request.jobs or tuple(self._failed))
+                for identity in request.jobs or tuple(self._failed):
+                    if self._failed.pop(identity, None):
+                        self._tries.pop(identity, None)
+                        heapq.heappush(self._ready, self._ranks[identity])
+                        self._watcher.revived(self._items[identity])
         return is_cancelled
-
-    def _revive(self, jobs: Iterable[str]) -> None:
-        for identity in jobs:
-            if identity in self._failed:
-                del self._failed[identity]
-                self._tries.pop(identity, None)
-                heapq.heappush(self._ready, self._ranks[identity])
-                self._watcher.revived(self._items[identity])

@@ -23,10 +23,6 @@ class Slot:
     # chosen.
     device: str | None = None
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment variables of a process on this slot."""
-        return devices_environment([self])
-
 
 def devices_environment(slots: Sequence[Slot]) -> dict[str, str]:
     """Return the environment variables that confine a process to the devices of slots."""

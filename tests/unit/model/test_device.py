@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from biphasic.errors import ConfigError
-from biphasic.execution.slots import local_slots
+from biphasic.execution.slots import devices_environment, local_slots
 from biphasic.model.compute.device import (
     compute_device,
     computing_on,
@@ -74,6 +74,6 @@ def test_a_choice_holds_within_its_block(two_gpus, text, device, visible, enviro
         assert device_environment() == environment
         [slot] = local_slots(num_workers=1)
         hidden = {"CUDA_VISIBLE_DEVICES": visible[0] if visible else ""}
-        assert slot.environment() == hidden
+        assert devices_environment([slot]) == hidden
     assert compute_device() == torch.device("cuda")
     assert device_environment() == {}

@@ -48,7 +48,7 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
 
 def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("biphasic.execution.display.time.monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), width=100)
     items = [item(f"job {number}") for number in range(8)]
     display = StudyDisplay(console, items, num_slots=6)

@@ -1,5 +1,6 @@
 """Site files: what they allow, what they say of groups, and first ones from sinfo."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,7 @@ import yaml
 from biphasic.cli.cluster import _chosen_job
 from biphasic.cli.training import _seconds
 from biphasic.errors import ConfigError
-from biphasic.execution.cluster import discover
-from biphasic.execution.cluster.site import Site, is_batch_id, load_site
+from biphasic.execution.cluster.site import Site, is_batch_id, load_site, site_text
 from biphasic.study.run import jobset as jobset_module
 from biphasic.study.run.jobset import Pods, jobset
 from trivial_jobs import item
@@ -83,6 +83,14 @@ odd|UNLIMITED|64|(null)|1
 """
 
 
+def fake_sinfo(monkeypatch, folder, printed: str) -> None:
+    (folder / "printed").write_text(printed)
+    command = folder / "sinfo"
+    command.write_text(f"#!/bin/sh\nexec cat '{folder}/printed'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
 @pytest.mark.parametrize(
     ("partition", "expected"),
     [
@@ -96,25 +104,25 @@ odd|UNLIMITED|64|(null)|1
     ],
 )
 def test_a_first_site_file_follows_sinfo(tmp_path, monkeypatch, partition, expected):
-    monkeypatch.setattr(discover, "_sinfo", lambda: SINFO)
+    fake_sinfo(monkeypatch, tmp_path, SINFO)
     path = tmp_path / "site.yaml"
-    path.write_text(discover.site_text(partition))
+    path.write_text(site_text(partition))
     load_site(path)
     settings = yaml.safe_load(path.read_text())
     assert expected.items() <= settings.items()
 
 
 @pytest.mark.parametrize("line", ["Segmentation fault", "a|b|c|d|e", ""])
-def test_what_sinfo_should_not_print_is_one_line(monkeypatch, line):
-    monkeypatch.setattr(discover, "_sinfo", lambda: f"{line}\n" if line else "")
+def test_what_sinfo_should_not_print_is_one_line(monkeypatch, tmp_path, line):
+    fake_sinfo(monkeypatch, tmp_path, f"{line}\n" if line else "")
     with pytest.raises(ConfigError, match=r"sinfo: unreadable line|sinfo lists no partition"):
-        discover.site_text(None)
+        site_text(None)
 
 
 def test_without_slurm_there_is_no_first_site_file(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="sinfo: not found"):
-        discover.site_text(None)
+        site_text(None)
 
 
 def test_the_shipped_jobset_is_what_the_command_writes(pytestconfig):
