@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from biphasic.errors import ModelError, system_fault_in, writing
 from biphasic.export.formats.hf import Dtype, WrittenModel, pair_ids, round_weights
 from biphasic.export.source import Source
 from biphasic.files import read_json, write_json
+from biphasic.locks import Say
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
@@ -60,7 +60,7 @@ class Reference:
     """Outputs of the source model in biphasic."""
 
     batching: Batching  # how the model reads sequences in biphasic
-    # Token ids, of several lengths; one is longer than any window of up to 1,015.
+    # Token ids of three lengths; the last is longer than any window of up to 1,015.
     sequences: list[list[int]]
     # In fp32: as `alone.N`, the final states of the sequence N on its own, [length, hidden_size];
     # as `many.N`, those in a batch of all sequences, which differ where rotary frequencies depend
@@ -72,11 +72,6 @@ class Reference:
     pair_ids: list[int]  # ids of `PAIR`
     spelt: str  # a text that spells the mask token
     spelt_ids: list[int]  # its ids as plain text
-
-    @property
-    def probe(self) -> list[int]:
-        """The short sequence."""
-        return self.sequences[0]
 
 
 @torch.no_grad()
@@ -160,26 +155,27 @@ class Reloaded:
 
 def check_export(
     folder: Path,
+    source: Source,
     reference: Reference,
     written: WrittenModel,
     *,
-    tokenizer_roles: dict[str, int],
+    dtype: Dtype,
     has_pooling: bool,
-    read_double: Callable[[], dict[str, Tensor]],
+    say: Say,
 ) -> Reloaded:
     """Load an exported folder in a fresh process without biphasic, and measure differences.
 
     Both sides compute in fp32. If rounding may explain a difference of hidden states or embeddings,
-    both compute these again in fp64; `read_double` then returns our side.
+    both compute these again in fp64.
     """
-    probe = reference.probe
+    roles, probe = source.tokenizer.special_ids, reference.sequences[0]
     other = next(token for token in reference.sequences[-1] if token not in probe)
     request = {
         "folder": str(folder.resolve()),
         "sequences": reference.sequences,
         "changed": [*probe[:-2], other, probe[-1]],
         "probe": probe,
-        "pad_id": tokenizer_roles["pad"],
+        "pad_id": roles["pad"],
         "texts": TEXTS,
         "pair": PAIR,
         "spelt": reference.spelt,
@@ -195,12 +191,13 @@ def check_export(
     report, found = _ask(request, expected | pooled)
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
-    _compare_ids(report["ids"], reference, tokenizer_roles)
+    _compare_ids(report["ids"], reference, roles)
     _require_both_ways(found["fp32"], reference)
     differences = _differences(found["fp32"], expected | logits | pooled)
     precision = "fp32"
     if "fp64" in found:
-        double = read_double()
+        say("comparing in fp64, as fp32 rounding may explain the difference")
+        double = read_double(source, reference, dtype=dtype)
         differences |= _differences(found["fp64"], {key: double[key] for key in expected | pooled})
         precision = "fp64"
     reloaded = Reloaded(differences, report["transformers"], precision)
@@ -289,7 +286,7 @@ def _compare_ids(
 
 def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None:
     """Check that a changed token changes every state before it."""
-    before = len(reference.probe) - 2
+    before = len(reference.sequences[0]) - 2
     moved = (tensors["changed"] - tensors["alone.0"])[:before].abs().amax(-1)
     if not bool((moved > 0).all()):
         raise ModelError(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import Tensor
-
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.export.cards.card import Export, write_export_card
-from biphasic.export.check import check_export, read_double, read_reference
-from biphasic.export.formats.hf import MAX_SHARD_SIZE, Dtype, write_model, write_tokenizer
-from biphasic.export.formats.sentence_transformers import write_sentence_transformers
+from biphasic.export.check import check_export, read_reference
+from biphasic.export.formats.hf import (
+    MAX_SHARD_SIZE,
+    Dtype,
+    write_model,
+    write_sentence_transformers,
+    write_tokenizer,
+)
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.files import expanded
@@ -76,7 +78,12 @@ def export_model(
         >>> (folder / "modules.json").is_file()
         True
     """
-    _check_settings(format, dtype, max_shard_size)
+    check_format(format)
+    _known("dtype", dtype, Dtype)
+    if not _SIZE.fullmatch(max_shard_size):
+        raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
+    if format == "onnx" and dtype != "float32":
+        raise ConfigError(f"dtype: '{dtype}' is not supported for ONNX; use float32")
     settings: dict[str, Any] = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
     say = say or (lambda _: None)
     out = expanded(out)
@@ -117,15 +124,6 @@ def export_inputs(
     return {"command": "export", "model": identity, **settings}
 
 
-def _check_settings(format: str, dtype: str, max_shard_size: str) -> None:
-    check_format(format)
-    _known("dtype", dtype, Dtype)
-    if not _SIZE.fullmatch(max_shard_size):
-        raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
-    if format == "onnx" and dtype != "float32":
-        raise ConfigError(f"dtype: '{dtype}' is not supported for ONNX; use float32")
-
-
 def _known(option: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
         hint = nearest(value, get_args(choices))
@@ -136,7 +134,7 @@ def _write(
     source: Source,
     folder: Path,
     name: str,
-    say: Callable[[str], None],
+    say: Say,
     *,
     format: Format,
     dtype: Dtype,
@@ -147,7 +145,7 @@ def _write(
     reference = read_reference(source, dtype=dtype)
     say("writing")
     written = write_model(
-        source, folder, dtype=dtype, max_shard_size=max_shard_size, probe=reference.probe
+        source, folder, dtype=dtype, max_shard_size=max_shard_size, probe=reference.sequences[0]
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
@@ -157,18 +155,9 @@ def _write(
             max_seqlen=source.limits.longest_input,
         )
 
-    def in_double() -> dict[str, Tensor]:
-        say("comparing in fp64, as fp32 rounding may explain the difference")
-        return read_double(source, reference, dtype=dtype)
-
     say("checking in a fresh process")
     reloaded = check_export(
-        folder,
-        reference,
-        written,
-        tokenizer_roles=source.tokenizer.special_ids,
-        has_pooling=has_pooling,
-        read_double=in_double,
+        folder, source, reference, written, dtype=dtype, has_pooling=has_pooling, say=say
     )
     export = Export(source, name, format, dtype, written, reloaded)
     write_export_card(folder, export)

@@ -15,8 +15,8 @@ from transformers import AutoModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.formats import onnx
+from biphasic.export.formats.hf import write_sentence_transformers
 from biphasic.export.formats.onnx import write_onnx
-from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from families import save_open
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -37,28 +37,18 @@ def example_sequences(
     return encode_texts(single, tokenizer, max_seqlen=max_seqlen)[0] + cut
 
 
-def check_before(
-    folder: Path,
-    tokenizer: TextTokenizer,
-    texts: Sequence[str | tuple[str, str]],
-    *,
-    max_seqlen: int,
-    batching: Batching,
-    scratch: Path,
+def check_states(
+    folder: Path, sequences: Sequence[TokenIds], *, pad_id: int, batching: Batching
 ) -> None:
-    """Check before training that transformers alone reads texts as we do."""
-    _check_tokenizer(tokenizer, texts, max_seqlen=max_seqlen, scratch=scratch)
-    sequences = example_sequences(texts, tokenizer, max_seqlen=max_seqlen)
+    """Check before training that transformers alone gives our hidden states."""
     model = on_compute_device(load_encoder(folder, batching=batching)).eval()
     with torch.inference_mode():
-        ours, spans = Encoder(model, tokenizer.pad_id).states(sequences)
-    del model
+        ours, spans = Encoder(model, pad_id).states(sequences)
+    del model  # there may not be memory for two
     alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
     check_contract(alone, causal=False)
     with torch.inference_mode():
-        theirs = [
-            padded_states(alone, [sequence], pad_id=tokenizer.pad_id)[0] for sequence in sequences
-        ]
+        theirs = [padded_states(alone, [sequence], pad_id=pad_id)[0] for sequence in sequences]
     ours = torch.cat([ours[slice(*span)] for span in spans.tolist()])
     difference = _difference(ours, torch.cat(theirs))
     if not difference <= TOLERANCE:
@@ -68,13 +58,14 @@ def check_before(
         )
 
 
-def _check_tokenizer(
+def check_tokenizer(
     tokenizer: TextTokenizer,
     texts: Sequence[str | tuple[str, str]],
     *,
     max_seqlen: int,
     scratch: Path,
 ) -> None:
+    """Check before training that transformers alone gives our tokens."""
     write_tokenizer(tokenizer, scratch, max_seqlen=max_seqlen)
     # In training, text that spells a special token is plain text.
     plain = AutoTokenizer.from_pretrained(scratch, split_special_tokens=True)

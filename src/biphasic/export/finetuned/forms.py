@@ -73,6 +73,42 @@ class WrittenForm:
             shutil.copyfile(_OWN_FILE, folder / _OWN_FILE.name)
 
 
+@dataclass(frozen=True)
+class _Finetuned:
+    """A fine-tuned model, its tensors in fp32 on the CPU."""
+
+    config: PretrainedConfig  # with which transformers runs its body in both directions
+    body: Mapping[str, Tensor]
+    head: Mapping[str, Tensor]
+    record: HeadRecord
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the head has a hidden layer."""
+        return "dense.weight" in self.head
+
+    def labelled(self, config: Any) -> Any:
+        """Return a configuration with output names for transformers' pipelines."""
+        config, kind = deepcopy(config), KINDS[self.record.kind]
+        names: Sequence[str] = self.record.labels or kind.output_names
+        config.num_labels = len(names)
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
+        if kind.problem_type:
+            config.problem_type = kind.problem_type
+        return config
+
+    def head_in_weights(self, layer: str) -> HeadWeights:
+        """Name the head's tensors, of which those of the linear layer are called after `layer`."""
+        return HeadWeights(
+            file=WEIGHTS,
+            weight=f"{layer}.weight",
+            bias=f"{layer}.bias",
+            num_outputs=len(self.head["classifier.weight" if self.is_dense else "weight"]),
+            dense="dense" if self.is_dense else None,
+        )
+
+
 def forms_of(
     encoder: Path,
     body: Mapping[str, Tensor],
@@ -93,11 +129,11 @@ def forms_of(
         plain = body_class(encoder, config)
         yield WrittenForm("sentence-transformers", plain, config, body, head=None)
         return
-    form = KINDS[record.kind].form
+    model, form = _Finetuned(config, body, head, record), KINDS[record.kind].form
     exact = _sequence_form if form == "sequence-classification" else _linear_form
-    if form := exact(config, body, head, record):
-        yield form
-    yield _own_form(config, body, head, record)
+    if written := exact(model):
+        yield written
+    yield _own_form(model)
 
 
 def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
@@ -120,27 +156,22 @@ def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrain
     return config
 
 
-def _sequence_form(
-    config: PretrainedConfig,
-    body: Mapping[str, Tensor],
-    head: Mapping[str, Tensor],
-    record: HeadRecord,
-) -> WrittenForm | None:
+def _sequence_form(model: _Finetuned) -> WrittenForm | None:
     """Return EuroBERT's sequence classifier on mean-pooled states."""
-    if not isinstance(config, EuroBertConfig):
+    if not isinstance(model.config, EuroBertConfig):
         return None
-    is_scaled = (record.mean, record.deviation) != (0.0, 1.0)
-    added = dict(head) if _is_dense(head) else _as_dense(head, record)
-    if not added or (_is_dense(head) and is_scaled):
+    is_scaled = (model.record.mean, model.record.deviation) != (0.0, 1.0)
+    added = dict(model.head) if model.is_dense else _as_dense(model.head, model.record)
+    if not added or (model.is_dense and is_scaled):
         return None
-    config = _labelled(config, record)
+    config = model.labelled(model.config)
     config.classifier_pooling = "mean"
     return WrittenForm(
         form="sequence-classification",
         architecture=EuroBertForSequenceClassification,
         config=config,
-        tensors={**_prefixed(body, "model"), **added},
-        head=_head_in_weights(head, "classifier" if _is_dense(head) else "dense"),
+        tensors={**_prefixed(model.body, "model"), **added},
+        head=model.head_in_weights("classifier" if model.is_dense else "dense"),
     )
 
 
@@ -163,66 +194,42 @@ def _as_dense(head: Mapping[str, Tensor], record: HeadRecord) -> dict[str, Tenso
     }
 
 
-def _linear_form(
-    config: PretrainedConfig,
-    body: Mapping[str, Tensor],
-    head: Mapping[str, Tensor],
-    record: HeadRecord,
-) -> WrittenForm | None:
+def _linear_form(model: _Finetuned) -> WrittenForm | None:
     """Return transformers' class for a kind of task if it is a body plus one linear layer."""
-    form: Form = KINDS[record.kind].form
-    kind = _LINEAR[form].get(type(config), None)
-    num_outputs = len(head["weight"])
-    if not isinstance(kind, type):
+    form: Form = KINDS[model.record.kind].form
+    architecture = _LINEAR[form].get(type(model.config), None)
+    if not isinstance(architecture, type):
         return None
-    config = _labelled(config, record)
+    config = model.labelled(model.config)
     with torch.device("meta"):
-        model: Any = kind(config)
-    layer = _only_layer(model, num_outputs)
+        built: Any = architecture(config)
+    layer = _only_layer(built, len(model.head["weight"]))
     # Some decoders name the body differently here, and other classes could not load it.
     plain = body_class(config.model_type, config).base_model_prefix
-    if layer is None or model.base_model_prefix != plain:
+    if layer is None or built.base_model_prefix != plain:
         return None
-    tensors = {**_prefixed(body, plain), **_prefixed(head, layer)}
-    if tensors.keys() != model.state_dict().keys():
+    tensors = {**_prefixed(model.body, plain), **_prefixed(model.head, layer)}
+    if tensors.keys() != built.state_dict().keys():
         return None
-    return WrittenForm(
-        form=form,
-        architecture=kind,
-        config=config,
-        tensors=tensors,
-        head=_head_in_weights(head, layer),
-    )
+    return WrittenForm(form, architecture, config, tensors, model.head_in_weights(layer))
 
 
-def _own_form(
-    config: PretrainedConfig,
-    body: Mapping[str, Tensor],
-    head: Mapping[str, Tensor],
-    record: HeadRecord,
-) -> WrittenForm:
+def _own_form(model: _Finetuned) -> WrittenForm:
     """Return a class of its own: the body plus the head."""
-    form: Form = KINDS[record.kind].form
-    kind = _OWN[form]
-    is_dense = _is_dense(head)
-    scale = {"mean": record.mean, "deviation": record.deviation}
-    whole = _labelled(own.EncoderWithHeadConfig(config, has_dense=is_dense, **scale), record)
+    form: Form = KINDS[model.record.kind].form
+    architecture, config = _OWN[form], model.config
+    scale = {"mean": model.record.mean, "deviation": model.record.deviation}
+    whole = model.labelled(own.EncoderWithHeadConfig(config, has_dense=model.is_dense, **scale))
     names = {
         "AutoConfig": own.EncoderWithHeadConfig.__name__,
-        kind.__name__.replace("Encoder", "AutoModel"): kind.__name__,
+        architecture.__name__.replace("Encoder", "AutoModel"): architecture.__name__,
     }
     whole.auto_map = {auto: f"{_OWN_FILE.stem}.{name}" for auto, name in names.items()}
     whole.dtype = "float32"
-    prefix = body_class(config.model_type, config).base_model_prefix
+    body = _prefixed(model.body, body_class(config.model_type, config).base_model_prefix)
+    head = model.head if model.is_dense else _prefixed(model.head, "classifier")
     return WrittenForm(
-        form=form,
-        architecture=kind,
-        config=whole,
-        tensors={
-            **_prefixed(body, prefix),
-            **(head if is_dense else _prefixed(head, "classifier")),
-        },
-        head=_head_in_weights(head, "classifier"),
+        form, architecture, whole, {**body, **head}, model.head_in_weights("classifier")
     )
 
 
@@ -240,33 +247,5 @@ def _only_layer(model: Any, num_outputs: int) -> str | None:
     return name if is_head and layer.bias is not None else None
 
 
-def _labelled(config: Any, record: HeadRecord) -> Any:
-    """Return a configuration with output names for transformers' pipelines."""
-    config = deepcopy(config)
-    names: Sequence[str] = record.labels or KINDS[record.kind].output_names
-    config.num_labels = len(names)
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: number for number, name in enumerate(names)}
-    if problem := KINDS[record.kind].problem_type:
-        config.problem_type = problem
-    return config
-
-
 def _prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _is_dense(head: Mapping[str, Tensor]) -> bool:
-    return "dense.weight" in head
-
-
-def _head_in_weights(head: Mapping[str, Tensor], layer: str) -> HeadWeights:
-    """Name a head's tensors, of which those of the linear layer are called after `layer`."""
-    is_dense = _is_dense(head)
-    return HeadWeights(
-        file=WEIGHTS,
-        weight=f"{layer}.weight",
-        bias=f"{layer}.bias",
-        num_outputs=len(head["classifier.weight" if is_dense else "weight"]),
-        dense="dense" if is_dense else None,
-    )

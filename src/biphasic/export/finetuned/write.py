@@ -22,13 +22,13 @@ from biphasic.export.cards.card import write_fitted_card
 from biphasic.export.finetuned.check import (
     NUM_EXAMPLES,
     TOLERANCE,
-    check_before,
     check_fitted,
+    check_states,
+    check_tokenizer,
     example_sequences,
 )
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
-from biphasic.export.formats.hf import write_tokenizer
-from biphasic.export.formats.sentence_transformers import write_sentence_transformers
+from biphasic.export.formats.hf import write_sentence_transformers, write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.files import expanded, write_json
 from biphasic.locks import sole_writer
@@ -150,30 +150,42 @@ def finetune(
         say_on(console)(f"{out}: already made from the same model, task and settings")
         evaluation = score_grid(plan, scratch=None, **computing)
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
-    tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
-    texts = KINDS[planned.info.kind].sample(loaded, most=NUM_EXAMPLES)
-    limit = planned.training.protocol.max_seqlen
-    with (
-        sole_writer(out, say=say_on(console)),
-        # Beside `out`, where there is space for weights.
-        tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name,
-        computing_on(chosen),
-    ):
+    # Cards are public: a hub id is unchanged, a folder by name only.
+    named = plan.name if expanded(model).exists() else str(model)
+    with computing_on(chosen), sole_writer(out, say=say_on(console)):
+        return _make(out, plan, inputs, model=named, **computing)
+
+
+def _make(
+    out: Path,
+    plan: PlannedEvaluation,
+    inputs: Mapping[str, Any],
+    *,
+    model: str,
+    console: Console,
+    **computing: int,
+) -> FinetunedFolder:
+    """Fine-tune over the grid, and write and check the best model, which cards call `model`."""
+    [planned] = plan.tasks
+    protocol = planned.training.protocol
+    tokenizer, task = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
+    texts = KINDS[planned.info.kind].sample(task, most=NUM_EXAMPLES)
+    sequences = example_sequences(texts, tokenizer, max_seqlen=protocol.max_seqlen)
+    # Beside `out`, where there is space for weights.
+    with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:
         scratch = Path(name).absolute()
         with progress_bar(console, "checking that transformers can run the model"):
-            check_before(
+            check_tokenizer(tokenizer, texts, max_seqlen=protocol.max_seqlen, scratch=scratch)
+            check_states(
                 plan.encoder.folder,
-                tokenizer,
-                texts,
-                max_seqlen=limit,
-                batching=planned.training.protocol.batching,
-                scratch=scratch,
+                sequences,
+                pad_id=tokenizer.pad_id,
+                batching=protocol.batching,
             )
-        evaluation, kept = finetune_grid(plan, scratch=scratch / "weights", **computing)
-        # Cards are public: a hub id is unchanged, a folder by name only.
-        named = plan.name if expanded(model).exists() else str(model)
-        draft = _draft(plan, kept, loaded, tokenizer, model=named)
-        sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
+        evaluation, kept = finetune_grid(
+            plan, scratch=scratch / "weights", console=console, **computing
+        )
+        draft = _draft(plan, kept, task, tokenizer, model=model)
         with (
             progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,

@@ -1,10 +1,8 @@
-"""Writes a model for transformers alone: bidirectional by its configuration, with its head.
-
-Its tokenizer gives the ids used in training and tasks.
-"""
+"""Writes a model for transformers alone, bidirectional and with its head, or with mean pooling."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError, writing
 from biphasic.export.source import Source
+from biphasic.files import write_json
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.directions import is_decoder, open_both_ways
 from biphasic.model.loading.eurobert import eurobert_config
@@ -30,6 +29,7 @@ from biphasic.model.loading.reading import (
 )
 
 Dtype = Literal["float32", "bfloat16"]
+_POOLING = "1_Pooling"
 MAX_SHARD_SIZE = "5GB"  # larger weights are split into several files
 
 
@@ -146,3 +146,35 @@ def pair_ids(tokenizer: TextTokenizer, first: str, second: str) -> list[int]:
     """Return the ids of a question and its context, not cut."""
     framed = [tokenizer.bos_id, *tokenizer.encode(first), *tokenizer.separator_ids]
     return [*framed, *tokenizer.encode(second), tokenizer.eos_id]
+
+
+def write_sentence_transformers(
+    folder: Path, *, hidden_size: int, max_seqlen: int, prompts: Mapping[str, str] | None = None
+) -> None:
+    """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens."""
+    # Names of modules and settings are those that releases since 2.2 read.
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},
+    ]
+    pooling = {
+        "word_embedding_dimension": hidden_size,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    reading = {
+        "max_seq_length": max_seqlen,
+        "do_lower_case": False,
+        "tokenizer_args": {"split_special_tokens": True},
+    }
+    settings = {
+        "prompts": dict(prompts or {}),
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }
+    write_json(folder / "modules.json", modules)
+    write_json(folder / _POOLING / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", reading)
+    write_json(folder / "config_sentence_transformers.json", settings)
