@@ -1,7 +1,4 @@
-"""The Hugging Face hub: names of its items, errors of its libraries, and their silence.
-
-These libraries take seconds to import, so they are imported only when needed.
-"""
+"""The Hugging Face hub: names, errors and silence of its libraries, which are slow to import."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Locks that give one process at a time a piece of work, on local and shared file systems.
 
-A lock is a `filelock.SoftFileLease`: a file that names its owner, which touches it every
-`HEARTBEAT_SECONDS`. Another process takes the lock over at once if the owner's process has ended
-on the same machine, and after `LEASE_SECONDS` without a heartbeat, by its own monotonic clock,
-anywhere else. The clocks of two machines are never compared.
+A lock is a `filelock.SoftFileLease`, taken over at once if the owner's process has ended on the
+same machine, and elsewhere after `LEASE_SECONDS` without a heartbeat, by the observer's own clock.
 
 A lease does not stop an owner that was only suspended. This is safe: results are named by their
 content and renamed into place atomically, so both processes write the same bytes. The suspended

@@ -64,8 +64,8 @@ def corpus_build(
         heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
         workers: Tokenizer processes. Default: one per core.
     """
+    from biphasic.data.building.blend import build_bar
     from biphasic.data.building.build import build_corpus
-    from biphasic.data.building.display import build_bar
     from biphasic.progress import say_on
 
     settings = {
@@ -217,7 +217,6 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | None) -> None:
-    from biphasic.data.building.display import rates
 
     for part in (folders.train, folders.heldout):
         echo(_counts(part))
@@ -226,7 +225,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     elif progress.num_found:
         echo(f"{progress.num_found} shards reused from an interrupted build")
     else:
-        echo(f"tokenised {rates(progress)}")
+        echo(f"tokenised {progress.rates()}")
     for line in _left_out(out):
         echo(line)
     echo(f"corpus: {out}")

@@ -1,14 +1,7 @@
 """Tokenized documents on disk: memory-mapped, immutable, identified by their ordered content.
 
-Layout of a corpus folder (see docs/formats.md):
-
-- `tokens-00000.bin`, ...: token ids, little-endian uint16 or uint32, documents end to end;
-- `lengths.npy`: int64 [num_documents];
-- `documents.jsonl`: one JSON string per line, the id of each document;
-- `corpus.json`: dtype, counts, tokenizer hash, provenance, content hash;
-- `manifest.json`: SHA-256 of every file.
-
-Documents contain no special tokens: these are added when rows are laid out.
+Their files are described in docs/formats.md. Documents contain no special tokens: these are added
+when rows are laid out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Packing of sequences into rows of fixed capacity.
-
-A row holds whole sequences side by side, separated by `cu_seqlens`. This module is independent of
-corpora, steps and seeds.
-"""
+"""Packing of whole sequences, separated by `cu_seqlens`, into rows of fixed capacity."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
 """Rows of each step: a pure function of corpus, settings, `data_seed` and step.
 
-Documents are taken in a seeded order, epoch after epoch, in windows of bounded size. Documents of a
-window that are longer than a row are cut into chunks. Pieces are packed by best fit, and the rows
-are put in seeded order. Steps take rows one after another. If the next phase has another
-`max_seqlen`, the unread rows of the current window are unpacked and packed again, so every document
-is still read once per epoch.
+Documents are taken in a seeded order, epoch after epoch, in windows of bounded size. Longer ones
+are cut into chunks, which are packed by best fit; rows are put in seeded order, and steps take them
+one after another. If the next phase has another `max_seqlen`, the unread rows of the window are
+packed again, so every document is still read once per epoch.
 
 With `random_length` rows, the documents of a window, each with its BOS and EOS, are one text. It is
 cut into rows, and each row at a random place into two sequences, in which documents see each other.
-
-Only caches are kept between steps: a batch is the same whether reached by stepping or requested
-directly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Executors run jobs; the local one uses worker processes on this machine.
-
-An executor receives only a job's identity and loads the job from the store. The store records
-which jobs are finished, so an executor for a cluster only needs to implement `submit`.
-"""
+"""Executors run jobs, which they get by identity, from the store; the local one on this machine."""
 
 from __future__ import annotations
 

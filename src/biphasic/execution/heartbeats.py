@@ -1,8 +1,7 @@
-"""Heartbeats of the ranks of a process group, as the process that started them hears them.
+"""Heartbeats of the ranks of a process group: reports ranks that hang or lag.
 
-Reports ranks that hang or lag, with their step and what they were doing. The time-outs of
-gloo and nccl do not name the rank, and `torch.distributed.monitored_barrier` would send one more
-message in every step. A heartbeat needs no message between ranks.
+Time-outs of gloo and nccl name no rank, and `torch.distributed.monitored_barrier` would send one
+more message in every step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ranks of one machine: `python -m biphasic.execution.node STORE NODES PROCESSES RANK...`.
 
-Starts the ranks of this machine and ends when all have ended. If one fails, or on SIGTERM, all are
-asked to end. `RANK...` are the arguments of Python that run one; they find each other in `STORE`.
+Starts Python with `RANK...` for each rank, which find each other in `STORE`, and ends when all have
+ended. If one fails, or on SIGTERM, all are asked to end.
 """
 
 from __future__ import annotations

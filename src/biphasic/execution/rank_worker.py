@@ -1,10 +1,8 @@
 """One rank of a process group, started by `node.py` with a job file.
 
-It trains the job together with the other ranks. The first rank writes progress to its original
-standard output, one JSON object per line; every rank writes its heartbeat and its failure there.
-All other output goes to standard error. On SIGTERM, and when standard input closes after a stop
-request, ranks save their progress within a few seconds. If standard input closes without a request,
-the parent has died or a rank hangs, and they exit immediately.
+It writes JSON objects to its original standard output: progress, heartbeats, its failure. On
+SIGTERM, and when standard input closes after a stop request, it saves its progress within seconds.
+When that closes without a request, the parent has died or a rank hangs, and it exits immediately.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Process groups: train one segment with several processes.
+"""Process groups: train one segment with several processes, here or on the nodes of a block.
 
-They run on this machine, or on all nodes of a cluster's block, where `node.py` starts them.
-
-The parent process holds the job's lock, forwards the first rank's progress, listens to the ranks'
-heartbeats, and holds the other end of their standard input. When it closes, ranks exit immediately,
-because the lock may be lost; after a stop request they save their progress first. It also closes it
-if `node.py` has ended before its ranks.
+The parent holds the job's lock and the other end of the ranks' standard input. When that closes,
+ranks exit immediately, because the lock may be lost; after a stop request they save their progress
+first.
 """
 
 from __future__ import annotations

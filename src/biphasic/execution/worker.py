@@ -1,9 +1,7 @@
-"""A long-lived worker: reads jobs and writes events, one JSON object per line.
+"""A long-lived worker: reads jobs from standard input, writes events to its output, both as JSON.
 
-It reads job identities from standard input and writes events to its original standard output.
-All other output goes to the job's log. When standard input closes, or on SIGTERM, the running job
-is asked to stop, and training saves its progress within a few seconds. A worker therefore exits
-soon after its parent, however that ended.
+Other output goes to the job's log. When standard input closes, or on SIGTERM, the running job is
+asked to stop: a worker exits soon after its parent, however that ended.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Final check of an export: loaded without biphasic, it must reproduce the reference outputs.
-
-Reference outputs are hidden states, embeddings and token ids of the source model in biphasic. A
-fresh, isolated process that cannot import biphasic loads the folder with transformers alone
-(`reload.py`); this module compares its outputs.
-"""
+"""Final check of an export: `reload.py`, without biphasic, must reproduce our outputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Output folders that are created atomically and never replace another.
 
-A comment in the model card of a finished folder holds a hash of its inputs, and the hashes of its
-other files. A second export from the same inputs finds the folder complete if the files are intact;
-only the card may be edited.
+A comment in the model card of a finished folder holds hashes of its inputs and of its other files,
+by which a second export finds it complete; only the card may be edited.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Loads an exported folder without biphasic; run as a script, never imported.
 
-It reads `request.json` and `expected.safetensors` in its working folder, loads the export with
-transformers alone, and writes `fp32.safetensors` and `found.json` there. If fp32 rounding may
-explain a difference from the expected outputs, it also writes `fp64.safetensors`; a second process
-would import and start everything again. It first blocks the import of biphasic, so the check
-depends on nothing of ours.
+It reads `request.json` and `expected.safetensors` in its working folder, and writes
+`fp32.safetensors` and `found.json` there, and `fp64.safetensors` if fp32 rounding may explain a
+difference: a second process would import and start everything again.
 """
 
 # ruff: noqa: E402 - blocks an import before all others

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.data.building.blend import fitting_quotas, largest_total, token_quotas
-from biphasic.data.building.gather import Limit, Reach
+from biphasic.data.building.gather import Reach
 
 
 def reach(lengths, *, limit, positions=None, cuts=()):
     """Follow documents of some lengths, in shards that begin at `cuts`."""
     positions = range(len(lengths)) if positions is None else positions
     index = np.array([positions, lengths], dtype=np.int64).T
-    found = Reach(limit)
+    found = Reach(*limit)
     for part in np.split(index, cuts):
         found.extend(part)
     return found.tokens, found.documents, found.stop
@@ -22,15 +22,15 @@ def reach(lengths, *, limit, positions=None, cuts=()):
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (Limit(), (20, 4, None)),
-        (Limit(tokens=21), (20, 4, None)),
-        (Limit(tokens=20), (20, 4, 9)),  # filled exactly, by the document at position 8
-        (Limit(tokens=19), (11, 3, 8)),  # 11 + 9 would be too much
-        (Limit(tokens=11), (11, 3, 6)),
-        (Limit(tokens=3), (0, 0, 0)),  # the first has 4
-        (Limit(documents=4), (20, 4, 9)),
-        (Limit(documents=3), (11, 3, 6)),  # the empty one at position 3 is not counted
-        (Limit(tokens=12, documents=2), (6, 2, 3)),
+        ((), (20, 4, None)),
+        ((21,), (20, 4, None)),
+        ((20,), (20, 4, 9)),  # filled exactly, by the document at position 8
+        ((19,), (11, 3, 8)),  # 11 + 9 would be too much
+        ((11,), (11, 3, 6)),
+        ((3,), (0, 0, 0)),  # the first has 4
+        ((None, 4), (20, 4, 9)),
+        ((None, 3), (11, 3, 6)),  # the empty one at position 3 is not counted
+        ((12, 2), (6, 2, 3)),
     ],
 )
 @pytest.mark.parametrize("cuts", [(), (1,), (2, 3, 4)])
@@ -41,7 +41,7 @@ def test_where_a_limit_cuts(limit, expected, cuts):
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 60))
 def test_a_limit_is_kept_and_no_further_document_would_fit(lengths, limit):
-    tokens, _, stop = reach(lengths, limit=Limit(tokens=limit))
+    tokens, _, stop = reach(lengths, limit=(limit,))
     kept = lengths if stop is None else lengths[:stop]
     assert tokens == sum(kept) <= limit
     if stop is None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
+from rich.console import Console
+
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import Gathered, Gathering, Limit
+from biphasic.data.building.gather import Gathered, Gathering, Reach
 from biphasic.data.building.selection import Selection
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.files import expanded
+from biphasic.progress import progress_bar
 
 # Average bytes of text per token, an upper bound; limits how much of a source is read.
 MOST_BYTES_PER_TOKEN = 8
@@ -31,6 +35,14 @@ class BuildProgress:
     total_tokens: int | None
     num_found: int  # shards found from an interrupted build
     seconds: float  # since tokenization started
+
+    def rates(self) -> str:
+        """Format the amount of text tokenized, the time and the rates."""
+        megabytes, seconds = self.text_bytes / 1e6, max(self.seconds, 1e-9)
+        return (
+            f"{megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
+            f"{self.tokens / seconds:,.0f} tokens/s"
+        )
 
 
 Report = Callable[[BuildProgress], None]
@@ -74,7 +86,7 @@ class Blend:
             return self._everything()
         gathered: list[Gathered] = []
         for source in range(len(self._names)):
-            reading = self._read(source, Limit(tokens, documents))
+            reading = self._read(source, Reach(tokens, documents))
             reading.count_finished(wait=True)
             if reading.fits_nothing and tokens != self._config.max_tokens:
                 break  # Earlier sources have filled the limit, except for a remainder.
@@ -89,7 +101,7 @@ class Blend:
         # Without a limit, read the next source while the last shards are made.
         readings: list[Gathering] = []
         for source in range(len(self._names)):
-            readings.append(self._read(source, Limit()))
+            readings.append(self._read(source, Reach()))
             for reading in readings:
                 reading.count_finished()
         return [reading.finish() for reading in readings]
@@ -97,7 +109,7 @@ class Blend:
     def _mixture(self, total: int) -> list[Gathered]:
         gathered: list[Gathered] = []
         for source, quota in enumerate(token_quotas(self._shares, total)):
-            reading = self._read(source, Limit(quota))
+            reading = self._read(source, Reach(quota))
             gathered.append(reading.finish())
             if gathered[-1].stop is None:
                 tokens = reading.reach.tokens
@@ -110,15 +122,15 @@ class Blend:
 
     def _largest_mixture(self) -> list[Gathered]:
         gathered = self._everything()
-        available = [source.reach(Limit()).tokens for source in gathered]
+        available = [source.reach().tokens for source in gathered]
         if 0 in available:
             raise DataError(f"{self._names[available.index(0)]}: has no training document to mix")
         quotas = fitting_quotas(self._shares, available)
         for source, quota in zip(gathered, quotas, strict=True):
-            source.end_within(Limit(quota))
+            source.end_within(quota)
         return gathered
 
-    def _read(self, source: int, limit: Limit) -> Gathering:
+    def _read(self, source: int, reach: Reach) -> Gathering:
         name = self._names[source]
         reading = Gathering(
             name,
@@ -129,7 +141,7 @@ class Blend:
             ),
             selection=self._selection,
             maker=self._maker,
-            limit=limit,
+            reach=reach,
             prefix=f"{name}:" if len(self._names) > 1 else "",
             block_bytes=self._block_bytes,
             watch=self._count,
@@ -179,6 +191,15 @@ def unique_names(names: Sequence[str]) -> list[str]:
         free = (other for other in numbered if other not in names and other not in unique)
         unique.append(name if names.count(name) == 1 else next(free))
     return unique
+
+
+@contextmanager
+def build_bar(console: Console) -> Iterator[Report]:
+    """Show the progress of a build; yield its progress callback."""
+    with progress_bar(console, "building the corpus", unit="tokens") as report:
+        yield lambda progress: report(
+            progress.tokens, progress.total_tokens, f"{progress.text_bytes / 1e6:,.1f} MB"
+        )
 
 
 def _short_name(source: SourceConfig) -> str:

@@ -16,7 +16,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,14 @@ def build_corpus(
             sources = blend.gather(num_workers=num_workers or _num_cores(), report=progress)
             say("assembling the corpora")
             special = _assemble(sources, folders, origin, say=say)
-            counts = {source.name: _counts(source) for source in sources}
-            record = {"origin": origin, "sources": counts, **special}
-            write_json(folder / RECORD, record)
+            counts = {
+                source.name: {
+                    **{split: source.counts(split) for split in SPLITS},
+                    "left_out": source.left_out_counts(),
+                }
+                for source in sources
+            }
+            write_json(folder / RECORD, {"origin": origin, "sources": counts, **special})
     return folders
 
 
@@ -286,7 +291,7 @@ def _assemble(
     special = Counter[str]()
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
-        number = sum(count.documents for count in counts.values())
+        number = sum(count["documents"] for count in counts.values())
         if split == "heldout" and not number:
             raise DataError(f"no document is held out; {_MORE_HELDOUT}")
         if split == "heldout" and number < FEW_HELDOUT:
@@ -294,14 +299,13 @@ def _assemble(
                 f"warning: documents held out: {number}. Held-out losses will be unreliable; "
                 f"{_MORE_HELDOUT}"
             )
-        by_source = {name: asdict(count) for name, count in counts.items()}
         assemble_corpus(
             folder,
             (part for source in sources for part in source.parts(split)),
             tokenizer_sha256=tokenizer.sha256,
             dtype=token_dtype(tokenizer.vocab_size),
             vocab_size=tokenizer.vocab_size,
-            provenance={**origin, "split": split, "by_source": by_source},
+            provenance={**origin, "split": split, "by_source": counts},
         )
         corpus = Corpus(folder)
         try:
@@ -315,11 +319,6 @@ def _assemble(
     tokens = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
     say(f"documents contain special tokens of the tokenizer as text: {tokens}")
     return {"special_in_text": dict(special)}
-
-
-def _counts(source: Gathered) -> dict[str, Any]:
-    counts = {split: asdict(source.counts(split)) for split in SPLITS}
-    return {**counts, "left_out": source.left_out_counts()}
 
 
 def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:

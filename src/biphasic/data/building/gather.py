@@ -1,11 +1,7 @@
 """Converts one source to shards: selected documents, grouped by split, until a limit is filled.
 
-A limit ends a source between two documents: after the last one with which its training documents
-stay within the limit. Held-out documents are those before this point.
-
-Workers run ahead of the count, so a limited source is read a little beyond its end. Its end is
-found by counting shards in order, and everything beyond is discarded. The result does not depend on
-how much was read.
+A limit ends a source between two documents. Workers run ahead of the count, so a little more is
+read; the end is found by counting shards in order, and everything beyond is discarded.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,26 +38,13 @@ POSITION, _LICENSE, _MARK, _LEFT_OUT = range(4)
 Watch = Callable[[int, int], None]  # counts a shard: bytes of its text, and tokens
 
 
-@dataclass(frozen=True)
-class Limit:
-    """Maximum training documents and tokens of a source; None for no limit."""
-
-    tokens: int | None = None
-    documents: int | None = None
-
-
 class Reach:
-    """Counts a source's training documents until they fill a limit.
+    """Counts a source's training documents until they fill a limit of tokens or documents."""
 
-    Attributes:
-        tokens: Tokens of the kept documents.
-        documents: Number of kept documents; empty ones are not counted.
-        stop: Position of the first document that is not kept; None while the limit is not filled.
-    """
-
-    def __init__(self, limit: Limit) -> None:
-        self.limit = limit
-        self.tokens = self.documents = 0
+    def __init__(self, most_tokens: int | None = None, most_documents: int | None = None) -> None:
+        self.most_tokens, self._most_documents = most_tokens, most_documents
+        self.tokens = self.documents = 0  # of the documents kept; empty ones are not counted
+        # Position of the first document that is not kept; None while the limit is not filled.
         self.stop: int | None = None
 
     def extend(self, index: NDArray[np.int64]) -> None:
@@ -72,29 +55,19 @@ class Reach:
         tokens = self.tokens + np.cumsum(lengths)
         documents = self.documents + np.cumsum(lengths > 0)
         is_filled = np.zeros(len(index), dtype=bool)
-        if self.limit.tokens is not None:
-            is_filled |= tokens >= self.limit.tokens
-        if self.limit.documents is not None:
-            is_filled |= documents >= self.limit.documents
+        if self.most_tokens is not None:
+            is_filled |= tokens >= self.most_tokens
+        if self._most_documents is not None:
+            is_filled |= documents >= self._most_documents
         num_kept = len(index)
         if is_filled.any():
             last = int(is_filled.argmax())
-            is_beyond = self.limit.tokens is not None and tokens[last] > self.limit.tokens
+            is_beyond = self.most_tokens is not None and tokens[last] > self.most_tokens
             num_kept = last if is_beyond else last + 1
             # Not the position of the next document, which may not have been read yet.
             self.stop = int(index[last, POSITION]) + (not is_beyond)
         if num_kept:
             self.tokens, self.documents = int(tokens[num_kept - 1]), int(documents[num_kept - 1])
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counts of one source in one split."""
-
-    documents: int
-    characters: int
-    tokens: int
-    licenses: dict[str, int]  # documents by license, if known
 
 
 @dataclass
@@ -107,20 +80,20 @@ class Gathered:
     left_out: Counter[Reason]  # skipped documents, by reason, in everything that was read
     stop: int | None = None  # position of the first document outside the corpus; None for all
 
-    def reach(self, limit: Limit) -> Reach:
+    def reach(self, most_tokens: int | None = None) -> Reach:
         """Count the training documents within a limit."""
-        reach = Reach(limit)
+        reach = Reach(most_tokens)
         for shard in self.shards["train"]:
             reach.extend(_read_index(shard))
         return reach
 
-    def end_within(self, limit: Limit) -> None:
+    def end_within(self, most_tokens: int) -> None:
         """End the source where its training documents fill a limit."""
-        reach = self.reach(limit)
+        reach = self.reach(most_tokens)
         if not reach.documents:
-            raise DataError(_too_little(self.name, limit, remedy="give it a larger share"))
+            raise DataError(_too_little(self.name, reach, remedy="give it a larger share"))
         # An exhausted source is kept to its end, including the held-out documents there.
-        if reach.documents < self.reach(Limit()).documents:
+        if reach.documents < self.reach().documents:
             self.stop = reach.stop
 
     def parts(self, split: CorpusSplit) -> Iterator[ShardContent]:
@@ -129,8 +102,8 @@ class Gathered:
             if num_kept := len(self._kept(shard)):
                 yield from read_shard(shard, num_kept)
 
-    def counts(self, split: CorpusSplit) -> Counts:
-        """Count this source's part of a split of the corpus."""
+    def counts(self, split: CorpusSplit) -> dict[str, Any]:
+        """Count documents, also by license, characters and tokens in a split of the corpus."""
         totals = np.zeros(2, dtype=np.int64)
         by_license = np.zeros(len(self.licenses), dtype=np.int64)
         num_documents = 0
@@ -141,25 +114,22 @@ class Gathered:
             totals += index[:, [CHARACTERS, LENGTHS]].sum(axis=0)
             by_license += np.bincount(index[:, _LICENSE], minlength=len(self.licenses))
         licenses = dict(zip(self.licenses, by_license.tolist(), strict=True))
-        return Counts(
-            documents=num_documents,
-            characters=int(totals[0]),
-            tokens=int(totals[1]),
-            licenses={name: count for name, count in licenses.items() if name and count},
-        )
+        return {
+            "documents": num_documents,
+            "characters": int(totals[0]),
+            "tokens": int(totals[1]),
+            "licenses": {name: count for name, count in licenses.items() if name and count},
+        }
 
     def left_out_counts(self) -> dict[str, int]:
         """Count the documents skipped before the source's end."""
         if self.stop is None:
             return {reason: self.left_out[reason] for reason in REASONS}
-        counts = self._last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
+        counts = self.last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
         return dict(zip(REASONS, counts, strict=True))
 
-    def last_mark(self) -> int:
-        """Return the selection's mark at the source's end."""
-        return int(self._last_row()[_MARK])
-
-    def _last_row(self) -> NDArray[np.int64]:
+    def last_row(self) -> NDArray[np.int64]:
+        """Return the index's row of the last document."""
         shards = [shard for split in SPLITS for shard in self.shards[split]]
         rows = [kept[-1] for shard in shards if len(kept := self._kept(shard))]
         return max(rows, key=lambda row: row[POSITION])
@@ -172,13 +142,7 @@ class Gathered:
 
 
 class Gathering:
-    """Reads one source into shards.
-
-    Call `read` first; it may return while shards are still being made. `finish` waits for them.
-
-    Attributes:
-        reach: How far the limit is filled, by the shards counted so far.
-    """
+    """Reads one source into shards; `read` may return before they are made, `finish` waits."""
 
     def __init__(
         self,
@@ -187,7 +151,7 @@ class Gathering:
         *,
         selection: Selection,
         maker: ShardMaker,
-        limit: Limit,
+        reach: Reach,
         prefix: str,
         block_bytes: int,
         watch: Watch,
@@ -198,7 +162,7 @@ class Gathering:
         self._licenses: dict[str, int] = {}
         self._shards: dict[CorpusSplit, list[Path]] = {split: [] for split in SPLITS}
         self._orders: deque[tuple[CorpusSplit, int, Future[Path]]] = deque()
-        self.reach = Reach(limit)
+        self.reach = reach  # by the shards counted so far
         self._left_out_before = Counter(selection.left_out)
 
     def read(self) -> None:
@@ -223,12 +187,12 @@ class Gathering:
         self.count_finished(wait=True)
         if self.fits_nothing:
             remedy = "raise max_tokens (or its share, if there are shares)"
-            raise DataError(_too_little(self._name, self.reach.limit, remedy=remedy))
+            raise DataError(_too_little(self._name, self.reach, remedy=remedy))
         gathered = Gathered(
             self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
         )
         if self.reach.stop is not None:
-            self._selection.forget(gathered.last_mark())
+            self._selection.forget(int(gathered.last_row()[_MARK]))
         return gathered
 
     @property
@@ -261,10 +225,10 @@ class Gathering:
             self._orders.append((split, int(block.sizes[:, 1].sum()), future))
 
 
-def _too_little(name: str, limit: Limit, *, remedy: str) -> str:
+def _too_little(name: str, reach: Reach, *, remedy: str) -> str:
     return (
-        f"{name}: its first document alone has more than the {limit.tokens:,} tokens that it may "
-        f"give; {remedy}"
+        f"{name}: its first document alone has more than the {reach.most_tokens:,} tokens that it "
+        f"may give; {remedy}"
     )
 
 

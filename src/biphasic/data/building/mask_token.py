@@ -49,7 +49,8 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
         texts = (token, f"a {token} b{token}")
         if not any(masked.mask_id in masked.encode(text) for text in texts):
             return masked, unfit + why
-    token = _new_name(vocabulary)
+    names = (f"<|mask_{number}|>" for number in range(1, len(vocabulary) + 2))
+    token = next(name for name in (MASK, *names) if name not in vocabulary)
     reason = (
         f"{unfit}the vocabulary keeps no entry free, so {token} is appended; the model gets one "
         "row more"
@@ -107,8 +108,3 @@ def _candidates(tokenizer: TextTokenizer, vocabulary: dict[str, int]) -> Iterato
     reserved = [token for token in vocabulary if _RESERVED.fullmatch(token) and token not in taken]
     for token in sorted(reserved, key=vocabulary.__getitem__):
         yield token, f"the vocabulary reserves {token} for uses like this"
-
-
-def _new_name(vocabulary: dict[str, int]) -> str:
-    names = (f"<|mask_{number}|>" for number in range(1, len(vocabulary) + 2))
-    return next(name for name in (MASK, *names) if name not in vocabulary)

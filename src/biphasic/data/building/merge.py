@@ -47,7 +47,8 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
     origin = [_origin(corpus) for corpus in corpora]
     if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:
         return
-    _refuse_used(folder)
+    if folder.exists():
+        raise ConfigError(f"{folder}: already exists; choose another folder, or delete it")
     with sole_writer(folder):
         _write(corpora, folder)
 
@@ -100,11 +101,6 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
         **({"special_in_text": dict(special)} if special else {}),
     }
-
-
-def _refuse_used(folder: Path) -> None:
-    if folder.exists():
-        raise ConfigError(f"{folder}: already exists; choose another folder, or delete it")
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:

@@ -1,8 +1,4 @@
-"""Hub datasets or local copies of them, read with `load_dataset`.
-
-The hub's libraries take seconds to import, so they are imported only when needed; most commands
-only look for local copies.
-"""
+"""Hub datasets or local copies of them, read with `load_dataset`, which takes seconds to import."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Near-duplicates by shared word shingles, in time linear in the text.
 
-A text's shingles are its runs of eight consecutive words, lower-cased, without punctuation and
-layout (Broder 1997, "On the resemblance and containment of documents"). Containment is the share of
-a text's shingles that a collection holds. All shingles are kept, not a sketch, so the result is
-exact except for collisions of 64-bit hashes.
+Shingles are runs of eight consecutive words, lower-cased, without punctuation and layout (Broder
+1997, "On the resemblance and containment of documents"). All are kept, not a sketch, so the result
+is exact except for collisions of 64-bit hashes.
 """
 
 from __future__ import annotations

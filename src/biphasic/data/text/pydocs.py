@@ -10,7 +10,7 @@ import inspect
 import re
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,58 +27,33 @@ PYDOCS_VERSION = 1  # increase by hand whenever the same libraries would give di
 STANDARD_LIBRARY = "python"
 # Libraries and their packages. Those not installed are not part of the corpus. Test and lint tools
 # are omitted: the text does not depend on them.
-LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "absl-py": ("absl",),
-    "anyio": ("anyio",),
-    "click": ("click",),
-    "contourpy": ("contourpy",),
-    "cycler": ("cycler",),
-    "datasets": ("datasets",),
-    "dill": ("dill",),
-    "filelock": ("filelock",),
-    "fonttools": ("fontTools",),
-    "formulaic": ("formulaic",),
-    "fsspec": ("fsspec",),
-    "grpcio": ("grpc",),
-    "huggingface-hub": ("huggingface_hub",),
-    "jinja2": ("jinja2", "markupsafe"),
-    "joblib": ("joblib",),
-    "markdown": ("markdown",),
-    "markdown-it-py": ("markdown_it", "mdurl"),
-    "matplotlib": ("matplotlib", "mpl_toolkits"),
-    "mpmath": ("mpmath",),
-    "multiprocess": ("multiprocess",),
-    "narwhals": ("narwhals",),
-    "networkx": ("networkx",),
-    "numpy": ("numpy",),
-    "packaging": ("packaging",),
-    "pandas": ("pandas",),
-    "patsy": ("patsy",),
-    "pillow": ("PIL",),
-    "pyarrow": ("pyarrow",),
-    "pydantic": ("pydantic", "pydantic_core"),
-    "pygments": ("pygments",),
-    "pyparsing": ("pyparsing",),
-    "python-dateutil": ("dateutil",),
-    "pyyaml": ("yaml",),
-    "regex": ("regex",),
-    "rich": ("rich",),
-    "safetensors": ("safetensors",),
-    "scikit-learn": ("sklearn",),
-    "scipy": ("scipy",),
-    "seqeval": ("seqeval",),
-    "statsmodels": ("statsmodels",),
-    "sympy": ("sympy",),
-    "tensorboard": ("tensorboard",),
-    "threadpoolctl": ("threadpoolctl",),
-    "tokenizers": ("tokenizers",),
-    "torch": ("torch", "functorch"),
-    "tqdm": ("tqdm",),
-    "transformers": ("transformers",),
-    "typer": ("typer",),
-    "typing-extensions": ("typing_extensions",),
-    "werkzeug": ("werkzeug",),
-}
+_NAMED_AS_THEIR_PACKAGE = (
+    "anyio click contourpy cycler datasets dill filelock formulaic fsspec joblib markdown "
+    "mpmath multiprocess narwhals networkx numpy packaging pandas patsy pyarrow pygments "
+    "pyparsing regex rich safetensors scipy seqeval statsmodels sympy tensorboard "
+    "threadpoolctl tokenizers tqdm transformers typer werkzeug"
+)
+LIBRARIES: Mapping[str, tuple[str, ...]] = dict(
+    sorted(
+        {
+            **{name: (name,) for name in _NAMED_AS_THEIR_PACKAGE.split()},
+            "absl-py": ("absl",),
+            "fonttools": ("fontTools",),
+            "grpcio": ("grpc",),
+            "huggingface-hub": ("huggingface_hub",),
+            "jinja2": ("jinja2", "markupsafe"),
+            "markdown-it-py": ("markdown_it", "mdurl"),
+            "matplotlib": ("matplotlib", "mpl_toolkits"),
+            "pillow": ("PIL",),
+            "pydantic": ("pydantic", "pydantic_core"),
+            "python-dateutil": ("dateutil",),
+            "pyyaml": ("yaml",),
+            "scikit-learn": ("sklearn",),
+            "torch": ("torch", "functorch"),
+            "typing-extensions": ("typing_extensions",),
+        }.items()
+    )
+)
 
 MIN_CHARACTERS = 120
 MAX_CHARACTERS = 40_000
@@ -122,8 +97,10 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
 # A study's corpus and its built-in tasks are made from the same documents in sequence.
 @lru_cache(maxsize=1)
 def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
-    with _collector_paused():
-        documents: list[Document] = []
+    documents: list[Document] = []
+    was_enabled = gc.isenabled()
+    gc.disable()  # the cyclic collector would take a third of the time to free nothing
+    try:
         if libraries is None or STANDARD_LIBRARY in libraries:
             root = Path(sysconfig.get_path("stdlib"))
             documents += [*read_package(root, "", library=STANDARD_LIBRARY), *_read_topics()]
@@ -134,6 +111,9 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
                 if root := locate_package(package):
                     documents.extend(read_package(root, package, library=library))
         documents = separate_splits(drop_duplicates(documents))
+    finally:
+        if was_enabled:
+            gc.enable()
     if not documents:
         searched = "this Python" if libraries is None else ", ".join(sorted(libraries))
         raise DataError(f"builtin:pydocs: no documentation found; {searched}: no sources installed")
@@ -258,18 +238,6 @@ def separate_splits(documents: Iterable[Document]) -> list[Document]:
 def body_of(document: Document) -> str:
     """Return the text below the signature line."""
     return document.text.partition("\n\n")[2]
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector, which takes a third of the time to free nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read_topics() -> Iterator[Document]:

@@ -1,14 +1,8 @@
 """Blocks of documents, and the shards made by tokenizing them.
 
-A shard is a complete folder, used only by its build:
-
-- `tokens.bin`: token ids, little-endian uint16 or uint32, documents end to end;
-- `index.npy`: int64 [num_documents, num_notes + 2]; the notes of each document, its number of
-  characters, its number of tokens (zero for empty texts);
-- `documents.jsonl`: one JSON string per line, the id of each document;
-- `manifest.json`: SHA-256 of every file.
-
-A shard's name is the hash of its inputs: the documents, their notes, the tokenizer.
+A shard is a complete folder, named by the hash of its inputs: `tokens.bin`, ids of all documents
+end to end; `index.npy`, int64 [num_documents, num_notes + 2], the notes of each, its characters and
+its tokens; and `documents.jsonl`, the id of each.
 """
 
 from __future__ import annotations

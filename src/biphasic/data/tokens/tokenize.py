@@ -1,10 +1,7 @@
 """Converts blocks of documents to shards on worker processes; a restart reuses finished shards.
 
-Workers are plain subprocesses that receive one block at a time through a pipe. They do not need
-`if __name__ == "__main__"` in the caller's script, and end when the caller does. A shard is named
-by the hash of its block and of the tokenizer, so a shard of an interrupted build is reused if and
-only if it equals the one that would be made now. The result depends neither on interruptions nor on
-the number of workers.
+Workers are plain subprocesses: they do not need `if __name__ == "__main__"` in the caller's script,
+and end when the caller does. The result depends neither on interruptions nor on their number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A tokenizer for the data path: ids, character offsets, and four special tokens.
-
-It is read from a folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format,
-or by hub id. The `tokenizers` library reads it directly, so nothing here imports transformers.
-"""
+"""A tokenizer for the data path, from Hugging Face's files, without importing transformers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Worker process of `biphasic.data.tokens.tokenize`: reads blocks of documents, writes shards.
+"""Worker process of `tokenize.py`: reads pickled pairs of a folder and a block, writes shards.
 
-Each request is a pickled pair of target folder and block; each answer is a line of JSON. The worker
-ends when its input ends, so it never outlives its parent process. It imports neither torch nor
-transformers.
+It answers in lines of JSON, and ends with its input, so it never outlives its parent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Parsl's executors for one run of a study: their start, their blocks, their failures, their end.
 
-Parsl's own kernel is not used: it polls from threads that wait forever for an interchange that has
-died, and its tasks then never end. Here one thread calls `look`, and every question to the
-interchange has a time limit.
+Parsl's own kernel polls from threads that wait forever for an interchange that has died. Here one
+thread calls `look`, and every question to the interchange has a time limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Parsl's interchange, which ends with the process that started it.
-
-By itself an interchange outlives a driver that was killed, and so do its nodes, until their time
-limit.
-"""
+"""Parsl's interchange; by itself, it and its nodes would outlive a driver that was killed."""
 
 from __future__ import annotations
 

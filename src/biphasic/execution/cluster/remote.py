@@ -1,8 +1,4 @@
-"""What runs on a node: a job in a worker process, watched and described in a file.
-
-Parsl calls `run_job` in a process of its own per slot. That process stays small: the job computes
-in a worker process like those of one machine, with the same logs, events and ways to stop.
-"""
+"""What runs on a node: Parsl calls `run_job`, in a small process per slot, for a worker process."""
 
 from __future__ import annotations
 

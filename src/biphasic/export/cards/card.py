@@ -1,8 +1,4 @@
-"""Model cards of exported and of fine-tuned encoders: content, use, training and scores.
-
-Every number comes from records or from the files. Unknown facts are omitted or marked to be filled
-in. The text is in `card.md.j2`.
-"""
+"""Model cards, by `card.md.j2`: every number comes from records or from the files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """The forms in which a fine-tuned model can be written for other libraries.
 
-Our heads read the mean of all states or each state. Where
-transformers has a class with exactly this structure, the model is written as that class. EuroBERT's
-sequence classifier is our dense head: a hidden layer with a GELU before the linear one. Since
-gelu(z) - gelu(-z) = z for every z, a hidden layer that holds each output and its negative computes
-a linear head exactly.
-Everything else is written with a class of its own (`encoder_with_head.py`), in a file beside it.
+Where transformers has a class with exactly the structure of body and head, it is written as that
+class. EuroBERT's sequence classifier is our dense head; as gelu(z) - gelu(-z) = z for every z, a
+hidden layer that holds each output and its negative computes a linear head exactly. All others are
+written with a class of their own (`encoder_with_head.py`).
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def prepare_corpus(
     """
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
-        from biphasic.data.building.display import build_bar  # noqa: PLC0415
+        from biphasic.data.building.blend import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
         if model := pretrained_model(recipes):

@@ -8,7 +8,6 @@ from typing import Literal
 from biphasic.config import Config
 from biphasic.data.building.blend import BuildProgress
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.display import rates
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Progress, Report, ShouldStop, never
 from biphasic.study.inputs.corpus import build_missing_corpus, is_built
@@ -57,7 +56,7 @@ class CorpusJob(Config):
 
         def forward(progress: BuildProgress) -> None:
             total = progress.total_tokens or progress.tokens
-            report(Progress(progress.tokens, total, rates(progress)))
+            report(Progress(progress.tokens, total, progress.rates()))
             if should_stop():
                 raise StoppedError("stopped; finished shards are kept")
 
