@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import (
-    BiphasicError,
-    DoneElsewhereError,
-    LockHeldError,
-    StoppedError,
-    StudyError,
-)
+from biphasic.child import Child
+from biphasic.errors import BiphasicError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.job import JobFailedError, Progress
 
 STOP_SECONDS = 20.0  # time that stopping workers have to save their progress
 
 
-class WorkerProcess:
+class WorkerProcess(Child):
     """A process that runs jobs, started with its first job and restarted after it dies."""
 
     def __init__(
@@ -38,29 +29,29 @@ class WorkerProcess:
         environment: Mapping[str, str],
     ) -> None:
         """Prepare a process that runs `module`, with variables beside those of this one."""
-        self._store, self._module, self._num_threads = store, module, num_threads
-        self._logs, self._log = log_folder, log_folder / f"{name}.log"
-        self._environment = environment
-        self.is_stopped = False
-        self._process: subprocess.Popen[str] | None = None
-        # Prevents a process from starting after the stop request.
-        self._lock = threading.Lock()
+        threads = {"OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"}
+        super().__init__(
+            [sys.executable, "-m", module, str(store), str(num_threads)],
+            log=log_folder / f"{name}.log",
+            environment={**environment, **threads},
+        )
+        self._logs = log_folder
 
     def run(
         self, job_id: str, watch: Callable[[Progress], None], *, environment: Mapping[str, str]
     ) -> None:
         """Run a job; `environment` has variables for the processes that it starts."""
-        process = self._ready()
-        if process.stdin is None or process.stdout is None:
-            raise StudyError("a worker was started without pipes")
+        if (pipes := self.started()) is None:
+            raise StoppedError("not started: the study was stopped")
+        stdin, stdout = pipes
         log = self._logs / f"{job_id}.log"
         given = {"job": job_id, "log": str(log), "environment": dict(environment)}
         try:
-            process.stdin.write(json.dumps(given) + "\n")
-            process.stdin.flush()
+            stdin.write(json.dumps(given).encode() + b"\n")
+            stdin.flush()
         except (BrokenPipeError, ValueError):  # it has ended, or was just asked to stop
-            raise self._died(process, log) from None
-        for line in process.stdout:
+            raise self._died(log) from None
+        for line in stdout:
             event: dict[str, Any] = json.loads(line)
             kind = event.pop("event")
             if kind == "progress":
@@ -72,7 +63,7 @@ class WorkerProcess:
             elif kind == "taken":
                 raise LockHeldError(event["error"], event["owner"])
             elif kind == "stopped":
-                raise self._stopped(process, event["error"])
+                raise self._stopped(event["error"])
             else:
                 raise JobFailedError(
                     event["error"],
@@ -80,78 +71,22 @@ class WorkerProcess:
                     log=log if log.is_file() else None,
                     divergence=event.get("divergence", ""),
                 )
-        raise self._died(process, log)
+        raise self._died(log)
 
-    def ask_to_stop(self) -> None:
-        """Ask the process to save its progress and exit; it accepts no more jobs."""
-        with self._lock:
-            self.is_stopped = True
-            if self._process is not None and self._process.stdin is not None:
-                with suppress(BrokenPipeError, ValueError):
-                    self._process.stdin.close()
-
-    def end(self) -> None:
-        """Wait for the process to exit; kill it after `STOP_SECONDS`."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def close(self) -> None:
-        """Close the pipes; no thread may be reading them."""
-        for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
-            with suppress(BrokenPipeError):
-                if pipe:
-                    pipe.close()
-
-    def _ready(self) -> subprocess.Popen[str]:
-        with self._lock:
-            if self.is_stopped:
-                raise StoppedError("not started: the study was stopped")
-            if self._process is not None and self._process.poll() is not None:
-                self.close()
-                self._process = None
-            if self._process is None:
-                self._process = self._start()
-            return self._process
-
-    def _stopped(self, process: subprocess.Popen[str], message: str) -> BiphasicError:
+    def _stopped(self, message: str) -> BiphasicError:
         """Return the error of a stopped job: our own request, or an external signal."""
         if self.is_stopped:
             return StoppedError(message)
         # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
-        process.kill()
-        process.wait()
+        self.end()
         return JobFailedError(f"its worker was terminated; {message}")
 
-    def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
+    def _died(self, log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.
-        process.kill()
-        process.wait()
+        self.end()
         if self.is_stopped:
             return StoppedError("stopped; it resumes from its latest checkpoint")
         logs = (path for path in (log, self._log) if path.is_file() and path.stat().st_size > 0)
         first = next(logs, None)
         see = f"; see {first}" if first else ""
         return JobFailedError(f"its worker died (killed, or out of memory?){see}", log=first)
-
-    def _start(self) -> subprocess.Popen[str]:
-        threads = str(self._num_threads)
-        with self._log.open("a", encoding="utf-8") as log:
-            return subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", self._module, str(self._store), threads],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-                env={
-                    **os.environ,
-                    **self._environment,
-                    "OMP_NUM_THREADS": threads,
-                    "TOKENIZERS_PARALLELISM": "false",
-                },
-            )

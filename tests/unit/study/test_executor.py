@@ -163,24 +163,25 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
 
 
 def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypatch):
-    process = type("Process", (), {"stdin": io.StringIO(), "poll": lambda _: None})()
+    pipes = {"stdin": io.BytesIO(), "stdout": io.BytesIO()}
+    process = type("Process", (), {**pipes, "poll": lambda _: None})()
     starting, go_on = threading.Event(), threading.Event()
 
-    def start():
+    def start(*_, **__):
         starting.set()
         go_on.wait(PATIENCE)
         return process
 
     [worker] = executor_on(tmp_path)._workers.values()
-    monkeypatch.setattr(worker, "_start", start)
+    monkeypatch.setattr("biphasic.child.subprocess.Popen", start)
     with ThreadPoolExecutor(2) as threads:
-        ready = threads.submit(worker._ready)
+        ready = threads.submit(worker.started)
         assert starting.wait(PATIENCE)
         asked = threads.submit(worker.ask_to_stop)
         with pytest.raises(TimeoutError):  # it waits for the process that it is to tell
             asked.result(timeout=0.2)
         go_on.set()
-        assert ready.result(timeout=PATIENCE) is process
+        assert ready.result(timeout=PATIENCE) == (process.stdin, process.stdout)
         asked.result(timeout=PATIENCE)
     assert process.stdin.closed
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import pickle
 import shutil
-import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import LifoQueue
-from typing import IO, cast
 
+from biphasic.child import Child
 from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError, system_fault_in
@@ -80,7 +78,7 @@ class ShardMaker:
     def __exit__(self, *_: object) -> None:
         """Stop the workers immediately; finished shards stay."""
         for worker in self._workers:
-            worker.stop()
+            worker.kill()
         self._threads.shutdown()
         for worker in self._workers:
             worker.close()
@@ -98,67 +96,30 @@ class ShardMaker:
         return folder
 
 
-class _Worker:
+class _Worker(Child):
     """Writes shards in a separate process."""
 
     def __init__(self, tokenizer_folder: Path, log: Path) -> None:
-        self._tokenizer_folder, self._log = tokenizer_folder, log
-        self._lock = threading.Lock()
-        self._is_stopped = False
-        self._process: subprocess.Popen[bytes] | None = None
+        module, folder = "biphasic.data.tokens.worker", str(tokenizer_folder.resolve())
+        super().__init__([sys.executable, "-m", module, folder], log=log, environment=_ONE_THREAD)
 
     def write(self, folder: Path, block: DocumentBatch) -> str | None:
         """Write a shard, or return what went wrong."""
-        process = self._started()
-        if process is None:
+        if (pipes := self.started()) is None:
             return "not made because the build was stopped"
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("a worker was started without pipes")
-        answer = b""
-        with suppress(BrokenPipeError):
-            pickle.dump((folder, block), process.stdin)
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        if not answer:
-            return f"its worker died (killed, or out of memory?); see {self._log}"
-        return json.loads(answer)["error"]
-
-    def stop(self) -> None:
-        """Stop the process immediately, and start no other."""
-        with self._lock:
-            self._is_stopped = True
-            if self._process:
-                self._process.kill()
-                self._process.wait()
-
-    def close(self) -> None:
-        """Close the pipes; they must not be in use."""
-        for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
-            with suppress(BrokenPipeError):
-                if pipe:
-                    pipe.close()
-
-    def _started(self) -> subprocess.Popen[bytes] | None:
-        with self._lock:
-            if self._process is None and not self._is_stopped:
-                self._process = self._start()
-            return None if self._is_stopped else self._process
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        module = "biphasic.data.tokens.worker"
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", module, str(self._tokenizer_folder.resolve())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **_ONE_THREAD},
-            )
+        stdin, stdout = pipes
         # Only an optimization: a user's quota of pipes may be used up, and not every system
         # supports it.
         with suppress(OSError, AttributeError):
-            fcntl.fcntl(cast("IO[bytes]", process.stdin), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        return process
+            fcntl.fcntl(stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        answer = b""
+        with suppress(BrokenPipeError):
+            pickle.dump((folder, block), stdin)
+            stdin.flush()
+            answer = stdout.readline()
+        if not answer:
+            return f"its worker died (killed, or out of memory?); see {self._log}"
+        return json.loads(answer)["error"]
 
 
 def _is_whole(shard: Path) -> bool:

@@ -1,0 +1,75 @@
+"""A child process with pipes, started when it is needed, and not again once it was stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, cast
+
+
+class Child:
+    """A process that reads from and writes to its parent; other output goes to a log."""
+
+    def __init__(
+        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Prepare; `environment` has variables beside those of this process."""
+        self._command, self._log, self._environment = command, log, environment
+        self.is_stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        # Prevents a process from starting after the stop request.
+        self._lock = threading.Lock()
+
+    def started(self) -> tuple[IO[bytes], IO[bytes]] | None:
+        """Return its input and output, started again if it has died; None once it was stopped."""
+        with self._lock:
+            if self.is_stopped:
+                return None
+            if self._process is not None and self._process.poll() is not None:
+                self.close()
+                self._process = None
+            if self._process is None:
+                with self._log.open("ab") as log:
+                    self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                        self._command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        env={**os.environ, **self._environment},
+                    )
+            return cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+
+    def ask_to_stop(self) -> None:
+        """Close its input, at which it saves its progress and exits."""
+        with self._lock:
+            self.is_stopped = True
+            if self._process is not None and self._process.stdin is not None:
+                with suppress(BrokenPipeError, ValueError):
+                    self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        with self._lock:
+            self.is_stopped = True
+            self.end()
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Kill it, unless it exits within some seconds."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes; no thread may be using them."""
+        for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
+            with suppress(BrokenPipeError):
+                if pipe:
+                    pipe.close()
