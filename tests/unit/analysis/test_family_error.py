@@ -153,7 +153,7 @@ def test_a_comparison_has_the_p_value_of_its_family(are_runs):
     found = simulated.family(table, are_runs=are_runs)
     assert found.uses_blocks is are_runs
     tests = found.tests()
-    (alone,) = all_pairs(found.scores, found.order, "d")
+    ((_, alone),) = all_pairs(found.scores, found.order, "d")
     known = FamilyErrors(found.scores, found.order, found.dataset).of(range(5))
     errors, _ = joint_errors(alone.squared_errors, seed_freedom(alone.num_seeds), known)
     for place, pair in enumerate(combinations(found.order, 2)):

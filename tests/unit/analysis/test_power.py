@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 from made_scores import made_scores
+from paired_power import detectable_effect
 
-from biphasic.analysis.statistics.paired import detectable_effect
 from biphasic.analysis.statistics.power import Design, residual_spread, smallest_detectable
 from biphasic.errors import DataError
 

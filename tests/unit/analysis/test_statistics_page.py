@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from paired_power import detectable_effect
 
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.statistics.paired import detectable_effect, sign_flip_test
+from biphasic.analysis.statistics.paired import sign_flip_test
 
 PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 

@@ -78,9 +78,7 @@ def blocks_of(scores: Scores, models: Sequence[str], dataset: str) -> Blocks | N
 def pooled(table: Array) -> Blocks | None:
     """Pool the variance of [num_arms, num_runs] scores; None without any spread."""
     num_arms, num_runs = table.shape
-    rest = table - table.mean(axis=1, keepdims=True)
-    rest = rest - rest.mean(axis=0)
-    variance = float((rest**2).sum()) / ((num_arms - 1) * (num_runs - 1))
+    variance, rest = residual_variance(table), residuals(table)
     if variance <= NO_SPREAD**2:
         return None
     crossed = rest @ rest.T if num_arms < num_runs else rest.T @ rest
@@ -88,6 +86,18 @@ def pooled(table: Array) -> Blocks | None:
     # The observed table counts as one of the draws, so that p is never zero.
     below = int(np.searchsorted(null, _even(crossed) * (1 + 1e-12), side="right"))
     return Blocks(num_arms, num_runs, variance, (below + 1) / (len(null) + 1))
+
+
+def residuals(table: Array) -> Array:
+    """Return [num_arms, num_runs] scores without the means of arms and of runs."""
+    rest = table - table.mean(axis=1, keepdims=True)
+    return rest - rest.mean(axis=0)
+
+
+def residual_variance(table: Array) -> float:
+    """Return the pooled variance of an arm's score in a run, from [num_arms, num_runs] scores."""
+    num_arms, num_runs = table.shape
+    return float((residuals(table) ** 2).sum()) / ((num_arms - 1) * (num_runs - 1))
 
 
 def _even(crossed: Array) -> Array:

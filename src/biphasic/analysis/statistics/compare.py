@@ -12,51 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks, blocks_of
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.contrast import Contrast, contrast
-from biphasic.analysis.statistics.pair_tests import FamilyTests, tests_of
-from biphasic.analysis.statistics.pairs import pair_of
+from biphasic.analysis.statistics.pair_tests import Corrected, FamilyTests, tests_of
+from biphasic.analysis.statistics.pairs import welch
 from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
 
 _MOST_KEPT = 1_000_000
 """Maximum pairs whose p values every family keeps; of larger families only the latest does."""
-
-
-Places = NDArray[np.int64] | slice
-
-
-class Corrected(NamedTuple):
-    """P values of all exploratory pairs, in the order of `itertools.combinations`.
-
-    Attributes:
-        p_adjusted: Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
-        p_over_seeds: The same over seeds alone.
-        size: Number of pairs that are corrected for.
-        by_blocks: The tests by the pooled variance; None if it does not apply.
-    """
-
-    p_adjusted: NDArray[np.float64]
-    p_over_seeds: NDArray[np.float64]
-    size: int
-    by_blocks: FamilyTests | None
-
-    def at(self, places: Places) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the p values of some pairs, and those over seeds alone, both corrected."""
-        alone = self.p_adjusted[places], self.p_over_seeds[places]
-        if self.by_blocks is None:
-            return alone
-        tukey = (self.by_blocks.by_tukey(places), self.by_blocks.by_tukey(places, over_seeds=True))
-        if self.by_blocks.uses_blocks:
-            return tukey
-        return np.maximum(tukey[0], alone[0]), np.maximum(tukey[1], alone[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +76,11 @@ class Family:
 
     def _corrected(self) -> Corrected:
         num_pairs = len(self.order) * (len(self.order) - 1) // 2
-        return self._kept if num_pairs <= _MOST_KEPT else _corrected_large(self)
+        return self._kept if num_pairs <= _MOST_KEPT else _of_latest(self)
 
     @cached_property
     def _kept(self) -> Corrected:
-        return corrected(self)
+        return self.tests().corrected(self.apart)
 
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
@@ -131,24 +101,30 @@ class Family:
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score."""
-        dataset = self.dataset.name
-        pair = pair_of(self.scores, first, second, dataset)
-        if pair is None:
+        sides = [self.scores.get(name, self.dataset.name).estimate for name in (first, second)]
+        if sides[0] is None or sides[1] is None:
             return None
         plan = self.planned.get((first, second)) or self.planned.get((second, first))
-        one = self._contrast(first, second) if plan is None else plan.contrast_of(first)
         if plan is None:
-            places = np.array([self._place(first, second)])
-            adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(places))
+            place = _place(self._places[first], self._places[second], len(self.order))
+            adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(np.array([place])))
+            one = self._contrast(first, second)
         else:
             adjusted, over_seeds = plan.p_adjusted, plan.p_over_seeds
+            one = plan.contrast_of(first)
+        if one is None:  # no common seed
+            difference, p_value = welch(sides[0], sides[1], self.scores.convention)
+        else:
+            difference = estimate([*one.by_seed.values()], convention=self.scores.convention)
+            p_value = one.p_value
+        assert difference is not None  # noqa: S101 - there is a common seed
         return ModelComparison(
             first=first,
             second=second,
-            dataset=dataset,
-            difference=pair.difference,
+            dataset=self.dataset.name,
+            difference=difference,
             contrast=one,
-            p_value=pair.p_value if one is None else one.p_value,
+            p_value=p_value,
             p_adjusted=None if np.isnan(adjusted) else adjusted,
             p_over_seeds=None if np.isnan(over_seeds) else over_seeds,
             family_size=self.size if plan is None else plan.size,
@@ -161,54 +137,36 @@ class Family:
         weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
         return contrast(self.scores, weights, blocks=self.blocks, with_examples=self.with_examples)
 
-    def _place(self, first: str, second: str) -> int:
-        return _place(self._places[first], self._places[second], len(self.order))
-
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.order)}
 
 
-def corrected(family: Family) -> Corrected:
-    """Test all pairs of a family and correct them; planned pairs have their own correction."""
-    tests = family.tests()
-    size = tests.size(family.apart)
-    by_blocks = None if family.blocks is None else tests
-    return Corrected(*tests.corrected_alone(family.apart), size, by_blocks)
-
-
-# Millions of p values: a report on several datasets needs those of one at a time.
-_corrected_large = lru_cache(maxsize=1)(corrected)
+@lru_cache(maxsize=1)
+def _of_latest(family: Family) -> Corrected:
+    """Correct millions of p values: a report on several datasets needs those of one at a time."""
+    return family.tests().corrected(family.apart)
 
 
 def family_of(
-    scores: Scores, dataset: str, *, models: Sequence[str] | None = None, with_examples: bool = True
+    scores: Scores,
+    dataset: str,
+    *,
+    models: Sequence[str] | None = None,
+    with_examples: bool = True,
 ) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
-    about = scores.dataset(dataset)
-    order = ranked(scores, dataset, models=models)
+    order = tuple(ranked(scores, dataset, models=models))
     places = {name: place for place, name in enumerate(order)}
-    planned = {
-        (first, second): test
-        for (of_dataset, first, second), test in planned_tests(
-            scores, with_examples=with_examples
-        ).items()
-        if of_dataset == dataset
-    }
+    every = planned_tests(scores, with_examples=with_examples)
+    planned = {key[1:]: test for key, test in every.items() if key[0] == dataset}
     apart = tuple(
         _place(places[first], places[second], len(order))
         for first, second in planned
         if first in places and second in places
     )
-    return Family(
-        scores=scores,
-        dataset=about,
-        order=tuple(order),
-        blocks=blocks_of(scores, order, dataset),
-        apart=apart,
-        planned=planned,
-        with_examples=with_examples,
-    )
+    blocks = blocks_of(scores, order, dataset)
+    return Family(scores, scores.dataset(dataset), order, blocks, apart, planned, with_examples)
 
 
 def _place(first: int, second: int, num_models: int) -> int:

@@ -19,6 +19,7 @@ from biphasic.analysis.estimate import LEVEL, UPPER
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.blocks import SPREAD_LEVEL, Blocks, blocks_of
 from biphasic.analysis.statistics.crossed import (
+    NO_EXAMPLES,
     CrossedErrors,
     joint_errors,
     joint_p_values,
@@ -175,26 +176,25 @@ def contrast_of(
         example_error=math.sqrt(errors.examples[0]),
         num_examples=errors.num_examples,
         p_value=p_joint if has_test else None,
-        p_over_seeds=p_value(over_seeds, of_seeds, _UNKNOWN) if spread else None,
-        p_alone=p_value(own, of_own, _UNKNOWN) if spread else None,
+        p_over_seeds=p_value(over_seeds, of_seeds, NO_EXAMPLES) if spread else None,
+        p_alone=p_value(own, of_own, NO_EXAMPLES) if spread else None,
         blocks=blocks,
         missing=missing,
     )
 
 
 _ROUNDING = 1e-9
-_UNKNOWN = CrossedErrors(np.zeros(1), np.zeros(1), 0)
 
 
 def _example_errors(
     scores: Scores, weights: Weights, seeds: Sequence[int], *, is_asked: bool
 ) -> tuple[CrossedErrors, str]:
     if not is_asked:
-        return _UNKNOWN, "scores of single examples were not requested"
+        return NO_EXAMPLES, "scores of single examples were not requested"
     try:
         return contrast_errors(scores, weights, seeds), ""
     except DataError as error:
-        return _UNKNOWN, str(error)
+        return NO_EXAMPLES, str(error)
 
 
 def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:

@@ -39,6 +39,10 @@ class CrossedErrors:
     num_examples: int
 
 
+NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
+"""Of pairs whose test examples are unknown: seeds alone decide."""
+
+
 def squared_errors(first: Array, second: Array) -> CrossedErrors:
     """Return the errors of each pair of first and second models, [num_first, num_second].
 

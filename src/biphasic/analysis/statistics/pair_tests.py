@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks
 from biphasic.analysis.statistics.crossed import (
+    NO_EXAMPLES,
     CrossedErrors,
     joint_errors,
     joint_p_values,
@@ -24,10 +25,11 @@ from biphasic.analysis.statistics.crossed import (
     t_values,
 )
 from biphasic.analysis.statistics.example_compare import FamilyErrors
-from biphasic.analysis.statistics.pairs import PairTests, all_pairs, row_groups
+from biphasic.analysis.statistics.pairs import PairTests, all_pairs
 from biphasic.analysis.statistics.tukey import range_p_values
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64] | slice
 
 
 class PooledErrors(NamedTuple):
@@ -64,49 +66,57 @@ class FamilyTests:
     pooled: PooledErrors | None
     without_seeds: bool
 
-    @property
-    def uses_blocks(self) -> bool:
-        """Return whether the pooled variance decides alone."""
-        return self.blocks is not None and self.blocks.are_spreads_equal
-
-    def corrected_alone(self, apart: Sequence[int]) -> tuple[Array, Array]:
-        """Correct for all pairs but those `apart`, without Tukey; also over seeds alone."""
-        size = self.size(apart) if self.without_seeds else None
-        # Tukey's correction needs the p values of each pair by itself.
-        both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
-        for values in both:
-            values[[*apart]] = np.nan
-            if size is None:
-                _holm_in_place(values)
-            else:
-                np.minimum(values * size, 1.0, out=values)
-        return both
-
-    def by_tukey(self, places: NDArray[np.int64] | slice, *, over_seeds: bool = False) -> Array:
-        """Correct some pairs for all, by the pooled variance.
-
-        No p value is below that of the pair's own t test: the pooled variance is too small for a
-        pair whose spread is larger than it seems.
-        """
-        assert self.blocks is not None and self.pooled is not None  # noqa: S101, PT018
-        pooled = self.pooled
-        means = pooled.means[places]
-        ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
-        corrected = range_p_values(ranges, self.blocks.num_arms, self.blocks.freedom)
-        if not over_seeds:
-            ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
-            joint = range_p_values(ranges, self.blocks.num_arms, pooled.freedom[places])
-            corrected = np.maximum(corrected, joint)
-        return np.maximum(corrected, self.p_alone[places])
-
-    def size(self, apart: Sequence[int] = ()) -> int:
-        """Return the number of pairs that are corrected for."""
+    def corrected(self, apart: Sequence[int]) -> Corrected:
+        """Correct for all pairs but those `apart`; the p values of this object are used up."""
         is_counted = np.full(len(self.p_values), True)
         if not self.without_seeds:
             np.isnan(self.p_values, out=is_counted)
             np.logical_not(is_counted, out=is_counted)
         is_counted[[*apart]] = False
-        return max(int(is_counted.sum()), 1)
+        size = max(int(is_counted.sum()), 1)
+        # Tukey's correction needs the p values of each pair by itself.
+        both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
+        for values in both:
+            values[[*apart]] = np.nan
+            if self.without_seeds:
+                np.minimum(values * size, 1.0, out=values)
+            else:
+                _holm_in_place(values)
+        return Corrected(*both, size, self)
+
+
+class Corrected(NamedTuple):
+    """P values of all exploratory pairs, in the order of `itertools.combinations`.
+
+    Attributes:
+        p_adjusted: Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
+        p_over_seeds: The same over seeds alone.
+        size: Number of pairs that are corrected for.
+    """
+
+    p_adjusted: Array
+    p_over_seeds: Array
+    size: int
+    tests: FamilyTests
+
+    def at(self, places: Places) -> tuple[Array, Array]:
+        """Return the p values of some pairs, and those over seeds alone, both corrected."""
+        alone = self.p_adjusted[places], self.p_over_seeds[places]
+        blocks, pooled = self.tests.blocks, self.tests.pooled
+        if blocks is None or pooled is None:
+            return alone
+        means = pooled.means[places]
+        ranges = np.sqrt(2) * t_values(means, pooled.over_runs[places])
+        over_runs = range_p_values(ranges, blocks.num_arms, blocks.freedom)
+        ranges = np.sqrt(2) * t_values(means, pooled.joint[places])
+        joint = range_p_values(ranges, blocks.num_arms, pooled.freedom[places])
+        # The pooled variance is too small for a pair whose spread is larger than it seems, so no p
+        # value is below that of the pair's own t test.
+        over_seeds = np.maximum(over_runs, self.tests.p_alone[places])
+        adjusted = np.maximum(over_seeds, joint)
+        if blocks.are_spreads_equal:
+            return adjusted, over_seeds
+        return np.maximum(adjusted, alone[0]), np.maximum(over_seeds, alone[1])
 
 
 def tests_of(
@@ -125,16 +135,14 @@ def tests_of(
         examples = FamilyErrors(scores, models, dataset)
     # Filled in place: of millions of pairs, only what the correction needs is kept.
     kept, end = np.empty((2 if blocks is None else 6, num_pairs)), 0
-    groups = zip(row_groups(len(models)), all_pairs(scores, models, dataset.name), strict=True)
-    for rows, alone in groups:
-        none = np.zeros(len(alone.means))
-        known = CrossedErrors(none, none, 0) if examples is None else examples.of(rows)
+    for rows, alone in all_pairs(scores, models, dataset.name):
+        known = NO_EXAMPLES if examples is None else examples.of(rows)
         if not without_seeds:  # where examples are unknown, seeds decide
             known = replace(
                 known, examples=np.nan_to_num(known.examples), shared=np.nan_to_num(known.shared)
             )
-        part = kept[:, end : end + len(none)]
-        end += len(none)
+        part = kept[:, end : end + len(alone.means)]
+        end += len(alone.means)
         part[:2] = _p_values(alone, known, without_seeds=without_seeds), alone.p_values
         if blocks is not None:
             part[0], pooled = _by_blocks(part[0], alone, blocks, known)
@@ -180,7 +188,12 @@ def holm(values: Sequence[float] | Array) -> Array:
 
 def _holm_in_place(values: Array) -> Array:
     num = int((~np.isnan(values)).sum())
-    bound = _one_above(values, num)
+    # P values above a bound stay 1, so that few of millions are sorted: with k of `num` values up
+    # to it, the next is multiplied by `num` - k.
+    bound, below = 0.0, 0
+    while below < num and bound * (num - below) < 1:
+        bound = 2 / (num - below)
+        below = int((values <= bound).sum())
     small = np.flatnonzero(values <= bound)
     # Equal values need no stable order: the first has the largest factor, and counts for all.
     order = small[np.argsort(values[small])]
@@ -188,15 +201,3 @@ def _holm_in_place(values: Array) -> Array:
     values[values > bound] = 1.0
     values[order] = np.minimum(adjusted, 1.0)
     return values
-
-
-def _one_above(values: Array, num: int) -> float:
-    """Return a p value above which Holm's correction gives 1, so that few values are sorted.
-
-    With k of `num` values up to it, the next is multiplied by `num` - k.
-    """
-    bound, below = 0.0, 0
-    while below < num and bound * (num - below) < 1:
-        bound = 2 / (num - below)
-        below = int((values <= bound).sum())
-    return bound

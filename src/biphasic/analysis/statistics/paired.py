@@ -27,7 +27,7 @@ from biphasic.seeds import stream
 POWER = 0.8
 NO_SPREAD = 1e-10
 """Percentage points; one answer in ten million is a hundred thousand times larger."""
-_WIDEST = 9.0
+WIDEST = 9.0
 """Standard deviations; the probability of a larger normal value is 2e-19."""
 _EXACT_UP_TO = 16
 """Maximum pairs for which all signs are tried; with more, a fixed sample is used."""
@@ -147,15 +147,15 @@ def effect_size(differences: Sequence[float]) -> EffectSize | None:
 
 def _noncentrality(freedom: int, t_value: float, share: float) -> float:
     """Return the noncentrality for which a share of all t values is below the given one."""
-    # The spread is about sqrt(1 + t**2 / (2 * freedom)): twelve times it encloses any quantile
-    # used.
+    # The spread is about sqrt(1 + t**2 / (2 * freedom)): twelve times it encloses any quantile.
     reach = 12 * math.sqrt(1 + t_value**2 / (2 * freedom))
-    return _root(
+    return root(
         lambda nc: noncentral_t(t_value, freedom, nc) - share, t_value - reach, t_value + reach
     )
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
+def root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function is zero, between two ends of opposite sign."""
     from scipy.optimize import brentq  # noqa: PLC0415 - slow to load, and rarely needed
 
     return float(cast("float", brentq(function, low, high)))
@@ -170,13 +170,13 @@ def noncentral_t(t_value: float, freedom: float, noncentrality: float) -> float:
     """
     if t_value < 0:
         return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
-    nodes, shares = _quadrature()
+    nodes, shares = quadrature(400)
     if t_value >= 1:
-        z = _WIDEST * nodes
-        weights = _WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        z = WIDEST * nodes
+        weights = WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         s = np.maximum((z + noncentrality) / t_value, 0.0)
         return float(weights @ scipy.special.chdtrc(freedom, freedom * s**2))
-    longest = 1 + _WIDEST / math.sqrt(freedom)
+    longest = 1 + WIDEST / math.sqrt(freedom)
     s = longest * (1 + nodes) / 2
     half = freedom / 2
     log_density = math.log(2) + half * math.log(half) - scipy.special.gammaln(half) - half * s**2
@@ -184,22 +184,10 @@ def noncentral_t(t_value: float, freedom: float, noncentrality: float) -> float:
     return float(longest / 2 * shares * density @ scipy.special.ndtr(t_value * s - noncentrality))
 
 
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.polynomial.legendre.leggauss(400)
-
-
-@lru_cache(maxsize=256)
-def detectable_effect(num_pairs: int) -> float:
-    """Return the smallest detectable difference, in standard deviations of the pairs' differences.
-
-    A two-sided paired t test at `LEVEL` detects it in a share `POWER` of all repetitions.
-    """
-    if num_pairs < 2:
-        raise ValueError("a spread needs two pairs or more")
-    freedom = num_pairs - 1
-    critical = float(scipy.special.stdtrit(freedom, UPPER))
-    return detectable((Criterion(1 / math.sqrt(num_pairs), freedom, critical),))
+@lru_cache(maxsize=2)
+def quadrature(num: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return nodes and weights of the Gauss-Legendre rule on (-1, 1)."""
+    return np.polynomial.legendre.leggauss(num)
 
 
 class Criterion(NamedTuple):
@@ -243,4 +231,4 @@ def _detectable(criteria: tuple[Criterion, ...], other_misses: float) -> float:
     upper = max(one.critical * one.error for one in criteria)
     while shortfall(upper) > 0:
         upper *= 2
-    return _root(shortfall, 0.0, upper)
+    return root(shortfall, 0.0, upper)

@@ -1,19 +1,18 @@
-"""Scores and seed tests of pairs of models, for one pair or all pairs."""
+"""Tests over seeds of pairs of models."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from biphasic.analysis.estimate import NORMAL_QUANTILE, UPPER, Estimate, estimate, interval_quantile
-from biphasic.analysis.scores.table import Score, Scores
-from biphasic.analysis.statistics.paired import NO_SPREAD, deviation
+from biphasic.analysis.estimate import NORMAL_QUANTILE, UPPER, Estimate, interval_quantile
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.records import Convention
 
 _AT_ONCE = 200_000
@@ -21,26 +20,11 @@ _AT_ONCE = 200_000
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two models' scores on a dataset.
-
-    Attributes:
-        by_seed: Differences by common seed.
-        difference: First minus second.
-        p_value: By Student's paired t test, or Welch's.
-    """
-
-    by_seed: Mapping[int, float]
-    difference: Estimate
-    p_value: float | None
-
-
-@dataclass(frozen=True)
 class PairTests:
     """Tests over seeds of pairs of models, in the order of `itertools.combinations`.
 
     Attributes:
-        p_values: As in `Pair`; NaN where there is none. [num_pairs]
+        p_values: By Student's paired t test, or Welch's; NaN where there is none. [num_pairs]
         means: Mean differences of paired seeds, in percent points; NaN without common seeds.
         squared_errors: Squared standard errors of these means over seeds; 0 with one seed.
         num_seeds: Common seeds.
@@ -52,21 +36,6 @@ class PairTests:
     num_seeds: NDArray[np.float64]
 
 
-def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | None:
-    """Return two models' scores on a dataset; None if one of them has none."""
-    one, other = scores.get(first, dataset), scores.get(second, dataset)
-    if one.estimate is None or other.estimate is None:
-        return None
-    by_seed = _differences(one, other)
-    if by_seed:
-        difference = estimate([*by_seed.values()], convention=scores.convention)
-        p_value = _paired_p_value([*by_seed.values()])
-    else:
-        difference, p_value = _welch(one.estimate, other.estimate, convention=scores.convention)
-    assert difference is not None  # noqa: S101 - there is a common seed
-    return Pair(by_seed, difference, p_value)
-
-
 def row_groups(num_models: int) -> Iterator[range]:
     """Yield groups of models; the pairs of a group with all later models are tested at once."""
     step = max(1, _AT_ONCE // max(1, num_models))
@@ -74,41 +43,32 @@ def row_groups(num_models: int) -> Iterator[range]:
         yield range(start, min(start + step, num_models))
 
 
-def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> Iterator[PairTests]:
+def all_pairs(
+    scores: Scores, models: Sequence[str], dataset: str
+) -> Iterator[tuple[range, PairTests]]:
     """Test every pair of models over seeds, and yield the pairs of each of `row_groups`.
 
     The number of pairs grows with the square of the models: thousands of arms have millions.
     """
-    table = _by_seed_table(scores, models, dataset)
+    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
+    seeds = sorted({seed for row in by_seed for seed in row})
+    table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
+    table = table.reshape(len(models), len(seeds))
     estimates = [scores.get(model, dataset).estimate for model in models]
     for rows in row_groups(len(models)):
         tests = _paired_tests(table, rows)
         if not tests.num_seeds.all():
             is_apart = tests.num_seeds == 0
-            firsts, seconds = _indices(rows, len(models))
+            firsts, seconds = np.nonzero(later(rows, len(models)))
             tests.p_values[is_apart] = _welch_p_values(
-                estimates, firsts[is_apart], seconds[is_apart], convention=scores.convention
+                estimates, firsts[is_apart] + rows.start, seconds[is_apart], scores.convention
             )
-        yield tests
-
-
-def _indices(rows: range, num_models: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of both models of the pairs of some rows with all later ones."""
-    firsts, seconds = np.nonzero(later(rows, num_models))
-    return firsts + rows.start, seconds
+        yield rows, tests
 
 
 def later(rows: range, num_models: int) -> NDArray[np.bool_]:
     """Return which models come after each row, [num_rows, num_models]."""
     return np.arange(num_models) > np.array(rows)[:, None]
-
-
-def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
-    """Return scores as [num_models, num_seeds], NaN where a seed is missing."""
-    by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
-    seeds = sorted({seed for row in by_seed for seed in row})
-    table = [[row.get(seed, np.nan) for seed in seeds] for row in by_seed]
-    return np.array(table, dtype=np.float64).reshape(len(models), len(seeds))
 
 
 def _paired_tests(table: NDArray[np.float64], rows: range) -> PairTests:
@@ -131,15 +91,14 @@ def _welch_p_values(
     estimates: Sequence[Estimate | None],
     firsts: NDArray[np.int64],
     seconds: NDArray[np.int64],
-    *,
     convention: Convention,
 ) -> NDArray[np.float64]:
-    """Return the p values of `_welch` for many pairs; NaN where there is none."""
+    """Return the p values of `welch` for many pairs; NaN where there is none."""
     means, errors, freedom = np.full((3, len(estimates)), np.nan)
     for place, one in enumerate(estimates):
         if one is not None and one.half_width is not None:
             means[place], freedom[place] = one.mean, one.num_seeds - 1
-            errors[place] = _squared_error(one, one.half_width, convention=convention)
+            errors[place] = _squared_error(one, one.half_width, convention)
     first, second = errors[firsts], errors[seconds]
     with np.errstate(divide="ignore", invalid="ignore"):
         of_sum = (first + second) ** 2 / (first**2 / freedom[firsts] + second**2 / freedom[seconds])
@@ -147,34 +106,16 @@ def _welch_p_values(
         return np.where(first + second > 0, 2 * scipy.special.stdtr(of_sum, -t_values), np.nan)
 
 
-def _differences(one: Score, other: Score) -> dict[int, float]:
-    if one.by_seed is None or other.by_seed is None:
-        return {}
-    return {
-        seed: score - other.by_seed[seed]
-        for seed, score in sorted(one.by_seed.items())
-        if seed in other.by_seed
-    }
-
-
-def _paired_p_value(differences: Sequence[float]) -> float | None:
-    num, spread = len(differences), deviation(differences)
-    if not spread:
-        return None
-    t_value = statistics.fmean(differences) / spread * math.sqrt(num)
-    return float(2 * scipy.special.stdtr(num - 1, -abs(t_value)))
-
-
-def _welch(
-    first: Estimate, second: Estimate, *, convention: Convention
+def welch(
+    first: Estimate, second: Estimate, convention: Convention
 ) -> tuple[Estimate, float | None]:
-    """Compare two means with intervals (Welch 1947); the seeds are not paired."""
+    """Compare two means with intervals (Welch 1947): the difference, and its p value if known."""
     mean, num = first.mean - second.mean, min(first.num_seeds, second.num_seeds)
     if first.half_width is None or second.half_width is None:
         return Estimate(mean, None, num), None
     parts = [
-        _squared_error(first, first.half_width, convention=convention),
-        _squared_error(second, second.half_width, convention=convention),
+        _squared_error(first, first.half_width, convention),
+        _squared_error(second, second.half_width, convention),
     ]
     error = math.sqrt(sum(parts))
     if error == 0:
@@ -187,6 +128,6 @@ def _welch(
     return Estimate(mean, quantile * error, num), p_value
 
 
-def _squared_error(one: Estimate, half_width: float, *, convention: Convention) -> float:
+def _squared_error(one: Estimate, half_width: float, convention: Convention) -> float:
     """Return the squared standard error of a mean from its half-width."""
     return half_width**2 / interval_quantile(one.num_seeds, convention=convention) ** 2

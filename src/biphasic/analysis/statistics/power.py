@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.statistics.blocks import FEWEST, Blocks, pooled
+from biphasic.analysis.statistics.blocks import FEWEST, Blocks, pooled, residual_variance
 from biphasic.analysis.statistics.contrast import contrast_of
-from biphasic.analysis.statistics.crossed import CrossedErrors
+from biphasic.analysis.statistics.crossed import NO_EXAMPLES
 from biphasic.analysis.statistics.paired import NO_SPREAD, POWER
 from biphasic.errors import DataError
 from biphasic.seeds import stream
@@ -20,7 +20,6 @@ from biphasic.seeds import stream
 _DRAWS = 1_000
 _STEPS = 14
 """Differences tried, each twice the one before until one is enough, then halving the interval."""
-_NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _is_clear(design: Design, draw: Draw, difference: float) -> bool:
     values, blocks = draw
     test = contrast_of(
         dict(enumerate((values + difference).tolist())),
-        _NO_EXAMPLES,
+        NO_EXAMPLES,
         blocks=blocks,
         squares=sum(weight**2 for weight in design.weights),
     )
@@ -115,9 +114,7 @@ def residual_spread(scores: Scores, dataset: str) -> float:
             f"on {dataset}; give --spread"
         )
     table = np.array([[by_seed[run] for run in runs] for by_seed in known])
-    rest = table - table.mean(axis=1, keepdims=True)
-    rest = rest - rest.mean(axis=0)
-    spread = float(np.sqrt((rest**2).sum() / ((len(known) - 1) * (len(runs) - 1))))
+    spread = float(np.sqrt(residual_variance(table)))
     if spread <= NO_SPREAD:
         raise DataError(f"{scores.source}: no spread over runs on {dataset}; give --spread")
     return spread

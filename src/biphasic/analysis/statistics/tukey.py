@@ -10,18 +10,16 @@ the pairs (Tukey-Kramer).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import cast
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from biphasic.analysis.estimate import LEVEL
+from biphasic.analysis.statistics.paired import WIDEST, quadrature, root
 
 Array = NDArray[np.float64]
 
-_WIDEST = 9.0
-"""Standard deviations; the probability of a larger normal value is 2e-19."""
 _RANGES = np.linspace(0.0, 60.0, 6001)
 _AT_ONCE = 4096
 
@@ -39,7 +37,6 @@ def range_p_values(ranges: ArrayLike, num_arms: int, freedom: ArrayLike) -> Arra
 @lru_cache(maxsize=1024)
 def critical_range(num_arms: int, freedom: float) -> float:
     """Return the studentized range that equal arms exceed with a probability of `LEVEL`."""
-    from scipy.optimize import brentq  # noqa: PLC0415 - slow to load, and rarely needed
 
     def excess(value: float) -> float:
         return float(range_p_values(value, num_arms, freedom)[0]) - LEVEL
@@ -47,14 +44,14 @@ def critical_range(num_arms: int, freedom: float) -> float:
     upper = 4.0
     while excess(upper) > 0:
         upper *= 2
-    return float(cast("float", brentq(excess, 0.0, upper)))
+    return root(excess, 0.0, upper)
 
 
 def _p_values(ranges: Array, num_arms: int, freedom: Array) -> Array:
     """Integrate the range's distribution over that of the standard deviation."""
-    nodes, weights = _quadrature()
+    nodes, weights = quadrature(160)
     # The standard deviation of s is about 1 / sqrt(2 * freedom).
-    reach = _WIDEST / np.sqrt(freedom)
+    reach = WIDEST / np.sqrt(freedom)
     low, high = np.maximum(1 - reach, 0.0), 1 + reach
     s = low[:, None] + (high - low)[:, None] * (1 + nodes) / 2  # (num, nodes)
     half = freedom[:, None] / 2
@@ -66,17 +63,12 @@ def _p_values(ranges: Array, num_arms: int, freedom: Array) -> Array:
     return np.clip((density * tails) @ weights, 0.0, 1.0)
 
 
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[Array, Array]:
-    return np.polynomial.legendre.leggauss(160)
-
-
 @lru_cache(maxsize=64)
 def _log_tail(num_arms: int) -> Array:
     """Return the log of the probability that a range of normal values exceeds `_RANGES`."""
-    nodes, weights = _quadrature()
-    z = _WIDEST * nodes
-    density = _WIDEST * weights * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    nodes, weights = quadrature(160)
+    z = WIDEST * nodes
+    density = WIDEST * weights * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     below = scipy.special.ndtr(z)
     share = scipy.special.ndtr(z - _RANGES[:, None]) / below  # (ranges, nodes)
     # 1 - H(w), without the cancellation of a probability near 1.
