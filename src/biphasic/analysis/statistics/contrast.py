@@ -42,13 +42,9 @@ class Contrast:
     Attributes:
         by_seed: The sum of each seed, in percentage points.
         error: Standard error by the test that decides: over seeds and, if known, test examples.
-        freedom: Its degrees of freedom.
         seed_error: Standard error over seeds alone, by the same variance.
-        seed_freedom: Its degrees of freedom.
         example_error: Standard error over test examples; 0 if they are unknown.
-        num_examples: Their number; 0 if they are unknown.
         p_value: Two-sided, of the test that decides, uncorrected; None without a test.
-        p_over_seeds: Likewise, over seeds alone.
         p_alone: Over seeds, by the spread of the sum itself. A difference is never clear if this is
             above `LEVEL`. None without a spread.
         blocks: The pooled variance, if it decides.
@@ -117,24 +113,20 @@ class Contrast:
 def contrast(
     scores: Scores, weights: Weights, *, blocks: Blocks | None, with_examples: bool = True
 ) -> Contrast | None:
-    """Test a weighted sum of scores; None if no seed has all of them.
-
-    `blocks` is the pooled variance over runs, if it applies to the sum (`blocks_for`).
-    """
+    """Test a weighted sum of scores; None if no seed has all of them."""
     parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
     if not seeds:
         return None
     by_seed = {seed: math.fsum(weight * of[seed] for weight, of in parts) for seed in seeds}
     errors, missing = _example_errors(scores, weights, seeds, is_asked=with_examples)
+    squares = math.fsum(weight**2 for weight in weights.values())
+    is_zero_shot = all(scores.dataset(dataset).is_zero_shot for _, dataset in weights)
+    without_seeds = is_zero_shot and scores.num_pretraining_runs == 1
     return contrast_of(
-        by_seed,
-        errors,
-        blocks=blocks,
-        squares=math.fsum(weight**2 for weight in weights.values()),
-        without_seeds=_is_without_seeds(scores, weights),
+        by_seed, errors, blocks=blocks, squares=squares, without_seeds=without_seeds,
         missing=missing,
-    )
+    )  # fmt: skip
 
 
 def contrast_of(
@@ -210,12 +202,6 @@ def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:
     means = scores.means(dataset)
     finished = (model.name for model in scores.models if model.is_final and model.name in means)
     return blocks_of(scores, [*dict.fromkeys([*finished, *(m for m, _ in weights)])], dataset)
-
-
-def _is_without_seeds(scores: Scores, weights: Weights) -> bool:
-    datasets = {dataset for _, dataset in weights}
-    is_zero_shot = all(scores.dataset(dataset).is_zero_shot for dataset in datasets)
-    return is_zero_shot and scores.num_pretraining_runs == 1
 
 
 def _quantile(freedom: float, share: float) -> float:

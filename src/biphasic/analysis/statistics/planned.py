@@ -6,7 +6,7 @@ Those of each question are a family, and those of `compare` are another one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +17,12 @@ from biphasic.analysis.statistics.pair_tests import holm
 
 
 class PlannedTest(NamedTuple):
-    """A planned comparison.
+    """A planned comparison, and the number of comparisons in its family.
 
     Attributes:
-        first: The first model.
         contrast: The first model's score minus the second's, or a difference of differences.
         p_adjusted: Corrected by Holm for its family; NaN without a test.
         p_over_seeds: Over seeds alone, likewise.
-        size: Number of comparisons in its family.
-        question: Its question; empty for a comparison of `compare`.
     """
 
     first: str
@@ -33,7 +30,6 @@ class PlannedTest(NamedTuple):
     p_adjusted: float
     p_over_seeds: float
     size: int
-    question: str = ""
 
     def contrast_of(self, first: str) -> Contrast:
         """Return the difference seen from one of the two models."""
@@ -83,10 +79,7 @@ def plan_results(
 def planned_tests(
     scores: Scores, *, with_examples: bool
 ) -> Mapping[tuple[str, str, str], PlannedTest]:
-    """Return the tests of pairs by dataset, first and second model.
-
-    A pair of several families has the test of the first.
-    """
+    """Return the tests of pairs by dataset, first and second model, each of its first family."""
     found: dict[tuple[str, str, str], PlannedTest] = {}
     for (_, dataset, terms), test in plan_results(scores, with_examples=with_examples).items():
         if [weight for _, weight in terms] == [1.0, -1.0]:
@@ -99,20 +92,12 @@ def planned_tests(
 def _corrected(family: Mapping[Key, Contrast]) -> dict[Key, PlannedTest]:
     tests = [*family.values()]
     size = max(sum(one.p_value is not None for one in tests), 1)
-    corrected = holm(_known(one.p_value for one in tests))
-    over_seeds = holm(_known(one.p_over_seeds for one in tests))
+    # None becomes NaN.
+    corrected = holm(np.array([one.p_value for one in tests], np.float64))
+    over_seeds = holm(np.array([one.p_over_seeds for one in tests], np.float64))
     return {
         key: PlannedTest(
-            first=key[2][0][0],
-            contrast=one,
-            p_adjusted=one.p_corrected(float(p)),
-            p_over_seeds=one.p_corrected(float(of_seeds)),
-            size=size,
-            question=key[0],
+            key[2][0][0], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
         )
         for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
     }
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [np.nan if value is None else value for value in values]
