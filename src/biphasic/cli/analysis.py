@@ -285,7 +285,7 @@ def figures_command(
             err=True,
         )
     if isinstance(results, Layout):
-        further = run_figures(results.run_scores(), scores)
+        further = run_figures(scores)
     else:
         further = record_figures(results, scores)
     figures = [*score_figures(scores, is_every=every_dataset, reference=reference), *further]

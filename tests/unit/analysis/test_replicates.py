@@ -17,7 +17,6 @@ from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.rates import scores_by_learning_rate
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
-from biphasic.analysis.scores.runs import study_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -243,7 +242,7 @@ def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_p
 
 def test_the_rate_figure_of_recipes_averages_seeds_and_then_runs(tmp_path):
     records = load_study(*replicated_study(tmp_path, seeds=(0, 1)))
-    chart = scores_by_learning_rate(study_runs(records), over_pretraining(study_scores(records)))
+    chart = scores_by_learning_rate(over_pretraining(study_scores(records)))
     assert "mean over pretraining runs with its 95 % interval" in chart.caption
     clm, mlm = chart.panels[0].series
     assert [clm.label, mlm.label] == ["clm", "mlm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,6 @@ from biphasic.analysis.figures.progress import (
 from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import alike_datasets
-from biphasic.analysis.scores.runs import RunScores, study_runs
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 
 Make = Callable[[Scores, Datasets], Chart | Skipped]
@@ -62,13 +62,15 @@ def score_figures(
 
 def record_figures(records: StudyRecords, scores: Scores) -> Iterator[Chart | Skipped]:
     """Yield each figure that needs a study's records, beside their scores."""
-    yield _numbered(scores_by_learning_rate(study_runs(records), scores), 5)
+    outcomes = (one for one in records.outcomes if one.status == "diverged")
+    diverged = Counter(outcome.run.learning_rate for outcome in outcomes)
+    yield _numbered(scores_by_learning_rate(scores, diverged=diverged), 5)
     yield _numbered(continued_losses(records), 12)
 
 
-def run_figures(runs: RunScores, scores: Scores) -> Iterator[Chart | Skipped]:
+def run_figures(scores: Scores) -> Iterator[Chart | Skipped]:
     """Yield each figure that needs single runs, of results without records of training."""
-    yield _numbered(scores_by_learning_rate(runs, scores), 5)
+    yield _numbered(scores_by_learning_rate(scores), 5)
     yield Skipped(LOSS_FIGURE, LOSS_TITLE, "needs records of training, but these are scores")
 
 

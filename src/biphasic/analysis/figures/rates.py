@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -18,7 +18,7 @@ from biphasic.analysis.figures.palette import (
     objective_styles,
 )
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.runs import RunScores, study_runs
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import listing, metric_name, rate
 from biphasic.records import Convention
@@ -40,23 +40,25 @@ class _Line:
     arms: tuple[str, ...]
 
 
-def scores_by_learning_rate(runs: RunScores, scores: Scores) -> Chart | Skipped:
+def scores_by_learning_rate(
+    scores: Scores, *, diverged: Mapping[float, int] | None = None
+) -> Chart | Skipped:
     """Draw mean test scores at each learning rate, without selection (the paper's Figure 5).
 
     Up to seven lines have distinct styles and intervals. With more lines, styles show only the
     objective, and intervals are omitted.
 
     Args:
-        runs: All runs of the grid.
-        scores: Their scores, with the convention of intervals. Scores over pretraining runs give a
-            line per recipe, with intervals over its runs.
+        scores: Scores over pretraining runs give a line per recipe, with intervals over its runs.
+        diverged: Number of diverged runs by learning rate.
     """
     groups = {model.name: (model.name,) for model in scores.models}
     if scores.runs is not None:
         groups = {group[0].name: tuple(m.name for m in group) for group in scores.runs.replicates}
+    single = scores.runs or scores
     models = [
         model
-        for model in (scores.runs or scores).models
+        for model in single.models
         if model.name in groups and model.objective != UNTRAINED and model.is_final
     ]
     if len(models) > _MOST_LINES:
@@ -68,16 +70,16 @@ def scores_by_learning_rate(runs: RunScores, scores: Scores) -> Chart | Skipped:
             )
             for model in models
         ]
-        chart = _chart(runs, lines, lambda _: (None, None))
+        chart = _chart(single, lines, lambda _: (None, None))
     else:
         convention = scores.convention
         what = f"mean over {scores.unit}s with its 95 % interval (convention '{convention}')"
         styles = distinct_styles([model.name for model in models])
         lines = [_Line(scores.labels[m.name], styles[m.name], groups[m.name]) for m in models]
-        chart = _chart(runs, lines, partial(_interval, convention=convention))
+        chart = _chart(single, lines, partial(_interval, convention=convention))
     if isinstance(chart, Skipped):
         return chart
-    caption = f"{RATE_TITLE}: {what}. {_diverged(runs)}"
+    caption = f"{RATE_TITLE}: {what}. {_diverged(diverged or {})}"
     return replace(chart, caption=caption.strip())
 
 
@@ -94,7 +96,7 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     """Draw every arm's test scores at each learning rate, with the range over seeds."""
     styles = arm_styles(records.arms)
     lines = [_Line(arm.label, styles[arm.name], (arm.name,)) for arm in records.arms]
-    chart = _chart(study_runs(records), lines, lambda scores: (min(scores), max(scores)))
+    chart = _chart(study_scores(records), lines, lambda scores: (min(scores), max(scores)))
     if isinstance(chart, Skipped):
         return chart
     titles = {task.name: task.title for task in records.tasks}
@@ -102,16 +104,17 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     return replace(chart, panels=panels)
 
 
-def _chart(runs: RunScores, lines: Sequence[_Line], ends: Ends) -> Chart | Skipped:
+def _chart(scores: Scores, lines: Sequence[_Line], ends: Ends) -> Chart | Skipped:
     name, title = RATE_FIGURE, RATE_TITLE
-    if len(runs.learning_rates) < 2:
+    if len({rate for score in scores.cells.values() for rate in score.by_rate}) == 1:
         return Skipped(name, title, "needs fine-tuning at two learning rates or more")
     panels = []
-    for dataset, metric in runs.metrics.items():
-        drawn = [(line, _points(runs, line, dataset, ends)) for line in lines]
+    for dataset in scores.datasets:
+        drawn = [(line, _points(scores, line, dataset.name, ends)) for line in lines]
         series = tuple(Series(line.label, line.style, points) for line, points in drawn if points)
-        if series:
-            panels.append(Panel(dataset, dataset, f"test {metric_name(metric)}, %", series))
+        if series and not dataset.is_zero_shot:
+            metric = f"test {metric_name(dataset.metric)}, %"
+            panels.append(Panel(dataset.name, dataset.name, metric, series))
     if not panels:
         return Skipped(name, title, "no fine-tuning of a trained model has finished")
     places = [point.x for panel in panels for line in panel.series for point in line.points]
@@ -120,21 +123,21 @@ def _chart(runs: RunScores, lines: Sequence[_Line], ends: Ends) -> Chart | Skipp
     )
 
 
-def _points(runs: RunScores, line: _Line, dataset: str, ends: Ends) -> tuple[Point, ...]:
+def _points(scores: Scores, line: _Line, dataset: str, ends: Ends) -> tuple[Point, ...]:
     by_rate: dict[float, list[float]] = defaultdict(list)
     for arm in line.arms:
-        for learning_rate, scores in runs.by_cell.get((arm, dataset), {}).items():
-            by_rate[learning_rate] += scores if len(line.arms) == 1 else [fmean(scores)]
+        for learning_rate, values in scores.get(arm, dataset).by_rate.items():
+            by_rate[learning_rate] += values if len(line.arms) == 1 else [fmean(values)]
     return tuple(
-        Point(learning_rate, fmean(scores), *ends(scores), line.arms[0])
-        for learning_rate, scores in sorted(by_rate.items())
+        Point(learning_rate, fmean(values), *ends(values), line.arms[0])
+        for learning_rate, values in sorted(by_rate.items())
     )
 
 
-def _diverged(runs: RunScores) -> str:
+def _diverged(by_rate: Mapping[float, int]) -> str:
     """Return a sentence about diverged runs, which means exclude."""
-    if not runs.diverged:
+    if not by_rate:
         return ""
-    counts = sorted(runs.diverged.items())
+    counts = sorted(by_rate.items())
     parts = [f"{count(number, 'run')} at {rate(value)}" for value, number in counts]
     return f"Diverged runs, excluded from means: {listing(parts)}."

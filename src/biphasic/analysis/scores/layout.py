@@ -33,10 +33,8 @@ from biphasic.analysis.scores.examples import (
     mean_examples,
 )
 from biphasic.analysis.scores.model_names import model_from_name
-from biphasic.analysis.scores.runs import RunScores
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
 from biphasic.analysis.scores.table import (
-    PERCENT,
     DatasetInfo,
     Scores,
     score_of_grid,
@@ -92,19 +90,6 @@ class Layout:
             examples=_example_reader(chosen),
         )
         return with_averages(scores)
-
-    def run_scores(self) -> RunScores:
-        """Return the test scores of all runs."""
-        cells: dict[Cell, dict[float, list[float]]] = {}
-        for cell, runs in self.runs.items():
-            by_rate = cells[cell] = defaultdict(list)
-            for run in runs:
-                by_rate[run.rate].append(PERCENT * run.test)
-        return RunScores(
-            metrics={name: dataset.metric for name, dataset in self.datasets.items()},
-            learning_rates=frozenset(rate for by_rate in cells.values() for rate in by_rate),
-            by_cell=cells,
-        )
 
 
 def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:

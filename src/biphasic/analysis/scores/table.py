@@ -122,6 +122,7 @@ class Score:
         num_rates: Number of learning rates tried; None if unknown.
         rate_spread: Standard deviation of each seed's test scores over the learning rates, from the
             lowest to ten times the lowest, in percentage points; None if unknown.
+        by_rate: Test scores over seeds at each learning rate, in percentage points.
     """
 
     estimate: Estimate | None
@@ -131,6 +132,7 @@ class Score:
     one_rate: float | None = None
     num_rates: int | None = None
     rate_spread: Mapping[int, float] | None = None
+    by_rate: Mapping[float, Sequence[float]] = field(default_factory=dict)
 
 
 _UNKNOWN = Score(None)
@@ -266,6 +268,9 @@ def score_of_grid(
     The runs' scores are shares.
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
+    by_rate: dict[float, list[float]] = defaultdict(list)
+    for run in runs:
+        by_rate[run.rate].append(PERCENT * run.test)
     mean = estimate([run.test for run in chosen], convention=convention)
     return Score(
         estimate=mean and mean.in_points,
@@ -273,8 +278,9 @@ def score_of_grid(
         is_complete=is_complete,
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
-        num_rates=len({run.rate for run in runs}) or None,
+        num_rates=len(by_rate) or None,
         rate_spread=_rate_spread(runs),
+        by_rate=by_rate,
     )
 
 

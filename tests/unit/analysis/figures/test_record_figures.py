@@ -12,7 +12,6 @@ from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.records import Curve, load_study
-from biphasic.analysis.scores.runs import study_runs
 from biphasic.analysis.scores.source import study_scores
 
 
@@ -35,7 +34,7 @@ def continued(records, *names, steps=30):
 
 
 def test_each_rate_has_the_mean_of_all_its_seeds(records):
-    chart = scores_by_learning_rate(study_runs(records), study_scores(records))
+    chart = scores_by_learning_rate(study_scores(records))
     task = records.tasks[0]
     outcomes = records.by_cell["mlm", task.name]
     for point in next(s for s in chart.panels[0].series if s.label == "MLM").points:
@@ -50,7 +49,7 @@ def test_each_rate_has_the_mean_of_all_its_seeds(records):
         assert point.high - mean == pytest.approx(2.776445 * deviation / math.sqrt(5), rel=1e-6)
     wider = chart.panels[0].series[0].points[0]
     paper = study_scores(records, "paper")
-    narrow = scores_by_learning_rate(study_runs(records), paper).panels[0].series[0].points[0]
+    narrow = scores_by_learning_rate(paper).panels[0].series[0].points[0]
     assert (narrow.high - narrow.mean) / (wider.high - wider.mean) == pytest.approx(1.96 / 2.776445)
 
 
@@ -58,7 +57,7 @@ def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path
     lost = {("mlm", "pydocs-sc", 5e-4, seed) for seed in (0, 1)} | {("clm", "pydocs-sc", 2e-4, 3)}
     study = FakeStudy(steps=40, diverged=lost)
     records = load_study(*study.write(tmp_path))
-    chart = scores_by_learning_rate(study_runs(records), study_scores(records))
+    chart, _ = record_figures(records, study_scores(records))
     labels = {series.label for panel in chart.panels for series in panel.series}
     assert labels == {label for name, label, *_ in ARMS if name != "untrained"}
     assert "1 run at 2e-4 and 2 runs at 5e-4" in chart.caption
@@ -83,7 +82,7 @@ def test_many_arms_are_distinguished_by_objective_only(tmp_path):
     )
     study = FakeStudy(steps=40, arms=arms, seeds=(0, 1), learning_rates=(1e-4, 2e-4))
     records = load_study(*study.write(tmp_path))
-    chart = scores_by_learning_rate(study_runs(records), study_scores(records))
+    chart = scores_by_learning_rate(study_scores(records))
     series = chart.panels[0].series
     assert [each.label for each in series] == ["MLM", "CLM"] * 4
     assert len({each.style for each in series}) == 2
@@ -95,12 +94,10 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     study = FakeStudy(steps=40, learning_rates=(1e-4,))
     one_rate = load_study(*study.write(tmp_path / "one"))
     scores = study_scores(one_rate)
-    for found in (scores_by_learning_rate(study_runs(one_rate), scores), rates_of_arms(one_rate)):
+    for found in (scores_by_learning_rate(scores), rates_of_arms(one_rate)):
         assert isinstance(found, Skipped)
         assert "two learning rates" in found.reason
-    found = scores_by_learning_rate(
-        study_runs(replace(records, outcomes=())), study_scores(records)
-    )
+    found = scores_by_learning_rate(study_scores(replace(records, outcomes=())))
     assert isinstance(found, Skipped)
     assert "has finished" in found.reason
 
