@@ -15,7 +15,7 @@ from pathlib import Path
 
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.records import StudyRecords, load_study
-from biphasic.analysis.scores.selection import best_rate, grid
+from biphasic.analysis.scores.selection import best_rate, grid, results_of
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.statistics.contrast import blocks_for, contrast
@@ -315,7 +315,7 @@ def stabilities(records: StudyRecords) -> list[Stability]:
     for task in records.tasks:
         spreads: dict[str, list[tuple[float, float]]] = {"CLM": [], "MLM": []}
         for arm in records.arms:
-            runs = grid(records.by_cell[arm.name, task.name], metric=task.metric)
+            runs = grid(results_of(records, arm.name, task.name), metric=task.metric)
             means = [
                 100 * statistics.fmean(run.test for run in runs if run.rate == rate)
                 for rate in {run.rate for run in runs}

@@ -216,7 +216,7 @@ class _Reader:
         metrics = {task.name: task.metric for task in self.study.tasks}
         seen: set[tuple[str, str, float, int]] = set()
         for run in self.study.runs:
-            where = describe_run(run)
+            where = describe_run(run.arm, run)
             if run.arm not in arms or run.task not in metrics:
                 self.note("damaged", f"{where}: no such arm or task; skipped")
                 continue
@@ -228,7 +228,7 @@ class _Reader:
             yield self._outcome(run, arms[run.arm], metrics[run.task])
 
     def _outcome(self, run: RunRecord, arm: ArmRecord, metric: str) -> Outcome:
-        path, where = self.store / "finetunes" / run.id / "result.json", describe_run(run)
+        path, where = self.store / "finetunes" / run.id / "result.json", describe_run(run.arm, run)
         if not is_file(path):
             self.note("missing", f"{where}: not run yet")
             return Outcome(run, "missing")
@@ -349,9 +349,9 @@ def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dic
     return points
 
 
-def describe_run(run: RunRecord) -> str:
+def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:
     """Name a run in messages."""
-    return f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
+    return f"{arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

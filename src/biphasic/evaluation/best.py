@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.amounts import rough_duration
-from biphasic.analysis.scores.selection import best_run, grid_score
+from biphasic.analysis.scores.selection import best_run, grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
 from biphasic.evaluation.plan import PlannedEvaluation
@@ -132,8 +132,7 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:
     """Return the run with the best validation score; None if all diverged."""
-    scores = (grid_score(result, result, metric=metric) for result in results)
-    return best_run(score for score in scores if score is not None)
+    return best_run(grid(results, metric=metric))
 
 
 def _refit(

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.scores.selection import best_per_seed, grid_score
+from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import plan_evaluation
@@ -259,8 +259,7 @@ def summarise(
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
     metric, folder = task.info.metric, store / "finetunes"
     results = tuple(_result(folder / run.id) for run in runs)
-    scores = (grid_score(result, result, metric=metric) for result in results)
-    selected = best_per_seed(score for score in scores if score is not None)
+    selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)
     return Evaluation(
         task=task.info,

@@ -61,8 +61,8 @@ def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_
     assert not cells["clm", "pydocs-sc"].is_complete
     for arm in ("mlm", "clm"):
         chosen = selected_runs(records)[arm, "pydocs-sc"]
-        assert [run.run.seed for run in chosen] == [0, 1, 2, 3, 4]
-        assert chosen[0].run.learning_rate != 2e-4
+        assert [run.seed for run in chosen] == [0, 1, 2, 3, 4]
+        assert chosen[0].learning_rate != 2e-4
 
 
 def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):

@@ -109,7 +109,7 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
         selected = (selected_runs(records)[arm.name, task] for task in tuned)
-        counts = [Counter(outcome.run.learning_rate for outcome in runs) for runs in selected]
+        counts = [Counter(result.learning_rate for result in runs) for runs in selected]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 

@@ -51,7 +51,7 @@ def run_data(
             key = model.name, dataset.name
             entry: dict[str, Any] = {}
             if key in selected and source is scores:
-                chosen = {outcome.run.id for outcome in selected[key]}
+                chosen = {result.id for result in selected[key]}
                 runs = [
                     _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
                 ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Generic, TypeVar
 
-from biphasic.analysis.records import Outcome, StudyRecords
+from biphasic.analysis.records import StudyRecords
 from biphasic.records import ResultRecord
 
 RunT = TypeVar("RunT")
@@ -37,18 +37,19 @@ class GridScore(Generic[RunT]):
     run: RunT
 
 
-def grid_score(result: ResultRecord, run: RunT, *, metric: str) -> GridScore[RunT] | None:
-    """Return the selection score and the reported score of a run; None if it has none.
+def grid(results: Iterable[ResultRecord], *, metric: str) -> list[GridScore[ResultRecord]]:
+    """Return the runs that have a selection score and a reported score.
 
     A zero-shot run is the only one of its cell, so its test score selects nothing.
     """
-    if result.status != "finished":
-        return None
-    test = (result.test or {}).get(metric)
-    validation = test if result.is_zero_shot else (result.validation or {}).get(metric)
-    if test is None or validation is None:
-        return None
-    return GridScore(result.learning_rate, result.seed, validation, test, run)
+    entries = []
+    for result in results:
+        test = (result.test or {}).get(metric)
+        validation = test if result.is_zero_shot else (result.validation or {}).get(metric)
+        if result.status == "finished" and test is not None and validation is not None:
+            rate, seed = result.learning_rate, result.seed
+            entries.append(GridScore(rate, seed, validation, test, result))
+    return entries
 
 
 def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
@@ -91,35 +92,24 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     return tuple(sorted(whole[best], key=lambda entry: entry.seed))
 
 
-def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
-    """Return the runs with scores, both for selection and for reporting."""
-    return [
-        score
-        for outcome in outcomes
-        if outcome.result is not None
-        and (score := grid_score(outcome.result, outcome, metric=metric)) is not None
-    ]
+def results_of(records: StudyRecords, arm: str, task: str) -> list[ResultRecord]:
+    """Return the results of an arm on a task that exist."""
+    outcomes = records.by_cell.get((arm, task), ())
+    return [outcome.result for outcome in outcomes if outcome.result is not None]
 
 
-def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
-    """Return the run of each seed with the best validation score, as `best_per_seed`."""
-    return tuple(entry.run for entry in best_per_seed(grid(outcomes, metric=metric)))
-
-
-def selected_runs(records: StudyRecords) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
+def selected_runs(records: StudyRecords) -> Mapping[tuple[str, str], tuple[ResultRecord, ...]]:
     """Return the selected runs of every arm on every task, in the study's order."""
 
-    def compute() -> dict[tuple[str, str], tuple[Outcome, ...]]:
-        tasks = {task.name: task.metric for task in records.tasks}
-        cells = product((arm.name for arm in records.arms), tasks)
+    def compute() -> dict[tuple[str, str], tuple[ResultRecord, ...]]:
         return {
-            cell: select(records.by_cell.get(cell, ()), metric=tasks[cell[1]]) for cell in cells
+            (arm.name, task.name): tuple(
+                entry.run
+                for entry in best_per_seed(
+                    grid(results_of(records, arm.name, task.name), metric=task.metric)
+                )
+            )
+            for arm, task in product(records.arms, records.tasks)
         }
 
     return records.once("selected runs", compute)
-
-
-def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:
-    """Return the test scores of the runs that have one."""
-    scores = [outcome.score("test", metric) for outcome in outcomes]
-    return [score for score in scores if score is not None]

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
+from itertools import product
 from pathlib import Path
 
 from biphasic.amounts import thousands
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.records import ArmData, Outcome, StudyRecords, describe_run
+from biphasic.analysis.records import ArmData, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
@@ -24,7 +25,7 @@ from biphasic.analysis.scores.examples import (
     metric_examples,
     needed_columns,
 )
-from biphasic.analysis.scores.selection import grid, selected_runs
+from biphasic.analysis.scores.selection import grid, results_of, selected_runs
 from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
@@ -38,7 +39,14 @@ from biphasic.analysis.scores.table import (
 )
 from biphasic.errors import DataError, is_system_fault
 from biphasic.files import digest
-from biphasic.records import ArmRecord, Convention, PhaseRecord, QuestionRecord, StudyRecord
+from biphasic.records import (
+    ArmRecord,
+    Convention,
+    PhaseRecord,
+    QuestionRecord,
+    ResultRecord,
+    StudyRecord,
+)
 from biphasic.sealed import SealedFolder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
@@ -126,20 +134,19 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
 
 def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
     selected = selected_runs(records)
-    metrics = {task.name: task.metric for task in records.tasks}
     cells = {}
-    for arm in records.arms:
-        for task in records.tasks:
-            key = arm.name, task.name
-            outcomes = records.by_cell.get(key, ())
-            # A diverged rate was tried and lost; a missing one might have been the best.
-            is_tried = all(outcome.status in {"finished", "diverged"} for outcome in outcomes)
-            seeds = {outcome.run.seed for outcome in selected[key]}
-            cells[key] = score_of_grid(
-                grid(outcomes, metric=task.metric),
-                convention=convention,
-                is_complete=is_tried and seeds == records.seeds_of(*key),
-            )
+    for arm, task in product(records.arms, records.tasks):
+        key = arm.name, task.name
+        # A diverged rate was tried and lost; a missing one might have been the best.
+        is_tried = all(
+            outcome.status in {"finished", "diverged"} for outcome in records.by_cell.get(key, ())
+        )
+        seeds = {result.seed for result in selected[key]}
+        cells[key] = score_of_grid(
+            grid(results_of(records, *key), metric=task.metric),
+            convention=convention,
+            is_complete=is_tried and seeds == records.seeds_of(*key),
+        )
     scores = Scores(
         source=records.study.title,
         convention=convention,
@@ -149,9 +156,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         ),
         cells=cells,
         planned=tuple(_planned(records.study)),
-        examples=None
-        if records.store is None
-        else _example_reader(selected, metrics, records.store),
+        examples=None if records.store is None else _example_reader(records, records.store),
     )
     return with_averages(scores)
 
@@ -208,22 +213,22 @@ def replicate_of(record: ArmRecord) -> str:
     return digest([record.model, phases, record.continues, record.is_final, recipe])
 
 
-def _example_reader(
-    selected: Mapping[tuple[str, str], tuple[Outcome, ...]], metrics: Mapping[str, str], store: Path
-) -> ExampleReader:
+def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
     """Return a reader of the test examples of the selected runs."""
+    selected = selected_runs(records)
+    metrics = {task.name: task.metric for task in records.tasks}
 
     def read(model: str, dataset: str) -> ExampleScores:
-        outcomes = selected.get((model, dataset), ())
-        if not outcomes:
+        results = selected.get((model, dataset), ())
+        if not results:
             raise DataError(f"{model} on {dataset}: no run has finished")
         ids: tuple[str, ...] | None = None
         by_seed: dict[int, RunExamples] = {}
-        for outcome in outcomes:
-            path = store / "finetunes" / outcome.run.id / _EXAMPLES
-            run_ids, by_seed[outcome.run.seed] = _read_run(path, metrics[dataset], outcome)
+        for result in results:
+            where = describe_run(model, result)
+            path = store / "finetunes" / result.id / _EXAMPLES
+            run_ids, by_seed[result.seed] = _read_run(path, metrics[dataset], result, where)
             if ids is not None and run_ids != ids:
-                where = describe_run(outcome.run)
                 raise DataError(f"{where}: other test examples than its first seed")
             ids = run_ids
         return ExampleScores(ids or (), by_seed)
@@ -231,10 +236,11 @@ def _example_reader(
     return read
 
 
-def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...], RunExamples]:
-    where = describe_run(outcome.run)
+def _read_run(
+    path: Path, metric: str, result: ResultRecord, where: str
+) -> tuple[tuple[str, ...], RunExamples]:
     try:
-        folder = SealedFolder(path.parent, identity=outcome.run.id, remedy="skipped")
+        folder = SealedFolder(path.parent, identity=result.id, remedy="skipped")
         folder.check(path.name)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
@@ -255,8 +261,5 @@ def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...
     rows = [index for index, split in enumerate(columns["split"]) if split == "test"]
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
     run = metric_examples(metric, {name: picked[name] for name in needed})
-    expected = outcome.score("test", metric)
-    if expected is None:
-        raise DataError(f"{where}: no score to compare its examples with")
-    check_value(run, expected, where=where)
+    check_value(run, (result.test or {})[metric], where=where)
     return tuple(picked["id"]), run

@@ -11,7 +11,7 @@ from rich.text import Text
 from biphasic.amounts import count
 from biphasic.analysis.estimate import estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.selection import scores_on_test, selected_runs
+from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import OBJECTIVES, csv_text, exact, objective_name, plain, points_cell
@@ -41,7 +41,7 @@ def results_csv(records: StudyRecords) -> str:
     selected = selected_runs(records)
     for arm in records.arms:
         for task in records.tasks:
-            chosen = {outcome.run.id for outcome in selected[arm.name, task.name]}
+            chosen = {result.id for result in selected[arm.name, task.name]}
             outcomes = groups.get((arm.name, task.name), ())
             rows += [
                 (
@@ -62,10 +62,11 @@ def table_csv(records: StudyRecords) -> str:
     scores = study_scores(records)
     for (arm_name, task_name), runs in selected_runs(records).items():
         main = metrics[task_name]
-        others = {metric for run in runs if run.result for metric in (run.result.test or {})}
+        others = {metric for run in runs for metric in (run.test or {})}
         complete = str(scores.cells[arm_name, task_name].is_complete).lower()
         for metric in (main, *sorted(others - {main})):
-            score = estimate(scores_on_test(runs, metric=metric), convention=convention)
+            found = [run.test[metric] for run in runs if run.test and metric in run.test]
+            score = estimate(found, convention=convention)
             mean = repr(score.mean) if score else ""
             half_width = exact(score.half_width) if score else ""
             num_seeds = score.num_seeds if score else 0

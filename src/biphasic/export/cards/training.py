@@ -10,7 +10,7 @@ from typing import Any
 
 from biphasic.amounts import amount, count, scientific
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.scores.selection import best_per_seed, grid_score
+from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import CheckpointError, DataError
@@ -263,8 +263,7 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
 
 def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> TaskScore | None:
     metric = results[0].metric
-    grid = (grid_score(result, result, metric=metric) for result in results)
-    selected = best_per_seed(run for run in grid if run is not None)
+    selected = best_per_seed(grid(results, metric=metric))
     score = estimate([run.test for run in selected], convention="standard")
     if score is None:
         return None
