@@ -25,6 +25,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
     "pretraining": (
         "data/corpus.py",
         "data/packing.py",
+        "data/pairs",
         "data/rows.py",
         "model/compute",
         "model/context.py",

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from biphasic.config import Config
+from biphasic.data.pairs.rows import PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.plugins import Plugin, code_of, short_name
@@ -33,6 +34,11 @@ class ObjectiveConfig(Config):
     def predicts_specials(self) -> bool:
         """Whether labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
         return False
+
+    @property
+    def reading(self) -> PairReading | None:
+        """The pairs of texts that it reads in place of a corpus; most read none."""
+        return None
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the objective at one step of a phase; most never change.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,39 @@ from biphasic.data.packing import PackedBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.objectives.words import Spellings, spellings_of
+
+if TYPE_CHECKING:  # settings are read without torch
+    from torch import Tensor
+
+    from biphasic.training.step.passes import Pass
+
+
+class StatesLoss(ABC):
+    """A loss over final states, in place of the cross-entropy of the language-model head.
+
+    Attributes:
+        couples: Whether the loss of one vector depends on the others of the step. Then `summed`
+            gets the vectors of all passes and processes at once, ordered by their labels, which
+            number them from 0. Otherwise it gets those of each pass with their labels.
+    """
+
+    couples: bool
+
+    @property
+    @abstractmethod
+    def normaliser(self) -> float:
+        """What the sum of a step is divided by."""
+
+    @abstractmethod
+    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+        """Return a vector in fp32 for each label of a pass.
+
+        `hidden` are its final states, [num_rows * row_length, hidden_size].
+        """
+
+    @abstractmethod
+    def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the summed loss, a scalar in fp32, of vectors with labels."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +59,24 @@ class Supervision:
         positions: int64 [num_supervised]; predicted positions in the flattened rows, ascending.
         labels: int64 [num_supervised]; their labels.
         causal: Whether a token attends only to those before it.
+        loss: The objective's own loss; None for the cross-entropy of the language-model head.
     """
 
     rows: PackedBatch
     positions: NDArray[np.int64]
     labels: NDArray[np.int64]
     causal: bool
+    loss: StatesLoss | None = None
+
+    @property
+    def normaliser(self) -> float:
+        """What the summed loss is divided by: the number of labels, if the loss has no other."""
+        return len(self.labels) if self.loss is None else self.loss.normaliser
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens that the language-model head reads."""
+        return len(self.labels) if self.loss is None else 0
 
     def split(self, rows_per_part: int | None) -> tuple[Supervision, ...]:
         """Divide the rows, in order, into parts of at most this many; None keeps them together.
@@ -52,11 +99,11 @@ class Supervision:
         """Return rows `start` to `end` with their labels, possibly none."""
         first, last = start * self.rows.row_length, end * self.rows.row_length
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
-        return Supervision(
+        return replace(
+            self,
             rows=self.rows.part(start, end),
             positions=self.positions[inside] - first,
             labels=self.labels[inside],
-            causal=self.causal,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.data.corpus import Corpus
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.hub import LocalModel
 from biphasic.objectives.supervision import Vocabulary
@@ -21,6 +22,7 @@ class TrainingData:
         corpus: Training text.
         pretrained: The pretrained model that the recipe starts from; None for a new one.
         corpora: Text of single phases, by folder.
+        pairs: Pairs of texts that phases read, by folder.
     """
 
     corpus: Corpus
@@ -28,6 +30,7 @@ class TrainingData:
     tokenizer: TextTokenizer
     pretrained: LocalModel | None = None
     corpora: Mapping[Path, Corpus] = field(default_factory=dict)
+    pairs: Mapping[Path, Pairs] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> DataFingerprint:
@@ -37,7 +40,10 @@ class TrainingData:
             tokenizer_sha256=self.tokenizer.sha256,
             vocab_size=self.tokenizer.vocab_size,
             pretrained=self.pretrained.identity if self.pretrained else None,
-            corpora={str(path): corpus.content_hash for path, corpus in self.corpora.items()},
+            corpora={
+                str(path): data.content_hash
+                for path, data in (*self.corpora.items(), *self.pairs.items())
+            },
         )
 
     @property

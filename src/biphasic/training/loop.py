@@ -27,6 +27,7 @@ from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
+from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.passes import pass_loss
 from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps, Position
@@ -237,13 +238,22 @@ def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
 
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
-    total = torch.zeros((), device=run.model.device)
     compute_loss = run.divided or partial(pass_loss, run.model)
+    if given.is_coupled:
+        return coupled_backward(
+            given,
+            compute_loss,
+            run.optimizer.weights,
+            device=run.model.device,
+            ranks=run.ranks,
+            divided=run.divided,
+        )
+    total = torch.zeros((), device=run.model.device)
     for rows in given.passes:
         run.ranks.heartbeat.at(Activity.COMPUTING)
         if run.divided is not None:
             run.divided.is_last_pass(rows is given.passes[-1])
-        loss = compute_loss(rows.to(run.model.device)) / given.num_supervised
+        loss = compute_loss(rows.to(run.model.device)) / given.normaliser
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()

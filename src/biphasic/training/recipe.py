@@ -148,10 +148,14 @@ class Recipe(RecipeSettings):
 
 
 def anchored_phases(phases: tuple[Phase, ...], folder: Path) -> tuple[Phase, ...]:
-    """Return phases with the paths of their corpora resolved against a folder."""
+    """Return phases with the paths of their corpora and pairs resolved against a folder."""
     return tuple(
-        phase.model_copy(update={"corpus": folder / expanded(phase.corpus)})
-        if phase.corpus
-        else phase
+        phase.model_copy(
+            update={
+                name: folder / expanded(path)
+                for name in ("corpus", "pairs")
+                if (path := getattr(phase, name, None))
+            }
+        )
         for phase in phases
     )

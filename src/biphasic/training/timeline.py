@@ -43,8 +43,9 @@ class PlacedPhase:
 
     @property
     def corpus(self) -> Path | None:
-        """Folder of its corpus; None for the run's own."""
-        return self.phase.corpus
+        """Folder of its corpus, or of its pairs; None for the run's own corpus."""
+        reading = self.phase.reading
+        return self.phase.corpus if reading is None else reading.folder
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step` of the run."""
@@ -77,8 +78,10 @@ def place_phases(
     placed: list[PlacedPhase] = []
     rope_theta, longest = None, max_seqlen
     for index, phase in enumerate(phases):
+        # The rows of pairs differ in number and length; these are at least as many and as long.
+        usual = phase.reading.most_texts if phase.reading else rows_per_step
         shape = BatchShape(
-            phase.max_seqlen or max_seqlen, phase.rows_per_step or rows_per_step, phase.steps
+            phase.max_seqlen or max_seqlen, phase.rows_per_step or usual, phase.steps
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
@@ -107,9 +110,17 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             if phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)
+            if phase.phase.reading:
+                _check_pair_phase(phase.phase)
             phase.phase.check(
                 num_steps=phase.phase.steps, rows_per_step=phase.batches.rows_per_step
             )
         except ConfigError as error:
             where = f"phases.{phase.index}." if phase.index else ""
             raise ConfigError(f"{where}{error}") from None
+
+
+def _check_pair_phase(phase: Phase) -> None:
+    for name in ("corpus", "rows_per_step"):
+        if getattr(phase, name) is not None:
+            raise ConfigError(f"{name}: a phase that reads pairs has none; remove it")

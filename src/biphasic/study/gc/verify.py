@@ -123,7 +123,7 @@ def _check_corpora(
         hashes.add(str(text.get("content hash")))
     if preview is not None:
         hashes.add(preview.plan.fingerprint.corpus_hash)
-    phases = (phase for arm in config.arms for phase in config.recipe_of(arm).placed_phases)
+    phases = (phase for arm in config.arms for phase in config.recipe_of(arm).phases)
     named = {phase.corpus for phase in phases} | {config.corpus.folder}
     folders = {*filter(None, named)}
     for record_file in sorted((store / "data").glob(f"*/{RECORD}")):

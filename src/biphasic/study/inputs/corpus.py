@@ -13,6 +13,7 @@ from biphasic.data.building.build import RECORD, build_corpus, corpus_origin, re
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import Corpus
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.pydocs import (
     PYDOCS_VERSION,
     STANDARD_LIBRARY,
@@ -42,6 +43,8 @@ class DataPaths(Config):
     """Folder of the corpus for held-out losses."""
     corpora: tuple[Path, ...] = ()
     """Folders of the corpora of single phases."""
+    pairs: tuple[Path, ...] = ()
+    """Folders of the pairs that phases read."""
     pretrained: LocalModel | None = None
     """The pretrained model that recipes begin with."""
 
@@ -56,6 +59,7 @@ class DataPaths(Config):
             self.train,
             self.heldout,
             *(each / "train" for each in self.corpora),
+            *self.pairs,
         )
         hashes = tuple(file_sha256(folder / MANIFEST) for folder in folders)
         return (*hashes, self.pretrained.identity) if self.pretrained else hashes
@@ -69,6 +73,7 @@ class DataPaths(Config):
             tokenizer=verify_tokenizer(self.tokenizer, corpus),
             pretrained=self.pretrained,
             corpora={folder: Corpus(folder / "train") for folder in self.corpora},
+            pairs={folder: Pairs(folder) for folder in self.pairs},
         )
 
     def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
@@ -85,12 +90,23 @@ class DataPaths(Config):
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
 
             pretrained = fetch_pretrained(model, recipes, tokenizer)
-        return self.model_copy(update={"corpora": tuple(corpora), "pretrained": pretrained})
+        update = {
+            "corpora": tuple(corpora),
+            "pairs": phase_pairs(recipes),
+            "pretrained": pretrained,
+        }
+        return self.model_copy(update=update)
 
 
 def phase_corpora(recipes: Iterable[Recipe]) -> list[Path]:
     """Return the folders of the corpora of single phases."""
-    return sorted({p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus})
+    return sorted({p.corpus for recipe in recipes for p in recipe.phases if p.corpus})
+
+
+def phase_pairs(recipes: Iterable[Recipe]) -> tuple[Path, ...]:
+    """Return the folders of the pairs that phases read."""
+    readings = (phase.reading for recipe in recipes for phase in recipe.phases)
+    return tuple(sorted({reading.folder for reading in readings if reading}))
 
 
 def pretrained_model(recipes: Iterable[Recipe]) -> PretrainedModel | None:

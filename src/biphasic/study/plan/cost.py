@@ -194,6 +194,8 @@ def objective_flops(shape: ModelShape, objective: ObjectiveConfig, *, length: in
     if isinstance(objective, Alternate):
         raise TypeError("an alternation has no FLOPs of its own: call `at` with a step first")
     share = objective.mlm_probability if isinstance(objective, MaskingConfig) else 1.0
+    if objective.reading is not None:  # of texts; the head is not used
+        share = 0.0
     return step_flops(
         shape,
         rows=_full_row(length),

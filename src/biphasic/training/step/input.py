@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from transformers import PreTrainedModel
 
+from biphasic.data.pairs.rows import PairReader
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.distributed import ALONE, ProcessGroup
 from biphasic.model.compute.forward import first_position
@@ -32,8 +34,9 @@ class StepRows:
         self._phases, fingerprint = recipe.placed_phases, data.fingerprint
         self._contents = [fingerprint.hash_of(placed.corpus) for placed in self._phases]
         self._readers: dict[str, RowReader] = {}
+        self._pairs = self._pair_readers(recipe, data)
         for content, placed in zip(self._contents, self._phases, strict=True):
-            if content in self._readers:
+            if content in self._readers or placed.index in self._pairs:
                 continue
             corpus = data.corpora[placed.corpus] if placed.corpus else data.corpus
             shapes = self._shapes_of(content)
@@ -45,9 +48,29 @@ class StepRows:
     def batch(self, step: int) -> RowBatch:
         """Return the rows of update `step` of the run."""
         phase = next(placed for placed in self._phases if step < placed.end)
+        if phase.index in self._pairs:
+            return self._pairs[phase.index].batch(step - phase.start)
         content = self._contents[phase.index]
         before = sum(shape.num_steps for shape in self._shapes_of(content, end=phase.index))
         return self._readers[content].batch(before + step - phase.start)
+
+    def _pair_readers(self, recipe: Recipe, data: TrainingData) -> dict[int, PairReader]:
+        """Return the readers of phases with pairs; each goes on where an earlier one stopped."""
+        readers: dict[int, PairReader] = {}
+        places: Counter[str] = Counter()
+        for content, placed in zip(self._contents, self._phases, strict=True):
+            if (reading := placed.phase.reading) is None:
+                continue
+            readers[placed.index] = PairReader(
+                data.pairs[reading.folder],
+                data.tokenizer,
+                reading,
+                first_place=places[content],
+                max_seqlen=placed.batches.max_seqlen,
+                data_seed=recipe.seeds.data_seed,
+            )
+            places[content] += placed.phase.steps * reading.batch
+        return readers
 
     def _shapes_of(self, content: str, *, end: int | None = None) -> list[BatchShape]:
         """Return the shapes of the rows that phases, up to `end`, read from a corpus."""
@@ -64,6 +87,7 @@ class StepInput:
         passes: Input of this rank's model, in one or more passes; pinned if the device is CUDA.
             None if by chance its rows have no label.
         num_supervised: Labels of all passes of all ranks.
+        normaliser: What the sum of their losses is divided by.
         flops: FLOPs of the whole update, over all ranks.
     """
 
@@ -71,7 +95,13 @@ class StepInput:
     sha256: bytes
     passes: tuple[Pass, ...]
     num_supervised: int
+    normaliser: float
     flops: int
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether the loss needs the vectors of all passes at once."""
+        return bool(self.passes) and self.passes[0].loss is not None and self.passes[0].loss.couples
 
 
 class StepInputs:
@@ -117,11 +147,12 @@ class StepInputs:
             sha256=batch.sha256(),
             passes=tuple(rows.pinned() if self._pins else rows for rows in passes),
             num_supervised=sum(len(part.labels) for part in parts),
+            normaliser=sum(part.normaliser for part in parts),
             flops=sum(
                 step_flops(
                     self._shape,
                     rows=part.rows,
-                    supervised_tokens=len(part.labels),
+                    supervised_tokens=part.head_tokens,
                     causal=part.causal,
                 )
                 for part in parts

@@ -14,7 +14,7 @@ from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
 from biphasic.model.head import language_model_head
 from biphasic.objectives.loss import summed_cross_entropy
-from biphasic.objectives.supervision import Supervision
+from biphasic.objectives.supervision import StatesLoss, Supervision
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Pass:
         labels: int64 [num_supervised]; their labels.
         max_seqlen: Length of the longest segment.
         causal: Whether a token attends only to those before it.
+        loss: The objective's own loss, if it has one.
     """
 
     input_ids: Tensor
@@ -38,6 +39,7 @@ class Pass:
     labels: Tensor
     max_seqlen: int
     causal: bool
+    loss: StatesLoss | None = None
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
@@ -51,6 +53,7 @@ class Pass:
             labels=torch.from_numpy(supervision.labels),
             max_seqlen=rows.max_seqlen,
             causal=supervision.causal,
+            loss=supervision.loss,
         )
 
     def pinned(self) -> Pass:
@@ -76,7 +79,8 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
 
     The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
-    precision; None is that of the model's weights.
+    precision; None is that of the model's weights. For a loss that couples vectors, return these:
+    `coupled_backward` computes the loss.
     """
     output = model.base_model(
         input_ids=given.input_ids,
@@ -90,8 +94,12 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
             dtype=dtype or activation_dtype(model),
         ),
     )
+    hidden = output.last_hidden_state.flatten(0, 1)
+    if given.loss is not None:
+        vectors = given.loss.vectors(hidden, given)
+        return vectors if given.loss.couples else given.loss.summed(vectors, given.labels)
     head = language_model_head(model)
-    states = head.transformed(output.last_hidden_state.flatten(0, 1)[given.positions])
+    states = head.transformed(hidden[given.positions])
     return summed_cross_entropy(
         states,
         head.weight.to(states.dtype),

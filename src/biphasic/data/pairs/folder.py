@@ -1,0 +1,168 @@
+"""Pairs of texts on disk: queries and the texts that answer them, immutable, hashed in order.
+
+Layout of a folder of pairs (see docs/formats.md):
+
+- `texts.arrow`: column `text`; each text once;
+- `pairs.arrow`: columns `query`, `positive` and `negatives`, as rows of the texts; `scores` of
+  positive and negatives by a teacher, empty if there are none; `source`;
+- `pairs.json`: counts, provenance, content hash;
+- `manifest.json`: SHA-256 of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.errors import DataError, reading
+from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DETAILS = "pairs.json"
+REMEDY = "delete the folder and build the pairs again"
+_FORMAT = "biphasic.pairs/1"
+_TEXTS, _PAIRS = "texts.arrow", "pairs.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A query and a text that answers it.
+
+    Attributes:
+        negatives: Texts that look like answers and are none.
+        scores: A teacher's scores of the positive and of each negative; empty for none.
+        source: Where the pair comes from.
+    """
+
+    query: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    source: str = ""
+
+
+class Pairs:
+    """Pairs of texts, read through a memory map.
+
+    Attributes:
+        queries: int64 [num_pairs]; rows of the texts.
+        positives: int64 [num_pairs]; rows of the texts.
+        known: int64, sorted; code of each pair, `query * num_texts + positive`.
+        details: Content of `pairs.json`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder and check every file against its manifest."""
+        if not is_complete(folder):
+            raise DataError(f"{folder}: no finished pairs here; build them: 'biphasic pairs build'")
+        verify_folder(folder, remedy=REMEDY)
+        self.folder = folder
+        self.details: dict[str, Any] = read_json_object(folder / DETAILS, remedy=REMEDY)
+        if self.details.get("format") != _FORMAT:
+            raise DataError(f"{folder / DETAILS}: not a record of pairs ({_FORMAT}); {REMEDY}")
+        self.content_hash: str = self.details["content_hash"]
+        with reading(folder, DataError, remedy=REMEDY, failure="damaged"):
+            self._texts = _mapped(folder / _TEXTS)["text"].combine_chunks()
+            table = _mapped(folder / _PAIRS)
+            self.queries, self.positives = (
+                table[name].to_numpy().astype(np.int64) for name in ("query", "positive")
+            )
+            self._negatives, self._scores, self._sources = (
+                table[name].combine_chunks() for name in ("negatives", "scores", "source")
+            )
+        self.known = np.unique(self.queries * self.num_texts + self.positives)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def num_texts(self) -> int:
+        """Number of different texts."""
+        return len(self._texts)
+
+    def texts(self, rows: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return texts by row."""
+        return self._texts.take(np.asarray(rows, dtype=np.int64)).to_pylist()
+
+    def negatives(self, pair: int) -> list[int]:
+        """Return the rows of a pair's negatives."""
+        return self._negatives[pair].as_py()
+
+    def pair(self, number: int) -> Pair:
+        """Return a pair with its texts."""
+        negatives = self.negatives(number)
+        rows = [int(self.queries[number]), int(self.positives[number]), *negatives]
+        query, positive, *others = self.texts(rows)
+        scores, source = self._scores[number].as_py(), self._sources[number].as_py()
+        return Pair(query, positive, tuple(others), tuple(scores), source)
+
+
+def write_pairs(folder: Path, pairs: Iterable[Pair], **details: Any) -> Pairs:
+    """Write a folder of pairs, which appears when complete; `details` are recorded."""
+    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
+
+    rows: dict[str, int] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in ("query", "positive", "negatives")}
+    scores, sources = [], []
+    for pair in pairs:
+        texts = (pair.query, pair.positive, *pair.negatives)
+        query, positive, *negatives = (rows.setdefault(text, len(rows)) for text in texts)
+        for column, value in zip(columns.values(), (query, positive, negatives), strict=True):
+            column.append(value)
+        scores.append(pair.scores)
+        sources.append(pair.source)
+    if not sources:
+        raise DataError(f"{folder.name}: no pair is left")
+    schema = pa.schema({
+        "query": pa.int64(), "positive": pa.int64(), "negatives": pa.list_(pa.int64()),
+        "scores": pa.list_(pa.float64()), "source": pa.string(),
+    })  # fmt: skip
+    table = pa.table({**columns, "scores": scores, "source": sources}, schema=schema)
+    with complete_folder(folder) as partial:
+        _write(partial / _TEXTS, pa.table({"text": pa.array(rows, pa.large_string())}))
+        _write(partial / _PAIRS, table)
+        record = {
+            "format": _FORMAT,
+            "num_pairs": len(sources),
+            "num_texts": len(rows),
+            "num_negatives": sum(map(len, columns["negatives"])),
+            "content_hash": _content_hash(rows, columns, scores),
+            **details,
+        }
+        write_json(partial / DETAILS, record)
+    return Pairs(folder)
+
+
+def _content_hash(
+    texts: Iterable[str], columns: dict[str, list[Any]], scores: list[tuple[float, ...]]
+) -> str:
+    """Hash texts in order with their lengths, and the pairs; not where they come from."""
+    hasher = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode()
+        hasher.update(len(encoded).to_bytes(8, "little"))
+        hasher.update(encoded)
+    for row in zip(*columns.values(), scores, strict=True):
+        hasher.update(repr(row).encode())
+    return hasher.hexdigest()
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    import pyarrow as pa  # noqa: PLC0415
+
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def _mapped(path: Path) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

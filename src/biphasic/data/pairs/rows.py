@@ -1,0 +1,146 @@
+"""Rows of the pairs of a step: a pure function of pairs, settings, `data_seed` and step.
+
+Pairs are taken in a seeded order, epoch after epoch. A text that several pairs of a step share is
+read once in each role. Texts are tokenised when they are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.packing import pack_sequences
+from biphasic.data.pairs.folder import Pairs
+from biphasic.data.rows import Piece, RowBatch
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError
+from biphasic.seeds import permute, stream
+
+_ROW_MULTIPLE = 16
+"""Rows are as long as the longest text of a step, rounded up to this many tokens."""
+
+
+@dataclass(frozen=True)
+class PairReading:
+    """How a phase reads pairs.
+
+    Attributes:
+        folder: Folder of the pairs.
+        batch: Pairs per step.
+        hard_negatives: Most negatives of a pair that are read; None for all.
+        prompts: Text before each query, and before each document.
+    """
+
+    folder: Path
+    batch: int
+    hard_negatives: int | None = None
+    prompts: tuple[str, str] = ("", "")
+
+    @property
+    def most_texts(self) -> int:
+        """Texts of a step, at most; without a limit one negative of each pair is assumed."""
+        negatives = 1 if self.hard_negatives is None else self.hard_negatives
+        return self.batch * (2 + negatives)
+
+
+@dataclass(frozen=True)
+class PairBatch(RowBatch):
+    """Rows of the different texts of a step: its queries, and after them its documents.
+
+    Attributes:
+        queries: int64 [num_queries]; rows of the texts in the folder of pairs.
+        documents: int64 [num_documents]; positives and negatives, likewise.
+        pairs: int64 [num_pairs, 2]; query and positive of each pair, as indices of the two.
+        is_positive: bool [num_queries, num_documents]; whether they are a pair, of any step.
+    """
+
+    queries: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    is_positive: NDArray[np.bool_]
+
+
+class PairReader:
+    """Batches of pairs for a phase."""
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        tokenizer: TextTokenizer,
+        reading: PairReading,
+        *,
+        first_place: int,
+        max_seqlen: int,
+        data_seed: int,
+    ) -> None:
+        """Prepare reading; `first_place` counts the pairs that earlier phases have read."""
+        if reading.batch > len(pairs):
+            raise ConfigError(
+                f"batch: {reading.batch:,} is more than the {len(pairs):,} pairs of {pairs.folder}"
+            )
+        self._pairs, self._tokenizer, self._reading = pairs, tokenizer, reading
+        self._first_place = first_place
+        self._max_seqlen, self._data_seed = max_seqlen, data_seed
+
+    def batch(self, step: int) -> PairBatch:
+        """Return the batch of a step of the phase."""
+        place = self._first_place + step * self._reading.batch
+        numbers, epoch = self._numbers(place), place // len(self._pairs)
+        negatives = [row for number in numbers.tolist() for row in self._negatives(number)]
+        queries, owners = np.unique(self._pairs.queries[numbers], return_inverse=True)
+        positives = self._pairs.positives[numbers]
+        documents = np.unique(np.concatenate([positives, np.array(negatives, dtype=np.int64)]))
+        codes = queries[:, None] * self._pairs.num_texts + documents
+        known = self._pairs.known
+        places = np.searchsorted(known, codes).clip(max=len(known) - 1)
+        sequences = self._sequences(queries, documents)
+        row_length = -(-max(map(len, sequences)) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        packed = pack_sequences(
+            sequences,
+            row_length=min(row_length, self._max_seqlen),
+            pad_id=self._tokenizer.pad_id,
+        )
+        rows = np.concatenate([queries, documents]).tolist()
+        return PairBatch(
+            packed=packed,
+            pieces=tuple(
+                Piece(epoch, row, 0, len(sequence) - 2)
+                for row, sequence in zip(rows, sequences, strict=True)
+            ),
+            texts=packed.spans + np.array([1, -1]),
+            queries=queries,
+            documents=documents,
+            pairs=np.stack([owners, np.searchsorted(documents, positives)], axis=1),
+            is_positive=known[places] == codes,
+        )
+
+    def _numbers(self, place: int) -> NDArray[np.int64]:
+        """Return the pairs of a batch; it may end an epoch and begin the next."""
+        places = np.arange(place, place + self._reading.batch)
+        epochs, indices = np.divmod(places, len(self._pairs))
+        shuffle = partial(stream, "training pairs", self._data_seed)
+        parts = [
+            permute(shuffle(epoch), indices[epochs == epoch], len(self._pairs))
+            for epoch in np.unique(epochs).tolist()
+        ]
+        return np.concatenate(parts)
+
+    def _negatives(self, number: int) -> list[int]:
+        return self._pairs.negatives(number)[: self._reading.hard_negatives]
+
+    def _sequences(
+        self, queries: NDArray[np.int64], documents: NDArray[np.int64]
+    ) -> list[NDArray[np.int64]]:
+        """Return the tokens of texts after their prompts, framed, and cut to fit."""
+        texts = [
+            prompt + text
+            for prompt, rows in zip(self._reading.prompts, (queries, documents), strict=True)
+            for text in self._pairs.texts(rows)
+        ]
+        begin, end, room = self._tokenizer.bos_id, self._tokenizer.eos_id, self._max_seqlen - 2
+        encoded = self._tokenizer.encode_many(texts)
+        return [np.array([begin, *ids[:room], end], dtype=np.int64) for ids in encoded]

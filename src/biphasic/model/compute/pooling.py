@@ -1,0 +1,28 @@
+"""One vector for each text of packed rows: the mean, first or last of its final states."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Pooling = Literal["mean", "first", "last"]
+
+
+def pooled(hidden: Tensor, starts: Tensor, cu_seqlens: Tensor, *, pooling: Pooling) -> Tensor:
+    """Return a vector in fp32 for each text, special tokens included: [num_texts, hidden_size].
+
+    `hidden` is [num_tokens, hidden_size]. `starts` are the texts' first positions, int64
+    [num_texts]; each ends at the next border in `cu_seqlens`.
+    """
+    if pooling == "first":
+        return hidden[starts].float()
+    ends = cu_seqlens.long()[torch.searchsorted(cu_seqlens.long(), starts, right=True)]
+    if pooling == "last":
+        return hidden[ends - 1].float()
+    # A product with a dense matrix has a fixed order of summation on every device; scattered
+    # additions do not.
+    places = torch.arange(len(hidden), device=hidden.device)
+    is_inside = (places >= starts[:, None]) & (places < ends[:, None])  # (num_texts, num_tokens)
+    return (is_inside / (ends - starts)[:, None]).float() @ hidden.float()

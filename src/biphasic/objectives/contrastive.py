@@ -1,0 +1,100 @@
+"""Contrastive training: a query must find its document among those of the step.
+
+Reference: van den Oord et al. 2018, arXiv:1807.03748, section 2.3 (InfoNCE); Henderson et al. 2017,
+arXiv:1705.00652, section 4.4 (negatives from the batch). Documents that are known answers to a
+query are never its negatives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from biphasic.data.pairs.rows import PairBatch, PairReading
+from biphasic.data.rows import RowBatch
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Supervision, Vocabulary
+
+
+class Contrastive(ObjectiveConfig):
+    """Queries find their documents, and other documents of the step are negatives."""
+
+    objective: Literal["contrastive"]  # type: ignore[assignment]
+    pairs: Path
+    """Folder of pairs, made by `biphasic pairs build`."""
+    batch: Annotated[int, Field(ge=2)] = 64
+    """Pairs per step. With `compute.max_tokens_per_pass`, texts of large batches are read in
+    several passes, and the loss is that of the whole batch."""
+    temperature: PositiveFloat = 0.05
+    """Cosine similarities are divided by it."""
+    hard_negatives: NonNegativeInt | None = None
+    """Most negatives of a pair that are read, the first ones; by default all."""
+    symmetric: bool = False
+    """Whether documents must also find their queries; the loss is the mean of both directions."""
+    hardness: NonNegativeFloat = 0.0
+    """Weight of hard negatives: this times its similarity is added to the logit of each
+    negative of a query, without a gradient (arXiv:2503.04812, equation 5)."""
+    pooling: Literal["mean", "first", "last"] = "mean"
+    """State that stands for a text: the mean of all, or that of the first or the last token."""
+    attention: Literal["bidirectional", "causal"] = "bidirectional"
+    """How texts are read."""
+    query_prompt: str = ""
+    """Text before each query."""
+    document_prompt: str = ""
+    """Text before each document."""
+    matryoshka: tuple[PositiveInt, ...] = ()
+    """Numbers of leading dimensions that must also serve as vectors; the loss is the mean over
+    these and the whole vector (arXiv:2205.13147)."""
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """The one in which texts are read."""
+        return frozenset({self.attention == "causal"})
+
+    @property
+    def reading(self) -> PairReading:
+        """The pairs of each step."""
+        return PairReading(
+            folder=self.pairs,
+            batch=self.batch,
+            hard_negatives=self.hard_negatives,
+            prompts=(self.query_prompt, self.document_prompt),
+        )
+
+    def determinants(self, mask_seed: int) -> dict[str, Any]:
+        """Return all settings; identities have the content of the pairs, not their path."""
+        del mask_seed
+        names = Contrastive.model_fields.keys() - {"objective", "pairs"}
+        return {"name": "contrastive", **self.model_dump(mode="json", include=set(names))}
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Let each text give a vector; labels are its number among the texts of the step."""
+        del vocabulary, mask_seed
+        # Imported here: settings are read without torch.
+        from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415
+
+        assert isinstance(batch, PairBatch)  # noqa: S101 - a phase with pairs reads no other rows
+        starts = batch.packed.spans[:, 0]
+        order = np.argsort(starts)
+        supervision = Supervision(
+            rows=batch.packed,
+            positions=starts[order],
+            labels=order,
+            causal=self.attention == "causal",
+            loss=InfoNce(
+                num_queries=len(batch.queries),
+                pairs=batch.pairs,
+                is_positive=batch.is_positive,
+                pooling=self.pooling,
+                temperature=self.temperature,
+                symmetric=self.symmetric,
+                hardness=self.hardness,
+                matryoshka=self.matryoshka,
+            ),
+        )
+        return (supervision,)

@@ -1,0 +1,97 @@
+"""InfoNCE over the vectors of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+from torch import Tensor
+
+from biphasic.errors import ConfigError
+from biphasic.model.compute.pooling import Pooling, pooled
+from biphasic.objectives.supervision import StatesLoss
+
+if TYPE_CHECKING:
+    from biphasic.training.step.passes import Pass
+
+
+@dataclass(frozen=True)
+class InfoNce(StatesLoss):
+    """Cross-entropy of each query's document among the documents of the step.
+
+    Attributes:
+        num_queries: Vectors of queries; those of documents follow.
+        pairs: int64 [num_pairs, 2]; query and positive, as indices of the two.
+        is_positive: bool [num_queries, num_documents]; pairs, which are never negatives.
+        symmetric, hardness, matryoshka: As in `Contrastive`.
+    """
+
+    num_queries: int
+    pairs: NDArray[np.int64]
+    is_positive: NDArray[np.bool_]
+    pooling: Pooling
+    temperature: float
+    symmetric: bool = False
+    hardness: float = 0.0
+    matryoshka: tuple[int, ...] = ()
+    couples: bool = True
+
+    @property
+    def normaliser(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
+
+    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+        """Return a vector for each text of a pass."""
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+
+    def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss over the vectors of all texts, in order, summed over pairs."""
+        del labels
+        losses = [self._at_width(vectors[:, :width]) for width in self._widths(vectors.shape[1])]
+        return torch.stack(losses).mean()
+
+    def _widths(self, whole: int) -> Iterator[int]:
+        for width in self.matryoshka:
+            if width > whole:
+                raise ConfigError(
+                    f"matryoshka: {width} dimensions are more than the model's {whole}"
+                )
+            if width < whole:
+                yield width
+        yield whole
+
+    def _at_width(self, vectors: Tensor) -> Tensor:
+        unit = F.normalize(vectors, dim=-1)
+        similarities = unit[: self.num_queries] @ unit[self.num_queries :].T
+        queries, positives = torch.from_numpy(self.pairs.T).to(vectors.device)
+        is_positive = torch.from_numpy(self.is_positive).to(vectors.device)
+        loss = self._direction(similarities, is_positive, queries, positives)
+        if self.symmetric:
+            back = self._direction(similarities.T, is_positive.T, positives, queries, hardness=0.0)
+            loss = (loss + back) / 2
+        return loss
+
+    def _direction(
+        self,
+        similarities: Tensor,
+        is_positive: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+        *,
+        hardness: float | None = None,
+    ) -> Tensor:
+        """Sum the cross-entropies of the targets in some rows of similarities."""
+        chosen, others = similarities[rows], is_positive[rows]
+        columns = torch.arange(chosen.shape[1], device=chosen.device)
+        is_target = columns == targets[:, None]
+        logits = chosen / self.temperature
+        if hardness is None and self.hardness:
+            logits = logits + (self.hardness * chosen.detach()).masked_fill(is_target, 0.0)
+        logits = logits.masked_fill(others & ~is_target, -torch.inf)
+        return F.cross_entropy(logits, targets, reduction="sum")

@@ -1,0 +1,119 @@
+"""Texts of tasks that judge models, and which other texts equal them or nearly do.
+
+Two texts are near-duplicates if at least half of the word shingles of either occur in the other
+(`data/text/near_duplicates.py`). Texts shorter than a shingle are compared whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
+from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.records import SPLITS
+from biphasic.tasks.rows.beir import read_texts
+
+Match = Literal["exact", "near"]
+
+
+class NearTexts:
+    """A collection of texts that others can be compared with."""
+
+    def __init__(self, texts: Iterable[str], shingler: Shingler) -> None:
+        shingles = [shingler(text) for text in texts]
+        self._sizes = np.array([len(each) for each in shingles], dtype=np.int64)
+        owners = np.repeat(np.arange(len(shingles)), self._sizes)
+        joined = np.concatenate([np.zeros(0, np.uint64), *shingles])
+        order = np.argsort(joined, kind="stable")
+        self._shingles, self._owners = joined[order], owners[order]
+
+    def match(self, shingles: NDArray[np.uint64]) -> Match | None:
+        """Return how a text, by its shingles, matches one of the collection."""
+        first = np.searchsorted(self._shingles, shingles)
+        last = np.searchsorted(self._shingles, shingles, side="right")
+        hits = [self._owners[start:end] for start, end in zip(first, last, strict=True)]
+        owners, shared = np.unique(np.concatenate([np.zeros(0, int), *hits]), return_counts=True)
+        if not len(owners):
+            return None
+        sizes = self._sizes[owners]
+        if ((shared == sizes) & (shared == len(shingles))).any():
+            return "exact"
+        is_near = shared >= MAX_CONTAINMENT * np.minimum(sizes, len(shingles))
+        return "near" if is_near.any() else None
+
+
+@dataclass(frozen=True)
+class JudgingTask:
+    """The texts of a task that a model is scored on.
+
+    Attributes:
+        name: Name of the task.
+        content: Hash of its examples.
+        inputs: What a model reads of the examples of validation and test splits.
+        documents: What retrieval searches; none for other kinds.
+    """
+
+    name: str
+    content: str
+    inputs: tuple[str, ...]
+    documents: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folder: Path) -> JudgingTask:
+        """Read a task folder."""
+        task = load_task(folder)
+        samples = [
+            sample
+            for split in SPLITS[1:]
+            for sample in KINDS[task.info.kind].inputs(task, split)
+        ]
+        inputs = [
+            text for sample in samples for text in ([sample] if isinstance(sample, str) else sample)
+        ]
+        documents: tuple[str, ...] = ()
+        if (folder / "corpus.jsonl").is_file():  # without the prompts of the kind
+            documents = tuple(
+                f"{title} {text}".strip() for _, title, text in read_texts(folder / "corpus.jsonl")
+            )
+            judged = {query for split in SPLITS[1:] for query in task.qrels.get(split, ())}
+            texts = read_texts(folder / "queries.jsonl")
+            inputs = [text for key, _, text in texts if key in judged]
+        return cls(task.info.name, task.info.sha256, tuple(dict.fromkeys(inputs)), documents)
+
+
+@dataclass
+class Decontamination:
+    """Finds pairs that hold a text of a task that judges, or nearly."""
+
+    tasks: tuple[JudgingTask, ...]
+    shingler: Shingler = field(default_factory=Shingler)
+
+    def __post_init__(self) -> None:
+        self._collections = [
+            (task, NearTexts(task.inputs, self.shingler), NearTexts(task.documents, self.shingler))
+            for task in self.tasks
+        ]
+
+    def matches(
+        self, texts: Iterable[str], *, own_documents: Iterable[str] = ()
+    ) -> Mapping[str, Match]:
+        """Return the tasks that one of some texts matches, and how.
+
+        `own_documents` are the hashes of tasks whose documents may occur: a training split of
+        retrieval shares them with its test split.
+        """
+        shingles = [self.shingler(text) for text in texts]
+        found: dict[str, Match] = {}
+        for task, inputs, documents in self._collections:
+            collections = [inputs] if task.content in own_documents else [inputs, documents]
+            kinds = {each.match(text) for each in collections for text in shingles}
+            if kinds - {None}:
+                found[task.name] = "exact" if "exact" in kinds else "near"
+        return found

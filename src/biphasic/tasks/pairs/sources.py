@@ -1,0 +1,151 @@
+"""Sources of pairs: tables, training splits of retrieval tasks, and documents."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.pairs.folder import Pair
+from biphasic.data.text.files import SourceDocument
+from biphasic.data.text.hub import open_hub
+from biphasic.data.text.sources import parse_hub
+from biphasic.errors import DataError
+from biphasic.seeds import stream, uniforms
+from biphasic.tasks.rows.beir import read_qrels, read_texts
+from biphasic.tasks.rows.readers import read_csv, read_tsv
+from biphasic.tasks.rows.row import Row, read_jsonl
+
+_READERS = {".jsonl": read_jsonl, ".csv": read_csv, ".tsv": read_tsv}
+_QUERIES = ("query", "anchor")
+_OPTIONAL = ("negatives", "negative", "scores")
+_PARQUET_ROWS = 1024
+_HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
+_WORD = re.compile(r"\w+")
+
+
+def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
+    """Yield the pairs of a file or a hub dataset, in order.
+
+    Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and
+    `scores` of the positive and each negative.
+    """
+    for row in _rows(source, copies):
+        yield _pair_of(row, source=Path(source).name)
+
+
+def _rows(source: str, copies: Path | None) -> Iterator[Row]:
+    if source.startswith("hf:"):
+        hub = parse_hub(source)
+        table = open_hub(
+            hub.dataset, config=hub.config, split=hub.split, revision=hub.revision,
+            streaming=hub.streaming, copies=copies,
+        )  # fmt: skip
+        values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
+        return (Row(Path(source), number, value) for number, value in enumerate(values, start=1))
+    path = Path(source)
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    if suffixes[-1:] == [".parquet"]:
+        return _parquet_rows(path)
+    if not suffixes or suffixes[-1] not in _READERS:
+        raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
+    return _READERS[suffixes[-1]](path)
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(_PARQUET_ROWS):
+                for value in batch.to_pylist():
+                    number += 1
+                    yield Row(path, number, value)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None
+
+
+def _pair_of(row: Row, *, source: str) -> Pair:
+    name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
+    query, positive = row.text(name).strip(), row.text("positive").strip()
+    negatives = _negatives(row)
+    for field, text in ((name, query), ("positive", positive), *(("negative", n) for n in negatives)):
+        if not text:
+            raise row.error(f"'{field}' is empty; remove the pair or the text")
+    if query == positive:
+        raise row.error(f"'{name}' and 'positive' are the same text")
+    if {query, positive} & {*negatives}:
+        raise row.error(f"a negative is the same text as its '{name}' or 'positive'")
+    scores = row.value.get("scores")
+    if scores is not None and len(scores) != 1 + len(negatives):
+        raise row.error(f"{len(scores)} scores for a positive and {len(negatives)} negatives")
+    return Pair(query, positive, negatives, tuple(map(float, scores or ())), source)
+
+
+def _negatives(row: Row) -> tuple[str, ...]:
+    if row.value.get("negatives") is not None:
+        return tuple(text.strip() for text in row.items("negatives", str))
+    if row.value.get("negative") is not None:
+        return (row.text("negative").strip(),)
+    return ()
+
+
+def task_pairs(folder: Path) -> Iterator[Pair]:
+    """Yield the training pairs of a retrieval task's folder: queries and relevant documents."""
+    texts: Mapping[str, str] = {
+        key: f"{title} {text}".strip() for key, title, text in read_texts(folder / "corpus.jsonl")
+    }
+    queries = {key: text for key, _, text in read_texts(folder / "queries.jsonl")}
+    qrels = read_qrels(folder / "qrels" / "train.tsv", queries=queries, corpus=texts)
+    for query, judged in qrels.items():
+        for document, score in judged.items():
+            if score > 0:
+                yield Pair(queries[query], texts[document])
+
+
+def document_pairs(
+    documents: Iterator[SourceDocument], *, seed: int, per_document: int, most: int | None
+) -> list[Pair]:
+    """Draw weak pairs: a heading and its paragraph, a paragraph and the next.
+
+    At most `per_document` of each document, and `most` of all, are drawn at random; the draw from
+    a document depends on the seed and its number alone.
+    """
+
+    def drawn() -> Iterator[tuple[float, int, int, Pair]]:
+        for number, document in enumerate(documents):
+            candidates = list(_weak_pairs(document.text))
+            keys = uniforms(stream("weak pairs", seed, number), len(candidates)).tolist()
+            ranked = sorted(zip(keys, range(len(keys)), candidates, strict=True))[:per_document]
+            for key, place, (query, positive, sort) in ranked:
+                yield key, number, place, Pair(query, positive, source=sort)
+
+    kept = list(drawn()) if most is None else heapq.nsmallest(most, drawn(), key=lambda d: d[:3])
+    return [pair for *_, pair in sorted(kept, key=lambda d: d[1:3])]
+
+
+def _weak_pairs(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield query, positive and their sort, of all paragraphs of a text that are long enough."""
+    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    for first, second in pairwise(paragraphs):
+        if not _is_paragraph(second):
+            continue
+        if _is_heading(first):
+            yield first.lstrip("# "), second, "heading and paragraph"
+        elif _is_paragraph(first):
+            yield first, second, "paragraph and next"
+
+
+def _is_heading(text: str) -> bool:
+    is_short = 0 < len(_WORD.findall(text)) <= _HEADING_WORDS
+    return is_short and "\n" not in text and text[-1] not in ".,:;!?"
+
+
+def _is_paragraph(text: str) -> bool:
+    return _FEWEST_WORDS <= len(_WORD.findall(text)) <= _MOST_WORDS

@@ -1,0 +1,271 @@
+"""Contrastive losses and their gradients are those of sentence-transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
+from torch import nn
+
+from biphasic.config import parse_config
+from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
+from biphasic.distributed import ALONE
+from biphasic.model.loading.build import new_model
+from biphasic.objectives.contrastive import Contrastive
+from biphasic.objectives.info_nce import InfoNce
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.run import first_model
+from biphasic.training.step.coupled import coupled_backward
+from biphasic.training.step.input import StepInputs
+from biphasic.training.step.optimizer import set_precision
+from biphasic.training.step.passes import pass_loss
+from conftest import synthetic_documents
+
+NUM_PAIRS, WIDTH = 6, 16
+
+
+def vectors(count: int, *, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(count, WIDTH, generator=draw).requires_grad_()
+
+
+def loss_of(num_negatives: int = 0, **settings: Any) -> InfoNce:
+    """Different queries and documents: pair `n` is query `n` and document `n`."""
+    columns = np.arange(NUM_PAIRS)
+    known = np.eye(NUM_PAIRS, NUM_PAIRS * (1 + num_negatives), dtype=bool)
+    pairs = np.stack([columns, columns], axis=1)
+    return InfoNce(NUM_PAIRS, pairs, known, "mean", **{"temperature": 0.05, **settings})
+
+
+class Given(nn.Module):
+    """A model whose vectors are given: sentence-transformers' losses ask for no more."""
+
+    def get_embedding_dimension(self) -> int:
+        return WIDTH
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": features["vectors"]}
+
+
+@pytest.mark.parametrize("num_negatives", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"temperature": 0.02}, {"scale": 50.0}),
+        (
+            {"symmetric": True},
+            {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"},
+        ),
+        ({"hardness": 5.0}, {"hardness_mode": "all_negatives", "hardness_strength": 5.0}),
+    ],
+    ids=["plain", "temperature", "symmetric", "hardness"],
+)
+def test_losses_and_gradients_of_vectors_are_those_of_the_oracle(num_negatives, ours, theirs):
+    given = vectors(NUM_PAIRS * (2 + num_negatives))
+    own = loss_of(num_negatives, **ours)
+    loss = own.summed(given, torch.arange(len(given))) / own.normaliser
+    (gradient,) = torch.autograd.grad(loss, given)
+    oracle = MultipleNegativesRankingLoss(Given(), **theirs)
+    expected = oracle.compute_loss_from_embeddings([*given.split(NUM_PAIRS)], torch.tensor(0))
+    (expected_gradient,) = torch.autograd.grad(expected, given)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+
+
+def test_matryoshka_is_the_mean_over_the_widths():
+    given = vectors(2 * NUM_PAIRS)
+    own = loss_of(matryoshka=(4, 8))
+    loss = own.summed(given, torch.arange(len(given))) / own.normaliser
+    model = Given()
+    oracle = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), [WIDTH, 8, 4])
+    features = [{"vectors": part} for part in given.split(NUM_PAIRS)]
+    torch.testing.assert_close(loss, oracle(features, torch.tensor(0)) / 3, rtol=1e-6, atol=1e-6)
+
+
+def test_other_answers_to_a_query_are_no_negatives():
+    # Queries 0 and 1; query 0 has the documents 0 and 1, query 1 has document 2.
+    known = np.array([[True, True, False], [False, False, True]])
+    pairs = np.array([[0, 0], [0, 1], [1, 2]])
+    own = InfoNce(2, pairs, known, "mean", temperature=0.5)
+    unit = torch.nn.functional.normalize(vectors(5), dim=-1)
+    logits = 2 * unit[:2] @ unit[2:].T
+    # Pair (0, 0) competes with document 2 alone, and so does (0, 1).
+    expected = sum(
+        torch.logsumexp(logits[query, candidates], 0) - logits[query, candidates[0]]
+        for query, candidates in ((0, [0, 2]), (0, [1, 2]), (1, [2, 0, 1]))
+    )
+    torch.testing.assert_close(own.summed(unit, torch.arange(5)), expected)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    """Two dozen pairs, each with two negatives."""
+    texts = [text for _, text in synthetic_documents(96, seed=3, longest=24)]
+    texts = [f"{number} {text}" for number, text in enumerate(texts)]
+    rows = [
+        Pair(query, positive, tuple(negatives))
+        for query, positive, *negatives in zip(*(texts[i::4] for i in range(4)), strict=True)
+    ]
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs", rows)
+
+
+def phase(pairs: Pairs, **changes: Any) -> dict[str, Any]:
+    settings = {"objective": "contrastive", "pairs": str(pairs.folder), "batch": 8, "steps": 2}
+    return {**settings, **changes}
+
+
+class Padded(nn.Module):
+    """The body of a model on padded rows with its own masks, and the mean of its states."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.body = model.base_model
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        mask = features["attention_mask"]
+        hidden = self.body(**features).last_hidden_state
+        mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return {"sentence_embedding": mean}
+
+
+def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    longest = max(map(len, rows))
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+    ids = [row + [0] * (longest - len(row)) for row in rows]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+@pytest.mark.parametrize("num_negatives", [0, 2])
+def test_gradients_of_weights_are_those_of_the_oracle_in_one_pass_and_in_several(
+    pairs, training_data, make_recipe, num_negatives
+):
+    recipe = make_recipe(phase(pairs, hard_negatives=num_negatives), precision="fp32")
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    model = first_model(recipe, data)
+    gradients, losses = [], []
+    for tokens in (None, 64):
+        compute = ComputeConfig(max_tokens_per_pass=tokens)
+        given = StepInputs(recipe, data, model, compute=compute).of(1)
+        assert (len(given.passes) > 1) == (tokens is not None)
+        weights = set_precision(model, "fp32")
+        loss = coupled_backward(
+            given, partial(pass_loss, model), weights,
+            device=model.device, ranks=ALONE, divided=None,
+        )  # fmt: skip
+        losses.append(loss)
+        gradients.append(taken(model))
+    batch = given.batch
+    spans = batch.packed.spans.tolist()
+    sequences = [batch.packed.input_ids.reshape(-1)[start:end].tolist() for start, end in spans]
+    documents = sequences[len(batch.queries) :]
+    columns = [[sequences[query] for query, _ in batch.pairs]]
+    columns.append([documents[positive] for _, positive in batch.pairs])
+    rows = {row: place for place, row in enumerate(batch.documents.tolist())}
+    by_query = {int(query): number for number, query in enumerate(pairs.queries)}
+    for place in range(num_negatives):
+        texts = (pairs.negatives(by_query[batch.queries[query]])[place] for query, _ in batch.pairs)
+        columns.append([documents[rows[text]] for text in texts])
+    theirs = new_padded(model)
+    for oracle in (
+        MultipleNegativesRankingLoss(nn.Sequential(Padded(theirs))),
+        CachedMultipleNegativesRankingLoss(nn.Sequential(Padded(theirs)), mini_batch_size=3),
+    ):
+        theirs.zero_grad()
+        expected = oracle([padded(column) for column in columns], torch.tensor(0))
+        expected.backward()
+        largest = max(float(grad.abs().max()) for grad in taken(theirs, keep=True).values())
+        for loss, gradient in zip(losses, gradients, strict=True):
+            torch.testing.assert_close(loss, expected.detach(), rtol=1e-6, atol=1e-6)
+            assert gradient.keys() == taken(theirs, keep=True).keys()
+            for name, grad in taken(theirs, keep=True).items():
+                torch.testing.assert_close(gradient[name], grad, rtol=0, atol=1e-6 * largest)
+
+
+def taken(model: Any, *, keep: bool = False) -> dict[str, torch.Tensor]:
+    gradients = {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    if not keep:
+        model.zero_grad()
+    return gradients
+
+
+def new_padded(model: Any) -> Any:
+    """The same weights, with transformers' own attention, from both sides."""
+    config = type(model.config)(**{**model.config.to_dict(), "attn_implementation": "eager"})
+    copy = new_model(config, init_seed=0)
+    copy.load_state_dict(model.state_dict())
+    copy.set_attn_implementation("eager")
+    return copy
+
+
+def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
+    pairs, training_data, make_recipe, train
+):
+    from short_runs import Killed, assert_same, killing
+
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    recipe = make_recipe(
+        {"objective": "mlm", "steps": 2}, phase(pairs, steps=5), phase(pairs, steps=2, batch=4)
+    )
+    whole = train(recipe, "whole", data=data)
+    options = {"checkpoint_every": 1}
+    with pytest.raises(Killed):
+        train(recipe, "cut", data=data, options={**options, "report": killing(5)})
+    assert_same(train(recipe, "cut", data=data, options=options), whole)
+
+
+def test_an_epoch_reads_each_pair_once_in_any_number_of_phases(pairs, training_data, make_recipe):
+    from biphasic.training.step.input import StepRows
+
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    recipe = make_recipe(phase(pairs, steps=2), {"objective": "clm", "steps": 1}, phase(pairs))
+    rows = StepRows(recipe, data)
+    batches = [rows.batch(step) for step in (0, 1, 3)]
+    queries = np.concatenate([batch.queries for batch in batches])
+    assert sorted(queries) == sorted(pairs.queries)
+    cold = StepRows(recipe, data).batch(3)
+    assert cold.sha256() == batches[-1].sha256()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": "text"}, "corpus: a phase that reads pairs has none"),
+        ({"rows_per_step": 4}, "rows_per_step: a phase that reads pairs has none"),
+    ],
+)
+def test_a_phase_with_pairs_has_no_other_text(pairs, make_recipe, changes, message):
+    from biphasic.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=message):
+        make_recipe(phase(pairs, **changes)).check()
+
+
+def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make_recipe):
+    base = Contrastive(objective="contrastive", pairs=pairs.folder)
+    elsewhere = base.model_copy(update={"pairs": Path("elsewhere")})
+    assert base.determinants(0) == elsewhere.determinants(0)
+    changes = {
+        "batch": 32, "temperature": 0.1, "hard_negatives": 1, "symmetric": True, "hardness": 1.0,
+        "pooling": "last", "attention": "causal", "query_prompt": "q: ", "document_prompt": "d: ",
+        "matryoshka": (8,),
+    }  # fmt: skip
+    assert changes.keys() == Contrastive.model_fields.keys() - {"objective", "pairs"}
+    for name, value in changes.items():
+        raw = {"objective": "contrastive", "pairs": pairs.folder, name: value}
+        other = parse_config(Contrastive, raw, where="test")
+        assert other.determinants(0) != base.determinants(0), name
