@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import SPLITS
+from biphasic.tasks.records import SPLITS, RetrievalTask
 from biphasic.tasks.rows.beir import read_texts
 
 Match = Literal["exact", "near"]
@@ -70,15 +70,13 @@ class JudgingTask:
         """Read a task folder."""
         task = load_task(folder)
         samples = [
-            sample
-            for split in SPLITS[1:]
-            for sample in KINDS[task.info.kind].inputs(task, split)
+            sample for split in SPLITS[1:] for sample in KINDS[task.info.kind].inputs(task, split)
         ]
         inputs = [
             text for sample in samples for text in ([sample] if isinstance(sample, str) else sample)
         ]
         documents: tuple[str, ...] = ()
-        if (folder / "corpus.jsonl").is_file():  # without the prompts of the kind
+        if isinstance(task, RetrievalTask):  # without the prompts of the kind
             documents = tuple(
                 f"{title} {text}".strip() for _, title, text in read_texts(folder / "corpus.jsonl")
             )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from biphasic.data.pairs.folder import Pair
 from biphasic.data.text.files import SourceDocument
@@ -75,7 +74,11 @@ def _pair_of(row: Row, *, source: str) -> Pair:
     name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
     query, positive = row.text(name).strip(), row.text("positive").strip()
     negatives = _negatives(row)
-    for field, text in ((name, query), ("positive", positive), *(("negative", n) for n in negatives)):
+    for field, text in (
+        (name, query),
+        ("positive", positive),
+        *(("negative", n) for n in negatives),
+    ):
         if not text:
             raise row.error(f"'{field}' is empty; remove the pair or the text")
     if query == positive:
