@@ -174,3 +174,46 @@ def test_nothing_supervised_is_no_loss_and_no_gradient():
     value.backward()
     assert float(value.detach()) == 0
     assert not any(leaf.grad.any() for leaf in leaves)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_weights_are_factors_of_losses(softcap):
+    hidden, weight, labels = problem(3 * GROUP + 5)
+    weights = torch.linspace(0, 3, len(labels))
+
+    def ours(hidden, weight, labels):
+        return summed_cross_entropy(hidden, weight, labels, softcap=softcap, weights=weights)
+
+    def plain(hidden, weight, labels):
+        logits = hidden @ weight.T
+        logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return (weights * F.cross_entropy(logits, labels, reduction="none")).sum()
+
+    given = hidden, weight, labels
+    for mine, right in zip(losses(ours, *given), losses(plain, *given), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_a_loss_of_ones_own_has_the_gradients_of_torch(softcap, weighted):
+    hidden, weight, labels = problem(3 * GROUP + 5)
+    factors = torch.linspace(0, 3, len(labels)) if weighted else None
+
+    def smoothed(logits, labels):
+        z_loss = 0.1 * logits.logsumexp(-1).square()
+        return F.cross_entropy(logits, labels, label_smoothing=0.2, reduction="none") + z_loss
+
+    def ours(hidden, weight, labels):
+        return summed_cross_entropy(
+            hidden, weight, labels, softcap=softcap, weights=factors, per_label=smoothed
+        )
+
+    def plain(hidden, weight, labels):
+        logits = hidden @ weight.T
+        logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return (smoothed(logits, labels) * (1.0 if factors is None else factors)).sum()
+
+    given = hidden, weight, labels
+    for mine, right in zip(losses(ours, *given), losses(plain, *given), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)

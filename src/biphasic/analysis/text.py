@@ -24,7 +24,7 @@ _HIDDEN = re.compile(
 )
 # Spreadsheets run a cell that starts like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
+OBJECTIVES = {"mlm": "MLM", "clm": "CLM", "diffusion": "diffusion"}
 
 
 def plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Cross-entropy of the language-model head, summed, on supervised positions only.
+"""Losses of the language-model head, summed, on supervised positions only.
 
 The full `tokens x vocabulary` logits are never stored: hidden states are processed in groups, and
 the gradients of a group are computed along with its logits, so the backward pass only scales them.
@@ -6,6 +6,7 @@ the gradients of a group are computed along with its logits, so the backward pas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch.autograd.function import FunctionCtx
 from biphasic.model.compute.linear import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
 
+PerLabel = Callable[[Tensor, Tensor], Tensor]
+"""Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size]
+and labels, int64 [num_labels]."""
 BLOCK_LOGITS = 1 << 18
 """Logits processed in fp32 at once on a CPU: 1 MiB, which fits in a core's cache."""
 
@@ -26,6 +30,8 @@ def summed_cross_entropy(
     *,
     bias: Tensor | None = None,
     softcap: float | None = None,
+    weights: Tensor | None = None,
+    per_label: PerLabel | None = None,
 ) -> Tensor:
     """Return the sum of the cross-entropies of `hidden @ weight.T + bias` against `labels`.
 
@@ -38,11 +44,13 @@ def summed_cross_entropy(
         bias: [vocab_size], in the same precision, or None.
         softcap: Logits become `softcap * tanh(logits / softcap)`, as in Gemma 2
             (arXiv:2408.00118, section 2); None disables the cap.
+        weights: fp32 [num_supervised], factors of the losses; None for 1.
+        per_label: A loss in place of the cross-entropy. It is given some labels at a time.
 
     Returns:
         A scalar in fp32, in nats. Divide once, by the supervised tokens of the global batch.
     """
-    return _GroupedCrossEntropy.apply(hidden, weight, bias, labels, softcap)  # type: ignore[return-value]
+    return _GroupedCrossEntropy.apply(hidden, weight, bias, labels, softcap, weights, per_label)  # type: ignore[return-value]
 
 
 class _GroupedCrossEntropy(torch.autograd.Function):
@@ -54,6 +62,8 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         softcap: float | None,
+        weights: Tensor | None,
+        per_label: PerLabel | None,
     ) -> Tensor:
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needs_hidden else None
@@ -64,7 +74,12 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(labels), group):
             part = hidden[start : start + group]
             logits = product(part, weight, bias)
-            total += _loss_and_delta(logits, labels[start : start + group, None], softcap)
+            factors = None if weights is None else weights[start : start + group, None]
+            targets = labels[start : start + group, None]
+            if per_label is None:
+                total += _loss_and_delta(logits, targets, softcap, factors)
+            else:
+                total += _own_loss_and_delta(logits, targets, softcap, factors, per_label)
             if hidden_gradient is not None:
                 hidden_gradient[start : start + group] = input_gradient(logits, weight)
             if weight_sum is not None:
@@ -83,7 +98,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         (scale,) = gradients
         saved = ctx.saved_tensors  # type: ignore[attr-defined]
         scaled = [None if gradient is None else gradient * scale for gradient in saved]
-        return *scaled, None, None
+        return *scaled, None, None, None, None
 
 
 class _Sum:
@@ -102,21 +117,45 @@ class _Sum:
         return self._total.to(self._parameter.dtype)
 
 
-def _loss_and_delta(logits: Tensor, targets: Tensor, softcap: float | None) -> Tensor:
+def _loss_and_delta(
+    logits: Tensor, targets: Tensor, softcap: float | None, weights: Tensor | None
+) -> Tensor:
     """Sum the losses of some tokens, and overwrite their logits with the gradient."""
     total = torch.zeros((), dtype=torch.float32, device=logits.device)
     on_cpu = logits.device.type == "cpu"
     rows = max(BLOCK_LOGITS // logits.shape[1], 1) if on_cpu else len(logits)
-    for block, target in zip(logits.split(rows), targets.split(rows), strict=True):
+    blocks = zip(logits.split(rows), targets.split(rows), strict=True)
+    for number, (block, target) in enumerate(blocks):
         exact, slope = _capped(block.float(), softcap)
         right = exact.gather(1, target)
         largest = exact.amax(-1, keepdim=True)
         chances = exact.softmax(-1)
         # The largest logit's probability is 1 / normaliser: one exponential per logit is enough.
-        total += (largest - chances.amax(-1, keepdim=True).log() - right).sum()
+        losses = largest - chances.amax(-1, keepdim=True).log() - right
         delta = chances.scatter_add_(1, target, chances.new_full(target.shape, -1.0))
+        if weights is not None:
+            factors = weights[number * rows : (number + 1) * rows]
+            losses, delta = losses * factors, delta.mul_(factors)
+        total += losses.sum()
         block.copy_(delta if slope is None else delta * slope)
     return total
+
+
+def _own_loss_and_delta(
+    logits: Tensor,
+    targets: Tensor,
+    softcap: float | None,
+    weights: Tensor | None,
+    per_label: PerLabel,
+) -> Tensor:
+    """Do the same for another loss than cross-entropy."""
+    with torch.enable_grad():
+        exact = logits.detach().float().requires_grad_()
+        losses = per_label(_capped(exact, softcap)[0], targets[:, 0])
+        loss = losses.sum() if weights is None else (losses * weights[:, 0]).sum()
+    (gradient,) = torch.autograd.grad(loss, exact)
+    logits.copy_(gradient)
+    return loss.detach()
 
 
 def _capped(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:

@@ -113,6 +113,11 @@ class MaskingConfig(ObjectiveConfig):
         """Bidirectional only."""
         return frozenset({False})
 
+    @property
+    def label_share(self) -> float:
+        """Probability that a token is selected."""
+        return self.mlm_probability
+
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the objective with the rate at one step of a phase."""
         if self.final_mlm_probability is None:
@@ -131,7 +136,8 @@ class MaskingConfig(ObjectiveConfig):
         shares = self._shares
         names = [name for name, named in _SHARES.items() if named == shares]
         identity = {
-            "name": self.objective,
+            "name": self.short_name,
+            **self._added_settings(),
             "mlm_probability": self._rate,
             "replacement": names[0] if names else shares.model_dump(),
             "mask_seed": mask_seed,
@@ -165,6 +171,11 @@ class MaskingConfig(ObjectiveConfig):
             labels=batch.packed.input_ids.reshape(-1)[positions],
             causal=False,
         )
+
+    def _added_settings(self) -> dict[str, Any]:
+        """Return the settings that only a class below this one has."""
+        own = self.own_settings()
+        return {name: own[name] for name in own if name not in MaskingConfig.model_fields}
 
     @property
     def _rate(self) -> float:

@@ -31,6 +31,11 @@ class ObjectiveConfig(Config):
         """The causal flags that it trains with; the model must support each."""
 
     @property
+    def label_share(self) -> float:
+        """Expected labels per token, with which cost and memory are estimated."""
+        return 1.0
+
+    @property
     def predicts_specials(self) -> bool:
         """Whether labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
         return False

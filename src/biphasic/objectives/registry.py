@@ -11,12 +11,13 @@ from pydantic import Field
 
 from biphasic.config import Config
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.diffusion import Diffusion
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import accepting, names_of
 
-OBJECTIVES: tuple[type[ObjectiveConfig], ...] = (Clm, Mlm, Mntp)
+OBJECTIVES: tuple[type[ObjectiveConfig], ...] = (Clm, Mlm, Mntp, Diffusion)
 
 
 def one_of(*kinds: type[ObjectiveConfig], mixin: type[Config] | None = None) -> Any:

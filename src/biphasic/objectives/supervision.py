@@ -19,6 +19,7 @@ from biphasic.objectives.words import Spellings, spellings_of
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
 
+    from biphasic.objectives.loss import PerLabel
     from biphasic.training.step.passes import Pass
 
 
@@ -59,7 +60,10 @@ class Supervision:
         positions: int64 [num_supervised]; predicted positions in the flattened rows, ascending.
         labels: int64 [num_supervised]; their labels.
         causal: Whether a token attends only to those before it.
-        loss: The objective's own loss; None for the cross-entropy of the language-model head.
+        loss: A loss over hidden states in place of that of the language-model head.
+        weights: fp32 [num_supervised]; factors of the labels' losses. None for 1.
+        num_predicted: What the summed loss is divided by, if not the number of labels.
+        per_label: A loss of logits and labels in place of the cross-entropy.
     """
 
     rows: PackedBatch
@@ -67,11 +71,16 @@ class Supervision:
     labels: NDArray[np.int64]
     causal: bool
     loss: StatesLoss | None = None
+    weights: NDArray[np.float32] | None = None
+    num_predicted: int | None = None
+    per_label: PerLabel | None = None
 
     @property
     def normaliser(self) -> float:
-        """What the summed loss is divided by: the number of labels, if the loss has no other."""
-        return len(self.labels) if self.loss is None else self.loss.normaliser
+        """What the summed loss is divided by: the number of labels, unless another is given."""
+        if self.loss is not None:
+            return self.loss.normaliser
+        return len(self.labels) if self.num_predicted is None else self.num_predicted
 
     @property
     def head_tokens(self) -> int:
@@ -93,17 +102,20 @@ class Supervision:
 
     def without_labels(self) -> Supervision:
         """Return the rows without labels: they add nothing to the sum of losses."""
-        return replace(self, positions=self.positions[:0], labels=self.labels[:0])
+        return self._with(slice(0))
 
     def part(self, start: int, end: int) -> Supervision:
         """Return rows `start` to `end` with their labels, possibly none."""
         first, last = start * self.rows.row_length, end * self.rows.row_length
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
+        part = replace(self._with(inside), rows=self.rows.part(start, end))
+        return replace(part, positions=part.positions - first)
+
+    def _with(self, labels: slice) -> Supervision:
+        """Return the rows with some of the labels."""
+        weights = None if self.weights is None else self.weights[labels]
         return replace(
-            self,
-            rows=self.rows.part(start, end),
-            positions=self.positions[inside] - first,
-            labels=self.labels[inside],
+            self, positions=self.positions[labels], labels=self.labels[labels], weights=weights
         )
 
 

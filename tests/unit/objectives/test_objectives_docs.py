@@ -47,7 +47,7 @@ def ahead(example: Path, **options: Any) -> ObjectiveConfig:
 
 def test_settings_are_valid(example):
     *own, with_example = map(yaml.safe_load, blocks("yaml"))
-    assert len(own) == 4
+    assert len(own) == 5
     for raw in own:
         assert parse_config(Run, raw, where="docs").phases
     first, second = run_of(with_example, example.parent).phases

@@ -43,6 +43,7 @@ BOTH = [{"objective": "mlm"}, {"objective": "clm"}]
             "selection": "span",
             "replacement": "bert",
         },
+        {"objective": "diffusion"},
         {"objective": "mix", "objectives": BOTH, "shares": [0.5, 0.5]},
         {"objective": "alternate", "objectives": BOTH, "every": 1},
     ],
@@ -120,7 +121,35 @@ def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
 
 
 PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-MOMENTUM = PAGE.partition("```python\n")[2].partition("```")[0]
+SMOOTHED, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+LOSSES = {
+    "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
+    "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),
+}
+"""Edits of a loss, by the rule that is broken then."""
+
+
+def test_a_loss_of_ones_own_keeps_the_rules(tmp_path):
+    settings = phase(objective=f"{of_file(tmp_path, SMOOTHED)}:Smoothed", smoothing=0.2)
+    check_objective(settings)
+    assert settings.identity(3) | {"plugin": None} == {
+        "name": "smoothed",
+        "smoothing": 0.2,
+        "z_loss": 1e-4,
+        "mlm_probability": 0.4,
+        "replacement": "mask",
+        "mask_seed": 3,
+        "plugin": None,
+    }
+
+
+@pytest.mark.parametrize("rule", LOSSES)
+def test_a_loss_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
+    settings = phase(objective=f"{of_file(tmp_path, SMOOTHED, LOSSES[rule])}:Smoothed")
+    with pytest.raises(ConfigError, match=f"^smoothed: breaks the rule '{rule}': "):
+        check_objective(settings)
+
+
 BROKEN_STEPS = {
     "updates": [("weight.grad is None", "weight.ndim == 1")],
     "rate": [('group["lr"] * average', "0.01 * average")],
@@ -155,11 +184,11 @@ def test_an_optimizer_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
 
 
 def test_every_rule_has_a_plugin_that_breaks_it():
-    # An own loss breaks the others, in test_losses.py.
-    assert {*BROKEN} | {"passes", "finite"} == {*objectives.RULES}
+    assert {*BROKEN, *LOSSES} == {*objectives.RULES}
     assert {*BROKEN_STEPS} == {*optimizers.RULES}
 
 
 def test_the_page_has_every_rule():
-    named = re.findall(r"^\| `(\w+)` \| (.*?) \|$", PAGE, re.MULTILINE)
-    assert [name for name, _ in named] == [*objectives.RULES, *optimizers.RULES]
+    section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert named == [*objectives.RULES, *optimizers.RULES]

@@ -64,6 +64,21 @@ def test_one_objective_alone_has_the_same_loss(training_data, model):
     assert said == [f"held-out MLM loss, batch {n} of {count}" for n in range(1, count + 1)]
 
 
+def test_the_bound_of_diffusion_is_recorded_from_the_phase_that_trains_it(make_recipe):
+    diffusion = {"objective": "diffusion", "steps": 2}
+    mixed = {
+        "objective": "mix",
+        "steps": 1,
+        "objectives": [{"objective": "clm"}, {"objective": "diffusion"}],
+        "shares": [0.5, 0.5],
+    }
+    for last in (diffusion, mixed):
+        recipe = make_recipe({"objective": "clm", "steps": 2}, last)
+        assert module.measured_objectives(recipe, end=2) == ()
+        assert module.measured_objectives(recipe, end=3) == ("diffusion",)
+    assert module.measured_objectives(make_recipe({"objective": "mlm", "steps": 2}), end=2) == ()
+
+
 def test_evaluation_changes_nothing(training_data, model):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state, was_training = torch.random.get_rng_state(), model.training

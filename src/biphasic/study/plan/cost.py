@@ -16,7 +16,6 @@ import numpy as np
 from biphasic.data.packing import PackedBatch
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.tree import is_steady
@@ -193,9 +192,8 @@ def objective_flops(shape: ModelShape, objective: ObjectiveConfig, *, length: in
         return round(sum(s * objective_flops(shape, o, length=length) for s, o in parts))
     if isinstance(objective, Alternate):
         raise TypeError("an alternation has no FLOPs of its own: call `at` with a step first")
-    share = objective.mlm_probability if isinstance(objective, MaskingConfig) else 1.0
-    if objective.reading is not None:  # of texts; the head is not used
-        share = 0.0
+    # Pairs of texts do not use the head.
+    share = 0.0 if objective.reading is not None else objective.label_share
     return step_flops(
         shape,
         rows=_full_row(length),

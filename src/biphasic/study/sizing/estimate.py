@@ -262,7 +262,7 @@ def supervised_share(objective: ObjectiveConfig) -> float:
         return max(map(supervised_share, objective.objectives))
     if isinstance(objective, MaskingConfig):
         return max(objective.mlm_probability, objective.final_mlm_probability or 0.0)
-    return 1.0
+    return objective.label_share
 
 
 def _phase(

@@ -90,7 +90,10 @@ def _rows(case: Case) -> Iterator[str]:
 
 
 def _positions(case: Case) -> Iterator[str]:
-    """Labels are int64, at ascending positions of tokens, and are tokens of the vocabulary."""
+    """Labels are int64, at ascending positions of tokens, and are tokens of the vocabulary.
+
+    Weights, if there are any, are fp32 and one for each label.
+    """
     for part, rows in _each_part(case):
         positions, labels = part.positions, part.labels
         if positions.dtype != np.int64 or labels.dtype != np.int64:
@@ -103,6 +106,11 @@ def _positions(case: Case) -> Iterator[str]:
             yield "a position is outside of the rows' tokens"
         if np.any((labels < 0) | (labels >= _vocabulary().size)):
             yield "a label is not in the vocabulary"
+        weights = part.weights
+        if weights is None:
+            continue
+        if weights.dtype != np.float32 or weights.shape != labels.shape or np.any(weights < 0):
+            yield "weights must be fp32, not negative, and one for each label"
 
 
 def _specials(case: Case) -> Iterator[str]:
@@ -244,7 +252,9 @@ def _digest(parts: Parts) -> str:
     content = hashlib.sha256()
     for part in parts:
         content.update(f"{part.causal} {part.rows.input_ids.shape}".encode())
-        for array in (part.rows.input_ids, part.rows.cu_seqlens, part.positions, part.labels):
+        rows, weights = part.rows, part.weights
+        arrays = (rows.input_ids, rows.cu_seqlens, part.positions, part.labels, weights)
+        for array in arrays if weights is not None else arrays[:-1]:
             content.update(np.ascontiguousarray(array).tobytes())
     return content.hexdigest()
 

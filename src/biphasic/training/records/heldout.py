@@ -14,12 +14,14 @@ from transformers import PreTrainedModel
 
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.diffusion import Diffusion
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.training.data import TrainingData
+from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, summed_loss
 
-HeldoutObjective = Literal["clm", "mlm"]
+HeldoutObjective = Literal["clm", "mlm", "diffusion"]
 
 HELDOUT_TOKENS = 32_768
 """Nominal size of the sample in tokens, including padding."""
@@ -27,6 +29,19 @@ HELDOUT_MLM_PROBABILITY = 0.4
 """The study's main rate (arXiv 2507.00994, section 3)."""
 HELDOUT_SEED = 0
 """Seed of rows and masks."""
+_DRAWS = {"diffusion": 4}
+"""Times that an objective masks the rows, if not once: weights of 1 / t make its loss vary."""
+
+
+def measured_objectives(recipe: Recipe, *, end: int) -> tuple[HeldoutObjective, ...]:
+    """Return the objectives that a recipe trains with before a step, if no run is without them."""
+    phases = (placed.phase for placed in recipe.placed_phases if placed.start < end)
+    return ("diffusion",) if any(map(_has_diffusion, phases)) else ()
+
+
+def _has_diffusion(objective: ObjectiveConfig) -> bool:
+    parts: tuple[ObjectiveConfig, ...] = getattr(objective, "objectives", ())
+    return isinstance(objective, Diffusion) or any(map(_has_diffusion, parts))
 
 
 class HeldoutLoss:
@@ -55,23 +70,28 @@ class HeldoutLoss:
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective.
 
+        That of `diffusion` is per token of the text: an upper bound, in expectation over masks, on
+        the negative log-likelihood.
+
         `rows_per_pass` limits memory; None reads the whole batch at once. `report` receives a short
         text before each batch. `loss` is as in `summed_loss`.
         """
         configs: dict[HeldoutObjective, ObjectiveConfig] = {
             "clm": Clm(objective="clm"),
             "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
+            "diffusion": Diffusion(objective="diffusion"),
         }
         losses: dict[str, float] = {}
         for name in objectives:
-            total, count = 0.0, 0
+            total, count = 0.0, 0.0
             for number, batch in enumerate(self._batches, start=1):
                 if report:
                     place = f"batch {number:,} of {len(self._batches):,}"
                     report(f"held-out {name.upper()} loss, {place}")
-                (part,) = configs[name].supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
-                for supervision in part.split(rows_per_pass):
-                    total += float(summed_loss(model, supervision, loss=loss))
-                    count += len(supervision.labels)
+                for seed in range(HELDOUT_SEED, HELDOUT_SEED + _DRAWS.get(name, 1)):
+                    (part,) = configs[name].supervise(batch, self._vocabulary, mask_seed=seed)
+                    for supervision in part.split(rows_per_pass):
+                        total += float(summed_loss(model, supervision, loss=loss))
+                    count += part.normaliser
             losses[name] = total / count
         return losses

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
 from biphasic.model.head import language_model_head
-from biphasic.objectives.loss import summed_cross_entropy
+from biphasic.objectives.loss import PerLabel, summed_cross_entropy
 from biphasic.objectives.supervision import StatesLoss, Supervision
 
 
@@ -30,6 +30,8 @@ class Pass:
         max_seqlen: Length of the longest segment.
         causal: Whether a token attends only to those before it.
         loss: The objective's own loss, if it has one.
+        weights: fp32 [num_supervised]; factors of the labels' losses. None for 1.
+        per_label: A loss in place of the cross-entropy.
     """
 
     input_ids: Tensor
@@ -40,6 +42,8 @@ class Pass:
     max_seqlen: int
     causal: bool
     loss: StatesLoss | None = None
+    weights: Tensor | None = None
+    per_label: PerLabel | None = None
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
@@ -54,6 +58,8 @@ class Pass:
             max_seqlen=rows.max_seqlen,
             causal=supervision.causal,
             loss=supervision.loss,
+            weights=None if supervision.weights is None else torch.from_numpy(supervision.weights),
+            per_label=supervision.per_label,
         )
 
     def pinned(self) -> Pass:
@@ -106,6 +112,8 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
         given.labels,
         bias=None if head.bias is None else head.bias.to(states.dtype),
         softcap=head.softcap,
+        weights=given.weights,
+        per_label=given.per_label,
     )
 
 
