@@ -38,11 +38,9 @@ PROTOCOL = FinetuneProtocol(max_epochs=3)
 def finetune_grid(
     plan: PlannedEvaluation, *, scratch: Path, num_workers: int, num_threads: int, console: Console
 ) -> tuple[Evaluation, KeptModel]:
-    """Run the missing fine-tunings of one task, and return scores and best model of the grid.
-
-    The best weights are kept while the grid runs. Earlier runs have only scores: if one of them is
-    the best, it is repeated, which gives the same weights. The caller deletes `scratch`.
-    """
+    """Run the missing fine-tunings of one task, and return scores and best model of the grid."""
+    # The best weights are kept while the grid runs. Earlier runs have only scores: if the best is
+    # one of them, it is repeated, which gives the same weights. The caller deletes `scratch`.
     say = say_on(console)
     [task] = plan.tasks
     evaluation = score_grid(
@@ -74,10 +72,7 @@ def score_grid(
     num_threads: int,
     console: Console,
 ) -> Evaluation:
-    """Run the missing fine-tunings of one task, and return the scores of the grid.
-
-    Arguments are those of `finetune_grid`; without `scratch` no weights are kept.
-    """
+    """Run the missing fine-tunings of one task, and keep weights if there is `scratch`."""
     [task] = plan.tasks
     group = plan.group((task,))
     record_pin(plan.store, group.id, made_by="finetune", results=group.run_ids())

@@ -42,15 +42,9 @@ from biphasic.training.recipe import Seeds
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """A checked evaluation that is ready to run.
+    """A checked evaluation that is ready to run."""
 
-    Attributes:
-        name: Name of the encoder in progress displays.
-        limits: Maximum input length and vocabulary of the encoder.
-        finetuning: The grid.
-    """
-
-    name: str
+    name: str  # of the encoder, in progress displays
     encoder: LocalModel
     limits: ModelLimits
     tasks: tuple[PlannedTask, ...]
@@ -88,11 +82,7 @@ def plan_evaluation(
     console: Console,
     shared: FinetuneProtocol | None = None,
 ) -> PlannedEvaluation:
-    """Fetch an encoder and tasks, and check that they are compatible.
-
-    Arguments and errors are those of `evaluate`. `shared` is the default protocol, which
-    `protocol` and tasks override.
-    """
+    """Fetch an encoder and tasks, and check that they are compatible; see `evaluate`."""
     tune_allocator()
     store = Path(root).resolve() / STORE
     say, encoder = say_on(console), fetch_model(model, revision=revision)
@@ -153,10 +143,7 @@ def plan_evaluation(
 
 
 def task_from_text(text: str) -> TaskConfig:
-    """Return the task for a name, a path, or `KIND:PATH`.
-
-    Tasks from a path get the name in their file or folder.
-    """
+    """Return the task for a name, a path, or `KIND:PATH`."""
     kind, path = split_source(text)
     place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix

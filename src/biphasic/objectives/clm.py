@@ -38,10 +38,8 @@ class Clm(ObjectiveConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Label every token except the last of a sequence with the next token.
-
-        EOS is predicted, BOS never is, and no label crosses sequences.
-        """
+        """Label every token except the last of a sequence with the next token."""
+        # EOS is predicted, BOS never is, and no label crosses sequences.
         del vocabulary, mask_seed
         rows = batch.packed
         has_next = batch.is_token

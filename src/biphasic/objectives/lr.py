@@ -24,10 +24,8 @@ class LearningRateConfig(Config):
 
 
 def learning_rate(config: LearningRateConfig, step: int, *, total_steps: int) -> float:
-    """Return the rate of update `step`, counted from 0.
-
-    Warmup reaches the peak at its last step; decay would reach zero one step after the last.
-    """
+    """Return the rate of update `step`, counted from 0."""
+    # Warmup reaches the peak at its last step; decay would reach zero one step after the last.
     if step < config.warmup_steps:
         return config.peak * (step + 1) / config.warmup_steps
     left = total_steps - step

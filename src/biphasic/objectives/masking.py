@@ -149,12 +149,7 @@ class MaskingConfig(ObjectiveConfig):
         return {**identity, "selection": named}
 
     def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
-        """Select tokens to predict and hide them; each is labelled at its own position.
-
-        Selection and replacement are a pure function of `mask_seed` and each token's epoch,
-        document and chunk; they do not depend on the row or step in which a chunk appears. Special
-        tokens are never selected.
-        """
+        """Select tokens to predict and hide them; each is labelled at its own position."""
         is_selected, units = select(
             batch, vocabulary, self.selection, mlm_probability=self._rate, mask_seed=mask_seed
         )
@@ -197,12 +192,7 @@ def select(
     mlm_probability: float,
     mask_seed: int,
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Select tokens of rows; a lower probability selects a subset.
-
-    Returns:
-        Whether each token is selected, and the first token of its unit, both [num_rows *
-        row_length].
-    """
+    """Return which tokens are selected, and the first token of their units, both [num_tokens]."""
     flat = batch.packed.input_ids.reshape(-1)
     is_selected = np.zeros(flat.size, dtype=bool)
     units = np.arange(flat.size)

@@ -80,11 +80,8 @@ class Mix(ObjectiveConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Let each objective supervise its rows: the first objective the first rows, and so on.
-
-        Rows are in seeded order, so no objective gets a special kind of rows. An objective whose
-        rows by chance have no label is omitted: it would add nothing to the sum.
-        """
+        """Let each objective supervise its rows: the first objective the first rows, and so on."""
+        # Rows are in seeded order, so no objective gets a special kind of rows.
         borders = accumulate(self._rows_of_each(batch.packed.num_rows), initial=0)
         parts: list[Supervision] = []
         empty: list[DataError] = []
@@ -122,10 +119,7 @@ def _rows_needed(num_rows: int, shares: Sequence[float]) -> int:
 
 
 def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:
-    """Divide rows by shares that sum to 1, by largest remainder; ties go to the first.
-
-    Reference: Hamilton's method, 1792.
-    """
+    """Divide rows by shares that sum to 1, by largest remainder (Hamilton); ties: the first."""
     quotas = [share * num_rows for share in shares]
     rows = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(shares)), key=lambda index: rows[index] - quotas[index])

@@ -21,10 +21,7 @@ OBJECTIVES: tuple[type[ObjectiveConfig], ...] = (Clm, Mlm, Mntp, Diffusion)
 
 
 def one_of(*kinds: type[ObjectiveConfig], mixin: type[Config] | None = None) -> Any:
-    """Return the type of settings of one of these objectives, or of a plugin.
-
-    A plugin's settings have the fields of `mixin` as well.
-    """
+    """Return the type of settings of one of these objectives, or of a plugin, with `mixin`."""
     own = Annotated[Union[kinds], Field(discriminator="objective")]  # noqa: UP007
     names = names_of(kinds, "objective")
     return accepting(

@@ -88,11 +88,9 @@ class Supervision:
         return len(self.labels) if self.loss is None else 0
 
     def split(self, rows_per_part: int | None) -> tuple[Supervision, ...]:
-        """Divide the rows, in order, into parts of at most this many; None keeps them together.
-
-        Parts are as equal in size as possible. Parts without labels are omitted, as they add
-        nothing to the sum of losses. No sequence spans two rows, so nothing else changes.
-        """
+        """Divide the rows, in order, into parts of at most this many; None keeps them together."""
+        # Parts without labels are omitted: they add nothing to the sum of losses. No sequence spans
+        # two rows, so nothing else changes.
         if rows_per_part is None or self.rows.num_rows <= rows_per_part:
             return (self,)
         num_parts = -(-self.rows.num_rows // rows_per_part)
@@ -121,18 +119,12 @@ class Supervision:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer's properties that objectives need.
+    """The tokenizer's properties that objectives need."""
 
-    Attributes:
-        size: Highest id plus one.
-        special_ids: Tokens that no text contains.
-        tokenizer: Used to find words; without it, only single tokens can be masked.
-    """
-
-    size: int
+    size: int  # highest id plus one
     mask_id: int
-    special_ids: frozenset[int]
-    tokenizer: TextTokenizer | None = None
+    special_ids: frozenset[int]  # tokens that no text contains
+    tokenizer: TextTokenizer | None = None  # finds words; without it, only tokens can be masked
 
     @cached_property
     def spellings(self) -> Spellings:

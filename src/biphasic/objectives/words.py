@@ -34,15 +34,10 @@ _LONE_SPACE = b" "
 
 @dataclass(frozen=True)
 class Spellings:
-    """The text of each token.
+    """The text of each token."""
 
-    Attributes:
-        content: uint8 [num_bytes]; UTF-8 bytes of all tokens, concatenated, none of them empty.
-        borders: int64 [vocab_size + 1]; borders of the tokens in `content`.
-    """
-
-    content: NDArray[np.uint8]
-    borders: NDArray[np.int64]
+    content: NDArray[np.uint8]  # UTF-8 bytes of all tokens, concatenated, none empty
+    borders: NDArray[np.int64]  # borders of the tokens in `content`, [vocab_size + 1]
 
 
 def spellings_of(tokenizer: TextTokenizer) -> Spellings:

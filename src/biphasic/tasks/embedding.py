@@ -46,37 +46,24 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
-    """How a model embeds texts.
-
-    Attributes:
-        max_seqlen: Maximum input length in tokens; longer inputs are cut.
-        prefix: Prepended to every text.
-        is_normalized: Whether vectors are normalized to length 1.
-        begin: Tokens before every text.
-        end: Tokens after every text.
-    """
+    """How a model embeds texts."""
 
     folder: Path
-    max_seqlen: int
-    prefix: str
+    max_seqlen: int  # in tokens; longer inputs are cut
+    prefix: str  # prepended to every text
     is_lower_case: bool
-    is_normalized: bool
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
+    is_normalized: bool  # to length 1
+    begin: tuple[int, ...]  # tokens before every text
+    end: tuple[int, ...]  # tokens after every text
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """User settings; None uses the model's.
-
-    Attributes:
-        max_seqlen: Maximum input length in tokens.
-        prompt: Name of one of the model's prompts, used instead of `prefix`.
-    """
+    """User settings; None uses the model's."""
 
     max_seqlen: int | None = None
     prefix: str | None = None
-    prompt: str | None = None
+    prompt: str | None = None  # name of one of the model's prompts, instead of `prefix`
     normalize: bool = False
 
 
@@ -93,10 +80,8 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
 
 
 def never_saw_both_ways(folder: Path) -> bool:
-    """Return whether a model is a plain decoder: not an export, a state or an embedding model.
-
-    It can embed texts, but with bidirectional attention that it was never trained for.
-    """
+    """Return whether a model is a plain decoder: not an export, a state or an embedding model."""
+    # It can embed texts, but with bidirectional attention that it was never trained for.
     if (folder / MODULES).is_file() or (folder / "state.json").is_file():
         return False
     config = read_config(folder)
@@ -104,11 +89,7 @@ def never_saw_both_ways(folder: Path) -> bool:
 
 
 def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
-    """Read how a model embeds; raise an error if that is unsupported.
-
-    A folder with `modules.json` is read as by sentence-transformers. Otherwise states are averaged,
-    special tokens included, as in fine-tuning.
-    """
+    """Read how a model embeds, by its sentence-transformers files or else as in fine-tuning."""
     if choices.prefix is not None and choices.prompt is not None:
         raise ConfigError("--prefix and --prompt both set the text before each input; give one")
     with reading(folder, ModelFilesError):
@@ -219,16 +200,12 @@ def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:
 
 @dataclass(frozen=True)
 class Embedder:
-    """A loaded model that embeds texts.
-
-    Attributes:
-        batch_tokens: Maximum tokens of a batch; None for the device's default.
-    """
+    """A loaded model that embeds texts."""
 
     settings: EmbeddingSettings
     tokenizer: TextTokenizer
     encoder: Encoder
-    batch_tokens: int | None
+    batch_tokens: int | None  # None: the device's default
 
     @property
     def width(self) -> int:
@@ -271,12 +248,7 @@ def load_embedder(
     batch_tokens: int | None = None,
     watch: Callable[[int, int], None] = lambda *_: None,
 ) -> Embedder:
-    """Load a model for embedding.
-
-    Vectors are float32 in any precision. `batch_tokens` is 4,096 by default, on a GPU 65,536.
-    `watch` is called after each batch with the number of texts read and the total of the `embed`
-    call.
-    """
+    """Load a model for embedding; vectors are float32 in any precision."""
     model = load_checked_encoder(settings.folder, on_compute_device)
     set_precision(model, "bf16" if precision == "bfloat16" else "fp32")
     tokenizer = TextTokenizer.load(settings.folder)

@@ -34,17 +34,12 @@ _Write = Callable[[Sequence[str], NDArray[np.float32]], None]
 
 @dataclass(frozen=True)
 class EncodingSummary:
-    """Counts and time of an encoding.
-
-    Attributes:
-        num_cut: Truncated texts.
-        seconds: Duration, without loading the model.
-    """
+    """Counts and time of an encoding."""
 
     num_texts: int
-    num_cut: int
+    num_cut: int  # truncated texts
     num_empty: int
-    seconds: float
+    seconds: float  # without loading the model
 
 
 def encode_file(
@@ -58,12 +53,7 @@ def encode_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> EncodingSummary:
-    """Write a vector for each text of an input, in order.
-
-    The whole input is checked before the model is loaded, unless it is a stream. `out` is `.npy`,
-    float32 [num_texts, width], or `.parquet` with `id` and `embedding`; `field` is the column or
-    key of the text.
-    """
+    """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file."""
     chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))
     tune_allocator()

@@ -25,12 +25,7 @@ _EVALUATION_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model on sequences, packed or padded as it was loaded.
-
-    Attributes:
-        causal: Whether tokens attend only to earlier ones; only for packed rows.
-        watch: Called by `batches` after each batch with the sequences read and the total.
-    """
+    """A model on sequences, packed or padded as it was loaded."""
 
     model: PreTrainedModel
     pad_id: int
@@ -40,14 +35,7 @@ class Encoder:
     def states(
         self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run sequences through the model.
-
-        Packed rows hold the longest sequence, rounded up to `row_multiple` tokens.
-
-        Returns:
-            Hidden states in fp32, [num_tokens, hidden_size], and the start and end of each
-            sequence in them, int64 [num_sequences, 2].
-        """
+        """Return states in fp32, [num_tokens, hidden_size], and spans, int64 [num_sequences, 2]."""
         if batching_of(self.model) == "padded":
             hidden, spans = padded_states(self.model, sequences, pad_id=self.pad_id)
             return hidden.float(), spans
@@ -59,15 +47,9 @@ class Encoder:
     def batches(
         self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
-        """Run any number of sequences through the model, longest first.
-
-        Sorted by length, the sequences of a batch are nearly equal, so rows as long as the longest
-        hold little padding. A batch has at most `batch_tokens` tokens; a longer sequence is a batch
-        of its own.
-
-        Yields:
-            The indices of the sequences, and their states and spans as in `states`.
-        """
+        """Yield indices of sequences, longest first, and their states and spans as in `states`."""
+        # Sorted by length, the sequences of a batch are nearly equal, so that rows as long as the
+        # longest hold little padding. A sequence above `batch_tokens` is a batch of its own.
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")
         limit = batch_tokens or _EVALUATION_TOKENS
@@ -93,11 +75,9 @@ class Encoder:
 
 
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
-    """Average the states of each sequence, special tokens included.
-
-    Implemented as a product with a dense averaging matrix, which has a fixed order of summation on
-    every device; scattered additions do not.
-    """
+    """Average the states of each sequence, special tokens included."""
+    # A product with a dense matrix has a fixed order of summation on every device; scattered
+    # additions do not.
     weights = np.zeros((len(spans), hidden.shape[0]), dtype=np.float32)
     for row, (start, end) in zip(weights, spans.tolist(), strict=True):
         row[start:end] = 1.0 / (end - start)

@@ -43,20 +43,13 @@ Status = Literal["finished", "diverged"]
 
 @dataclass(frozen=True, slots=True)
 class FinetuneRun:
-    """Everything that determines a fine-tuning besides the initial model.
-
-    Attributes:
-        learning_rate: The peak; meaningless for a zero-shot task.
-        seed: Seed of head, order and dropout; meaningless for a zero-shot task.
-        evaluations: The tasks to score; defaults to `task`. Other tasks must be of its kind, if
-            that can be scored after fine-tuning on another task.
-    """
+    """Everything that determines a fine-tuning besides the initial model."""
 
     task: EncodedTask
-    learning_rate: float
-    seed: int
+    learning_rate: float  # the peak; meaningless for a zero-shot task, as is the seed
+    seed: int  # of head, order and dropout
     protocol: FinetuneProtocol
-    evaluations: tuple[EncodedTask, ...] = ()
+    evaluations: tuple[EncodedTask, ...] = ()  # tasks to score; by default `task`
 
     @property
     def scored(self) -> tuple[EncodedTask, ...]:
@@ -66,41 +59,27 @@ class FinetuneRun:
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
-    """Result of a run on one of its scored tasks.
-
-    Attributes:
-        trained_on: Name of the task trained on, if it is another one.
-        status: Whether loss, gradients and states stayed finite.
-        scores: Scores by split; None if the run diverged.
-        seconds: Duration of training plus that of scoring this task.
-        num_truncated: Truncation counts of the scored task, named by its encoding.
-    """
+    """Result of a run on one of its scored tasks."""
 
     task: TaskInfo
-    trained_on: str | None
+    trained_on: str | None  # name of the task trained on, if it is another one
     learning_rate: float
     seed: int
     status: Status
     steps: int
-    scores: dict[str, SplitScores] | None
-    seconds: float
+    scores: dict[str, SplitScores] | None  # None if the run diverged
+    seconds: float  # training plus scoring this task
     num_truncated: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The model after a run; the next run overwrites it.
-
-    Attributes:
-        weights: All tensors of the body by name, as kept in training: in fp32, except with
-            precision `paper`.
-        head: All tensors of the head; empty if the task has no head.
-    """
+    """The model after a run; the next run overwrites it."""
 
     run: FinetuneRun
     results: tuple[FinetuneResult, ...]
-    weights: dict[str, Tensor]
-    head: dict[str, Tensor]
+    weights: dict[str, Tensor]  # of the body, as kept in training: fp32, except with `paper`
+    head: dict[str, Tensor]  # empty if the task has no head
 
 
 Report = Callable[[FinetuneRun, int, int, float], None]
@@ -115,10 +94,7 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
 
 
 class Finetuner:
-    """One loaded model, fine-tuned repeatedly from its initial weights.
-
-    The weights are restored after every run, so a result does not depend on earlier runs.
-    """
+    """One loaded model, fine-tuned repeatedly; its weights are restored after every run."""
 
     def __init__(self, model: PreTrainedModel, *, precision: FinetunePrecision) -> None:
         """Take ownership of a model and compute in `precision` from now on."""
@@ -134,11 +110,8 @@ class Finetuner:
     def run(
         self, run: FinetuneRun, *, progress: Report | None = None, keep: Keep | None = None
     ) -> tuple[FinetuneResult, ...]:
-        """Fine-tune by the protocol, then score the final weights on each of the run's tasks.
-
-        A non-finite loss, gradient or state ends the run as diverged, which is a valid result for
-        every task. The result on a task does not depend on the others.
-        """
+        """Fine-tune by the protocol, then score the final weights on each of the run's tasks."""
+        # A loss, gradient or state that is not finite makes it diverged, which is a valid result.
         self._check(run)
         started = time.perf_counter()
         try:
@@ -255,10 +228,7 @@ def finetune_group(
 def batch_indices(
     step: int, *, num_train: int, batch_size: int, finetune_seed: int
 ) -> NDArray[np.int64]:
-    """Return the training examples of a step: a pure function of its arguments.
-
-    Every example occurs once per epoch; the last batch of an epoch may be smaller.
-    """
+    """Return the training examples of a step: each once per epoch, the last batch smaller."""
     epoch, batch = divmod(step, -(-num_train // batch_size))
     order = _epoch_order(num_train, finetune_seed, epoch)
     return order[batch * batch_size : (batch + 1) * batch_size]

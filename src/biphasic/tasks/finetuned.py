@@ -95,18 +95,13 @@ class HeadRecord(Record):
 
 @dataclass(frozen=True)
 class FinetunedModel:
-    """A fine-tuned model, ready to predict.
-
-    Attributes:
-        protocol: How its inputs are encoded.
-        head: Its head; takes pooled or single states in fp32.
-    """
+    """A fine-tuned model, ready to predict."""
 
     record: HeadRecord
-    protocol: FinetuneProtocol
+    protocol: FinetuneProtocol  # how its inputs are encoded
     tokenizer: TextTokenizer
     encoder: Encoder
-    head: nn.Module
+    head: nn.Module  # takes pooled or single states in fp32
 
 
 def read_head(folder: Path) -> HeadRecord:
@@ -133,10 +128,7 @@ def read_head(folder: Path) -> HeadRecord:
 
 
 def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
-    """Load a fine-tuned model with the batching and precision it was scored with.
-
-    `precision` overrides the recorded one.
-    """
+    """Load a fine-tuned model with the batching and precision it was scored with, or another."""
     record = read_head(folder)
     protocol = parse_config(FinetuneProtocol, record.protocol, where=f"{folder}: protocol")
     precision = precision or protocol.precision

@@ -97,11 +97,7 @@ class TaskDescription(TaskSettings):
 
 
 def read_description(folder: Path, *, kind: str | None = None) -> TaskDescription:
-    """Read the description of a task folder.
-
-    `kind` is required if no `task.json` names one, and must agree with it otherwise, or be derived
-    from it: the folder then keeps its kind. The name in `task.json` overrides the folder's.
-    """
+    """Read the description of a task folder; its `task.json` may not contradict `kind`."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such task folder")
     path = folder / DESCRIPTION
@@ -177,16 +173,9 @@ def _determinants(folder: Path, description: TaskDescription, files: list[str]) 
 
 
 def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
-    """Count the examples of each later split that also occur in an earlier one.
-
-    Two examples are the same if their texts match, in lower case and with white space collapsed:
-    both texts of a pair, question and context, the words of a sentence, or the query. Queries
-    include the prompts of their task, so tasks with different prompts share none. A trainer's
-    training split replaces the task's own.
-
-    Returns:
-        Counts by `"train/test"` and the like, without zeros.
-    """
+    """Count the examples of later splits that occur in earlier ones, by `"train/test"` etc."""
+    # Equal are both texts of a pair, the words, question and context, or the query with its prompt.
+    # A trainer's training split replaces the task's own.
     keys = {split: list(_keys(task, split)) for split in SPLITS}
     if trainer is not None:
         keys["train"] = list(_keys(trainer, "train"))

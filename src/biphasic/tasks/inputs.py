@@ -26,11 +26,7 @@ _PARQUET_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file of examples, or a stream from another program.
-
-    Attributes:
-        is_stream: Whether it can be read only once.
-    """
+    """A file of examples, or a stream from another program, which can be read only once."""
 
     path: Path
     format: InputFormat
@@ -43,11 +39,7 @@ class Input:
 
 
 def open_input(source: str, *, format: str | None = None) -> Input:
-    """Find a file of examples and its format.
-
-    `source` is a path, or `-` for standard input. The default format is that of the suffix, and
-    lines of text for standard input.
-    """
+    """Find a file of examples, or `-` for standard input, and its format, if it is not given."""
     known = get_args(InputFormat)
     if format is not None and format not in known:
         raise DataError(f"unknown format '{format}'{nearest(format, known)}")
@@ -71,11 +63,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
 
 
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
-    """Read a whole input before any work and return its number of rows.
-
-    A stream can be read only once, so it is not read here and the result is None. `check` raises an
-    error for an unusable row.
-    """
+    """Read a whole input before any work and return its number of rows; None for a stream."""
     if source.is_stream:
         return None
     count = 0

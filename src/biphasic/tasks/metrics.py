@@ -38,10 +38,7 @@ def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Return the Matthews correlation, for any number of labels.
-
-    It is undefined where either array is constant; the result is then 0, as in scikit-learn.
-    """
+    """Return the Matthews correlation, for any number of labels; 0 where it is undefined."""
     if _is_constant(labels) or _is_constant(predicted):
         return 0.0
     return float(matthews_corrcoef(labels, predicted))
@@ -50,11 +47,8 @@ def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 def multi_label_scores(
     expected: NDArray[np.bool_], predicted: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return micro F1, macro F1 and the share of texts whose labels are all correct.
-
-    Macro F1 is the mean over the labels that are expected or predicted anywhere. Without any
-    labels, both F1 scores are 0. Both arrays are [num_texts, num_labels].
-    """
+    """Return micro F1, macro F1 and the share of texts whose labels are all correct."""
+    # Macro F1 is over the labels that occur anywhere. Both arrays are [num_texts, num_labels].
     is_any = bool((expected | predicted).any())
     return {
         "micro_f1": float(f1_score(expected, predicted, average="micro", zero_division=_ZERO)),
@@ -90,22 +84,13 @@ def _is_constant(values: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EntityScores:
-    """Entity scores of a split; an entity is correct if its borders and type match.
+    """Entity scores of a split; an entity is correct if its borders and type match."""
 
-    Attributes:
-        f1: Micro F1 over all entities.
-        by_type: `precision`, `recall`, `f1` and `support` (entities expected) of each type that
-            was expected or predicted.
-        expected: Number of entities in each sentence.
-        predicted: Number of predicted entities in each sentence.
-        right: Number of correctly predicted entities in each sentence.
-    """
-
-    f1: float
+    f1: float  # micro F1
     by_type: dict[str, dict[str, float]]
-    expected: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    right: NDArray[np.int64]
+    expected: NDArray[np.int64]  # number of entities in each sentence
+    predicted: NDArray[np.int64]  # number of predicted ones
+    right: NDArray[np.int64]  # number of correct ones
 
 
 def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> EntityScores:
@@ -167,18 +152,9 @@ def sentence_token_f1(
 
 
 def top_documents(scores: NDArray[np.floating], *, depth: int = RANKING_DEPTH) -> NDArray[np.int64]:
-    """Rank documents for each query: best score first, ties by column.
-
-    Columns must be in descending order of document id. trec_eval breaks ties that way, so the
-    ranking equals the one it would compute from the raw scores.
-
-    Args:
-        scores: [num_queries, num_documents].
-        depth: Documents to rank.
-
-    Returns:
-        Columns, [num_queries, min(depth, num_documents)].
-    """
+    """Return the columns of the best `depth` documents of each query, [num_queries, depth]."""
+    # Columns are in descending order of document id and ties go to the first, so the ranking equals
+    # that of trec_eval on the raw scores.
     depth = min(depth, scores.shape[1])
     ranked = np.empty((scores.shape[0], depth), dtype=np.int64)
     for query, row in enumerate(scores):
@@ -193,13 +169,9 @@ def top_documents(scores: NDArray[np.floating], *, depth: int = RANKING_DEPTH) -
 def retrieval_scores(
     rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, float]]:
-    """Return for each query nDCG@10, reciprocal rank within 10 and recall at 100.
-
-    A query without a relevant document scores 0 and is counted, as in trec_eval.
-
-    pytrec_eval reads scores as 32-bit floats and sorts them itself. It receives strictly decreasing
-    integer ranks instead of similarities, so rounding cannot change the order.
-    """
+    """Return for each query nDCG@10, reciprocal rank within 10 and recall at 100."""
+    # pytrec_eval reads scores as 32-bit floats and sorts them itself. Strictly decreasing integer
+    # ranks instead of similarities cannot change their order. Without a relevant document: 0.
     runs = {
         query: {document: float(len(documents) - rank) for rank, document in enumerate(documents)}
         for query, documents in rankings.items()

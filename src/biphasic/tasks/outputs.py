@@ -59,11 +59,7 @@ def _put(partial: Path, path: Path) -> None:
 
 @contextmanager
 def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterator[Write]:
-    """Yield a function that writes rows: to standard output as JSON lines, or to a file.
-
-    The file is `.jsonl`, `.csv` (nested values as JSON) or `.parquet`. Values outside of `columns`,
-    which are types by name, are not written.
-    """
+    """Yield a function that writes rows to a file, or as JSON lines to standard output."""
     if path is None:
         yield _json_lines(sys.stdout)
         return

@@ -30,17 +30,12 @@ Report = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a prediction run.
-
-    Attributes:
-        num_cut: Truncated examples.
-        max_seqlen: The length limit, in tokens.
-    """
+    """Counts of a prediction run."""
 
     num_examples: int
-    num_cut: int
+    num_cut: int  # truncated examples
     num_empty: int
-    max_seqlen: int
+    max_seqlen: int  # in tokens
 
 
 class TextColumns:
@@ -106,12 +101,7 @@ def predict_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> Summary:
-    """Predict on every example of an input, in order, one output row each.
-
-    The whole input is checked before the model is loaded, unless it is a stream. `columns` are
-    those of the text, the two texts, or question and context. Rows go to a `.jsonl`, `.csv` or
-    `.parquet` file, or to standard output.
-    """
+    """Predict on every example of an input, in order, one output row each."""
     target = parse_device(device)
     record = read_head(folder)
     kind = KINDS[record.kind]

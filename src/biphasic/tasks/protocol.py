@@ -158,12 +158,9 @@ class FinetuneProtocol(Config):
         )
 
     def determinants(self, *, is_pooled: bool) -> dict[str, Any]:
-        """Return the constants that determine the identity of a fine-tuning.
-
-        A field added later must have a default that keeps the old behaviour. It is omitted while it
-        has this default (`_ADDED`), which keeps the identities of old results. So is a head that
-        only kinds with pooled states (`is_pooled`) have.
-        """
+        """Return the constants that determine the identity of a fine-tuning."""
+        # A field added later keeps old identities: it is omitted while it has its default, which
+        # keeps the old behaviour. So is a head that only kinds with pooled states have.
         settings = {
             name: value
             for name, value in self.model_dump(exclude={"optimizer"}).items()
@@ -174,11 +171,9 @@ class FinetuneProtocol(Config):
         return settings | {old: getattr(optimizer, new) for new, old in _OPTIMIZER_NAMES.items()}
 
     def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
-        """Return what identifies the scores on a task that is not itself trained on.
-
-        Only the fields that affect how texts are encoded count. How the encoder computes is set by
-        the protocol of the task it was fine-tuned on, if any.
-        """
+        """Return what identifies the scores on a task that is not itself trained on."""
+        # Only fields that affect how texts are encoded count. How the encoder computes is set by
+        # the protocol of the task it was fine-tuned on, if any.
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
             names |= {"precision", "batching", "attention", "reading", "hidden_tokens"}

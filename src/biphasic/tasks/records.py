@@ -13,21 +13,14 @@ NO_PREDICTION = -1
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """Name, metric and source hash of a task.
-
-    Attributes:
-        sha256: Hash of everything the examples were read from.
-        trained_on: Task whose training split replaces this task's own, or None.
-        overlaps: Number of examples of a later split that also occur in an earlier one, by
-            `"train/test"` and the like; pairs of splits without overlap are omitted.
-    """
+    """Name, metric and source hash of a task."""
 
     name: str
     kind: str
     title: str
     metric: str
-    sha256: str
-    trained_on: str | None = None
+    sha256: str  # of everything the examples were read from
+    trained_on: str | None = None  # task whose training split replaces its own
     overlaps: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -97,20 +90,13 @@ class MinimalPair:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTask:
-    """A task of any kind except retrieval.
-
-    Attributes:
-        splits: Examples by split, such as `LabelledText`; the kind determines which.
-        labels: Names of the outputs; empty if they have none.
-        fields: Fields of a row that are joined into one text; empty if none are.
-        template: Joins them; None for the usual one.
-    """
+    """A task of any kind except retrieval."""
 
     info: TaskInfo
     splits: Mapping[str, tuple[Any, ...]]
-    labels: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
-    template: str | None = None
+    labels: tuple[str, ...] = ()  # names of the outputs
+    fields: tuple[str, ...] = ()  # fields of a row that are joined into one text
+    template: str | None = None  # joins them; None for the usual one
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""
@@ -123,21 +109,12 @@ class ExampleTask:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """Retrieval, fine-tuned or zero-shot.
-
-    Attributes:
-        corpus: Documents by id, as the model reads them, with titles and prompts.
-        queries: Queries by id, as the model reads them.
-        qrels: Judgements by split and query. There is no `train` if the task is zero-shot or is
-            trained on another task.
-        query_template: The prompt of queries.
-        document_template: The prompt of documents.
-    """
+    """Retrieval, fine-tuned or zero-shot."""
 
     info: TaskInfo
-    corpus: Mapping[str, str]
-    queries: Mapping[str, str]
-    qrels: Mapping[str, Mapping[str, Mapping[str, int]]]
+    corpus: Mapping[str, str]  # documents by id, with title and prompt
+    queries: Mapping[str, str]  # by id, with prompt
+    qrels: Mapping[str, Mapping[str, Mapping[str, int]]]  # scores by split, query and document
     query_template: str = ""
     document_template: str = ""
 

@@ -23,10 +23,7 @@ _NOTHING = SplitScores({}, (), np.empty(0))
 def write_result(
     folder: Path, result: FinetuneResult, *, run_id: str, state: str, code: str
 ) -> None:
-    """Write a run's folder atomically: `result.json` and `scores.parquet`.
-
-    A row of `scores.parquet` is an example: `split`, `id`, `score`, and columns of the task's kind.
-    """
+    """Write a run's `result.json` and `scores.parquet`, with a row for each example, at once."""
     splits = result.scores or {}
     metrics = {split: scores.metrics for split, scores in splits.items()}
     record = ResultRecord(

@@ -105,10 +105,7 @@ def split_source(source: str) -> tuple[str | None, str]:
 
 
 def published_source(source: str) -> tuple[str, str | None] | None:
-    """Return the name of a published dataset, and the kind derived from its own, if one is given.
-
-    None if the source is another one.
-    """
+    """Return name and derived kind of a published dataset; None for another source."""
     kind, name = split_source(source)
     is_name = kind is None or KINDS[kind].derived_from is not None
     return (name, kind) if is_name and name in PUBLISHED else None

@@ -112,10 +112,7 @@ def describe(file: TaskFile, *, origin: dict[str, Any], where: str) -> TaskDescr
 
 
 def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
-    """Return the files of a task by content: splits, `labels`, `corpus`, `queries`.
-
-    Paths that the task file names take precedence over files found in its folder.
-    """
+    """Return the files of a task by content; paths of the task file go before those found."""
     kind, files = KINDS[file.kind], {}
     if file.folder:
         if not file.folder.is_dir():

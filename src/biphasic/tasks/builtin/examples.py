@@ -54,12 +54,7 @@ def draw(text: str, count: int) -> int:
 
 
 class LeakFilter:
-    """Holds every split's text and selects examples that occur in no other split.
-
-    An example is dropped if at least half of the shingles of one of its passages occur in the
-    documents of another split. A passage shorter than a shingle is dropped if it is a whole
-    sentence, description or answer there.
-    """
+    """Holds every split's text and selects examples that occur in no other split."""
 
     def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
         self._shingler = Shingler()
@@ -77,11 +72,8 @@ class LeakFilter:
     def select(
         self, examples: Iterable[Example], *, limits: Mapping[Split, int]
     ) -> dict[Split, list[Example]]:
-        """Choose up to `limits` examples per split, by the hash of their ids.
-
-        Texts are unique over all splits; of two examples with the same text, the held-out one is
-        kept.
-        """
+        """Choose up to `limits` examples per split, by the hash of their ids."""
+        # Texts are unique over all splits; of two equal ones, the held-out one is kept.
         by_split: dict[Split, list[Example]] = {split: [] for split in SPLITS}
         for example in examples:
             by_split[example.split].append(example)

@@ -154,11 +154,8 @@ def parameter_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 
 
 def tag_parameter(parameter: Parameter, *, key: str) -> list[tuple[str, str]]:
-    """Write an entry as running text: name, type, default, description; empty if unsuitable.
-
-    The hash of `key` chooses the words before the default (`default`, `defaults to`, none), so they
-    are not a reliable clue.
-    """
+    """Write an entry as name, type, default and description; empty if unsuitable."""
+    # The hash of `key` chooses the words before the default, so they are not a reliable clue.
     kind = _TOKEN.findall(parameter.type)
     default = _TOKEN.findall(parameter.default)
     description = _TOKEN.findall(parameter.description)

@@ -39,11 +39,7 @@ Selected = Mapping[Split, Sequence[Example]]
 
 
 def build_tasks(documents: Sequence[Document], out: Path) -> None:
-    """Write `pydocs-sc`, `pydocs-tc`, `pydocs-qa` and `pydocs-ir` below `out`.
-
-    The files depend on the documents alone. Examples come from documents of their own split, and
-    none from a passage that occurs in another split.
-    """
+    """Write `pydocs-sc`, `pydocs-tc`, `pydocs-qa` and `pydocs-ir`; only documents matter."""
     parsed = parse_documents(documents)
     leak_filter = LeakFilter(parsed)
     labels = library_labels(parsed)

@@ -243,11 +243,7 @@ class ExampleKind(TaskKind):
 def usual_columns(
     options: Sequence[tuple[str, ...]], there: Collection[str], *, path: Path
 ) -> tuple[str, ...]:
-    """Return the only option, or else the only one whose columns all exist.
-
-    Raises:
-        DataError: No option fits, or several do.
-    """
+    """Return the only option, or else the only one whose columns all exist."""
     complete = [names for names in options if all(name in there for name in names)]
     if len(options) == 1 or len(complete) == 1:
         return (complete or options)[0]

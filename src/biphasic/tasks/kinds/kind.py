@@ -49,22 +49,12 @@ Column = (
 
 @dataclass(frozen=True, slots=True)
 class SplitScores:
-    """Scores of a model on one split.
-
-    Attributes:
-        metrics: Metrics over the whole split, by name.
-        ids: The examples, in split order.
-        scores: One score per example, defined by the kind; higher is better.
-        columns: Further values of each example, by name, sufficient to recompute a metric over any
-            subset of examples.
-        by_type: Token classification: precision, recall, F1 and support of each entity type.
-            Minimal pairs: accuracy and number of pairs of each paradigm.
-    """
+    """Scores of a model on one split."""
 
     metrics: dict[str, float]
-    ids: tuple[str, ...]
-    scores: NDArray[np.float64]
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    ids: tuple[str, ...]  # in split order
+    scores: NDArray[np.float64]  # one per example, defined by the kind; higher is better
+    columns: Mapping[str, Column] = field(default_factory=dict)  # enough to score any subset
     by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
 

@@ -127,10 +127,8 @@ class MinimalPairs(ExampleKind):
 
 
 def usual_reading(model: Path) -> Reading:
-    """Return the last objective of a state, or what the family of an untrained model is made for.
-
-    Where objectives alternated or were mixed, it is the one with masks.
-    """
+    """Return the last objective of a state, or what the family of another model is made for."""
+    # Where objectives alternated or were mixed, it is the one with masks.
     trained_by = _last_objectives(model / "state.json")
     for reading in _READINGS:
         if reading in trained_by:
@@ -182,20 +180,12 @@ def _sample(
 
 @dataclass(frozen=True, slots=True)
 class _Prediction:
-    """Sequences and the tokens to predict in them.
-
-    Attributes:
-        sequences: What the model reads.
-        owners: Sentence of each predicted token, int64 [num_predicted].
-        readers: Sequence in which it is predicted.
-        positions: Position in the sequence whose state predicts it.
-        labels: The tokens.
-    """
+    """Sequences and the tokens to predict in them."""
 
     sequences: list[TokenIds]
-    owners: NDArray[np.int64]
-    readers: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    owners: NDArray[np.int64]  # sentence of each predicted token, [num_predicted]
+    readers: NDArray[np.int64]  # sequence in which it is predicted
+    positions: NDArray[np.int64]  # position in the sequence whose state predicts it
     labels: NDArray[np.int64]
 
 

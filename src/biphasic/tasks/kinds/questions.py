@@ -267,11 +267,8 @@ class Span:
 
 
 def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
-    """Find the span with the highest sum of start and end logits.
-
-    Ties go to the earlier start, then to the shorter span. `logits` are the start and end logits of
-    the window's tokens, [num_tokens, 2].
-    """
+    """Find the span with the highest sum of start and end logits, [num_tokens, 2]."""
+    # Ties go to the earlier start, then to the shorter span.
     no_answer = float(logits[NO_ANSWER].sum())
     length = len(window.offsets)
     if not length:
@@ -306,12 +303,7 @@ def _answer_row(span: Span, context: str, *, may_abstain: bool) -> dict[str, Any
 
 
 def read_squad(path: Path) -> Iterator[Row]:
-    """Yield the questions of a file of version 1.1 or 2.0.
-
-    Plausible answers of unanswerable questions are ignored.
-
-    Reference: arXiv:1606.05250, arXiv:1806.03822.
-    """
+    """Yield the questions of a file of version 1.1 or 2.0, without plausible answers."""
     top = parse_json("".join(line for _, line in read_lines(path)), where=str(path))
     number = 0
     for article, at_article in _items(path, top, "data", place=""):

@@ -35,12 +35,7 @@ _Qrels = Mapping[str, Mapping[str, int]]
 
 
 class Retrieval(TaskKind):
-    """InfoNCE with in-batch negatives on mean states; nDCG@10.
-
-    Attributes:
-        query_template: Prompt of queries: the reference study's, arXiv:2507.00994.
-        document_template: Prompt of documents.
-    """
+    """InfoNCE with in-batch negatives on mean states; nDCG@10."""
 
     name = "ir"
     facts = FIRST_KINDS["ir"]

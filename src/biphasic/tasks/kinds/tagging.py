@@ -137,14 +137,10 @@ class Tagging(ExampleKind):
 
 @dataclass(frozen=True, slots=True)
 class _Aligned:
-    """A sentence as tokens, and the position of each word's first token.
-
-    The position is -1 (a lost word) where the sentence was cut before the word or the tokenizer
-    drops it.
-    """
+    """A sentence as tokens, and the position of each word's first token."""
 
     sequence: TokenIds
-    positions: NDArray[np.int64]
+    positions: NDArray[np.int64]  # -1: the word is cut off, or the tokenizer drops it
     is_cut: bool
 
     @classmethod
@@ -179,12 +175,7 @@ class _Aligned:
 
 
 class EncodedTagging(EncodedTask):
-    """A tagging task as token sequences with words aligned to tokens.
-
-    Attributes:
-        num_truncated: By split, the number of truncated sentences, and as `SPLIT_lost_words` the
-            number of lost words.
-    """
+    """A tagging task as token sequences with words aligned to tokens."""
 
     def __init__(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
@@ -250,10 +241,8 @@ class EncodedTagging(EncodedTask):
 def _word_logits(
     encoder: Encoder, head: nn.Module, sentences: Sequence[_Aligned]
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield the index of each sentence and the logits of its words, [num_words, num_tags].
-
-    The longest sentences are first. The logits of lost words are meaningless.
-    """
+    """Yield the index of each sentence and the logits of its words, [num_words, num_tags]."""
+    # The longest sentences are first. The logits of lost words are meaningless.
     import torch
 
     for indices, hidden, spans in encoder.batches([each.sequence for each in sentences]):
@@ -302,10 +291,7 @@ def _place(example: Words, first: int, last: int) -> dict[str, Any]:
 
 
 def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
-    """Return first and last word of each entity, with the strict rule used in scoring.
-
-    An entity starts with `B-`; an `I-` that does not continue an entity of its type is ignored.
-    """
+    """Return first and last word of each entity, with the strict rule used in scoring."""
     borders: list[tuple[int, int]] = []
     for place, tag in enumerate(tags):
         goes_on = bool(borders) and borders[-1][1] == place - 1

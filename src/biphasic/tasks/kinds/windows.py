@@ -20,38 +20,24 @@ NO_ANSWER = 0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A question and part of its context as one sequence: BOS, question, line break, part, EOS.
+    """A question and part of its context: BOS, question, line break, part, EOS."""
 
-    Attributes:
-        question: Index of the question within its split.
-        prefix: Number of tokens before the context.
-        offsets: Character span in the context of each token of the part, [num_tokens, 2].
-        target: Positions in the sequence of the answer's first and last token; zeros (BOS) unless
-            the window holds the whole answer.
-    """
-
-    question: int
+    question: int  # index within its split
     sequence: TokenIds
-    prefix: int
-    offsets: NDArray[np.int64]
-    target: tuple[int, int]
+    prefix: int  # number of tokens before the context
+    offsets: NDArray[np.int64]  # characters of each token of the part, [num_tokens, 2]
+    target: tuple[int, int]  # first and last token of the answer; zeros (BOS) if it is not whole
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWindows:
-    """The windows of a split, in the order of its questions.
-
-    Attributes:
-        num_cut: Number of truncated questions.
-        num_lost_answers: Questions whose first answer fits in no window.
-        longest_answer: Longest first answer in tokens, at least 1.
-    """
+    """The windows of a split, in the order of its questions."""
 
     num_questions: int
     windows: list[Window]
-    num_cut: int
-    num_lost_answers: int
-    longest_answer: int
+    num_cut: int  # truncated questions
+    num_lost_answers: int  # questions whose first answer fits in no window
+    longest_answer: int  # longest first answer in tokens, at least 1
 
 
 def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
@@ -114,12 +100,9 @@ def _encode_contexts(
 
 
 def _covering(context: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Assign characters that the tokenizer drops, such as accents, to an adjacent token.
-
-    Without this, an answer that ends in one could not be returned whole. Within a word, the
-    preceding token gets the character; at the start of a word, the following one. White space
-    stays between tokens.
-    """
+    """Assign characters that the tokenizer drops, such as accents, to an adjacent token."""
+    # Without this, an answer that ends in one could not be returned whole. Within a word, the token
+    # before gets the character; at the start of a word, the one after. White space stays between.
     borders = np.zeros(len(context) + 1, dtype=np.int64)
     np.add.at(borders, offsets[:, 0], 1)
     np.add.at(borders, offsets[:, 1], -1)

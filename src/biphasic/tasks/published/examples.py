@@ -124,14 +124,9 @@ class TaggingSource:
 
 
 def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
-    """Start every entity with a `B-` tag, and count the changed tags.
-
-    In IOB1, the published scheme of CoNLL-2003, an entity starts with `I-` unless it directly
-    follows another one of its type. An `I-` that continues no entity of its type starts one, as in
-    conlleval. Valid BIO2 does not change.
-
-    Reference: Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050, section 2.
-    """
+    """Start every entity with a `B-` tag, and count the changed tags."""
+    # In IOB1 (CoNLL-2003, arXiv:cs/0306050, section 2) an entity starts with `I-` unless it follows
+    # another one of its type. An `I-` that continues none starts one, as in conlleval.
     written, previous = [], "O"
     for tag in tags:
         begins = tag.startswith("I-") and previous[2:] != tag[2:]

@@ -71,10 +71,8 @@ class RetrievalSource:
         return tuple(table for table in given if table is not None)
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
-        """Read a task: training pairs, judged queries, and judged documents.
-
-        With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
-        """
+        """Read a task: training pairs, judged queries, and judged documents."""
+        # With `paper`, NQ is split in halves again and every training pair is kept, as there.
         judged, texts, origin = _judgements(self, opener, paper=paper)
         pairs = None
         if self.pairs is not None:
@@ -173,10 +171,8 @@ def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
 def _read_passages(
     tables: Mapping[str, DatasetTable], opener: Opener
 ) -> tuple[dict[str, Judged], dict[str, str]]:
-    """Read MLDR's judgements: each row is a query with its relevant documents.
-
-    As in the study's public code, negative passages are not added to the searched documents.
-    """
+    """Read MLDR's judgements: each row is a query with its relevant documents."""
+    # As in the study's public code, negative passages are not added to the searched documents.
     judged: dict[str, Judged] = {}
     texts: dict[str, str] = {}
     for split, table in tables.items():
@@ -234,11 +230,9 @@ def _lines(judged: Judged) -> Iterator[tuple[str, str, int]]:
 
 
 def _distinct(pairs: HubTable | None, *columns: str) -> Iterator[tuple[tuple[str, ...], Row]]:
-    """Yield rows whose combination of texts in some columns is new, with the texts' ids.
-
-    Equal texts share one id, made from the text: the loss must recognize a document of the batch
-    that is relevant to two of its queries.
-    """
+    """Yield rows whose combination of texts in some columns is new, with the texts' ids."""
+    # Equal texts share one id, made from the text: the loss must recognize a document of the batch
+    # that is relevant to two of its queries.
     seen = set()
     for row in pairs.read(columns) if pairs else ():
         key = tuple(

@@ -40,16 +40,10 @@ class DatasetTable:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Opens tables and records the source of each.
+    """Opens tables and records the source of each."""
 
-    Attributes:
-        copies: Folder of local copies as `owner/name/`, used instead of the hub.
-        revisions: Revision by dataset; others use the newest.
-        origins: Sources of the tables opened so far.
-    """
-
-    copies: Path | None
-    revisions: Mapping[str, str]
+    copies: Path | None  # local copies as `owner/name/`, used instead of the hub
+    revisions: Mapping[str, str]  # by dataset; others use the newest
     origins: list[Row] = field(default_factory=list)
 
     def open(self, table: DatasetTable, *, streaming: bool = False) -> HubTable:
@@ -66,11 +60,8 @@ class Opener:
         return opened
 
     def stream(self, table: DatasetTable, columns: Sequence[str]) -> Iterator[Row]:
-        """Read columns of a table row by row, with bounded memory.
-
-        A local copy may hold `SPLIT.jsonl` or `SPLIT.jsonl.gz`, as published by BEIR and MLDR,
-        without the hub's configurations.
-        """
+        """Read columns of a table row by row, with bounded memory."""
+        # A local copy may hold the files that BEIR and MLDR publish, without configurations.
         names = (f"{table.split}.jsonl", f"{table.split}.jsonl.gz")
         if (file := self.find_file(table, *names)) is None:
             return self.open(table, streaming=True).read(columns)
@@ -111,10 +102,7 @@ def cut_splits(
 
 
 def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
-    """Split the row numbers of a published training split into train and validation.
-
-    The result equals that of the library's own `train_test_split` with these settings.
-    """
+    """Split row numbers into train and validation, as the library's `train_test_split` does."""
     import datasets  # noqa: PLC0415 - slow import that few tasks need
 
     if num_rows < 2:
@@ -149,10 +137,7 @@ def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> s
 
 
 def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an integer label column, in order.
-
-    If the column has no names, the published ones are used.
-    """
+    """Return the names of an integer label column, by default the published ones."""
     names = tuple(getattr(feature, "names", None) or published)
     if sorted(names) != sorted(published):
         raise DataError(

@@ -32,11 +32,7 @@ def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -> Qrels:
-    """Read the judgements of one split.
-
-    Returns:
-        Scores by document, for each judged query.
-    """
+    """Read the judgements of one split: scores by document, for each judged query."""
     qrels: Qrels = {}
     lines = read_lines(path)
     header = next(lines, (1, ""))[1].rstrip("\r\n")

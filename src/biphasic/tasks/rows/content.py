@@ -11,20 +11,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TaskContent:
-    """Content of a task folder besides its description; its rows are read once.
-
-    Attributes:
-        splits: rows by split, of kinds with an example in each row.
-        labels: names of the labels; empty if the kind has none.
-        corpus: retrieval: documents, `{"_id", "title", "text"}`.
-        queries: retrieval: queries, `{"_id", "text"}`.
-        qrels: retrieval: query, document and score, by split.
-    """
+    """Content of a task folder besides its description; its rows are read once."""
 
     splits: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
     labels: Sequence[str] = ()
-    corpus: Iterable[Mapping[str, Any]] | None = None
-    queries: Iterable[Mapping[str, Any]] | None = None
+    corpus: Iterable[Mapping[str, Any]] | None = None  # `{"_id", "title", "text"}`
+    queries: Iterable[Mapping[str, Any]] | None = None  # `{"_id", "text"}`
     qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
 
 

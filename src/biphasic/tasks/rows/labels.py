@@ -41,17 +41,10 @@ def check_labels(labels: Sequence[str], *, where: str) -> None:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a task, and how its files encode them.
-
-    Attributes:
-        names: By number.
-        source: Where they are defined, for error messages.
-        is_numbered: Whether JSON integers are always indices into the names. Otherwise, and always
-            in text files, a number is an index only if no name is itself a number.
-    """
+    """The labels of a task, and how its files encode them."""
 
     names: tuple[str, ...]
-    source: str
+    source: str  # where they are defined, for error messages
     is_numbered: bool = False
 
     def number(self, row: Row, key: str) -> int:

@@ -22,19 +22,13 @@ _LONGEST_FIELD = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example of a file.
-
-    Attributes:
-        number: Line on which it starts, from 1; the default id.
-        place: Its position in a single-value JSON file, such as `data[0].paragraphs[2]`.
-        is_vertical: Whether token `n` is `n` lines below the first.
-    """
+    """One example of a file."""
 
     path: Path
-    number: int
+    number: int  # line on which it starts, from 1; the default id
     value: dict[str, Any]
-    place: str = ""
-    is_vertical: bool = False
+    place: str = ""  # in a single-value JSON file, such as `data[0].paragraphs[2]`
+    is_vertical: bool = False  # token `n` is `n` lines below the first
 
     def error(self, message: str, *, token: int = 0) -> DataError:
         """Return an error that names file and line, or the line of `token` if tokens have lines."""

@@ -57,11 +57,8 @@ def only_path(paths: list[Path]) -> Path | None:
 def cut_splits(
     splits: Mapping[str, Sequence[ItemT]], file: TaskFile, *, where: str
 ) -> dict[str, list[ItemT]]:
-    """Take splits out of the training split, then keep as many examples of each as allowed.
-
-    Both choices are random and depend only on the seed and the number of examples. The order of
-    examples does not change. Of two missing splits, `test` takes its share first.
-    """
+    """Take splits out of the training split, then keep as many examples of each as allowed."""
+    # Both choices depend only on the seed and the number of examples, whose order does not change.
     cut = {split: list(items) for split, items in splits.items()}
     shares = {"test": file.test_fraction, "validation": file.validation_fraction}
     fractions = {split: share for split, share in shares.items() if share}

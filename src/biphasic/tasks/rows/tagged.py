@@ -138,16 +138,11 @@ def _sentence_row(path: Path, sentence: _Sentence, *, token: int, tag: int) -> R
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text cut into words.
-
-    Attributes:
-        starts: Start of each word in the text, in characters.
-        text: The text; None if the words were given.
-    """
+    """A text cut into words."""
 
     words: tuple[str, ...]
-    starts: tuple[int, ...]
-    text: str | None
+    starts: tuple[int, ...]  # in characters of the text
+    text: str | None  # None if the words were given
 
 
 def words_of(row: Row) -> Words:

@@ -44,10 +44,7 @@ def fill(template: str, row: Row) -> str:
 
 
 def fill_document(template: str, *, title: str, text: str) -> str:
-    """Fill a template with title and text.
-
-    Without a title, `{title}` and everything between it and `{text}` are omitted.
-    """
+    """Fill a template with title and text; without a title, all before `{text}` is omitted."""
     if not title:
         template = _TITLE_TO_TEXT.sub("", template)
     values = {"title": title, "text": text}
