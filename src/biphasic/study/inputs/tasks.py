@@ -205,7 +205,7 @@ class TaskResolver:
         """Return the folder of a published dataset that was fetched earlier; None if unclear."""
         if task.revision is not None:
             return None
-        is_paper = self.is_paper and PUBLISHED[name].source.has_paper_reading
+        is_paper = self.is_paper and PUBLISHED[name].has_paper_reading
         kind = kind or PUBLISHED[name].kind
         folders: list[Path] = []
         for path in (self.store / "tasks").glob(f"*/{DESCRIPTION}"):

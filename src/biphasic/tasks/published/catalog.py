@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +15,16 @@ from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.published.examples import ClassificationSource, QuestionSource, TaggingSource
-from biphasic.tasks.published.ir import RetrievalSource
-from biphasic.tasks.published.tables import DatasetTable, Opener
-
-Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource
+from biphasic.tasks.published.examples import (
+    PublishedQuestions,
+    PublishedTagging,
+    PublishedTexts,
+)
+from biphasic.tasks.published.ir import PublishedRetrieval
+from biphasic.tasks.published.tables import DatasetTable, Opener, PublishedTask
 
 # Increase by hand when the same tables give a different task.
 _READING_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTask:
-    """A dataset of the study.
-
-    Attributes:
-        source: Its tables and how to read them.
-        license: License stated on its page; empty if none.
-        trained_on: Task whose fine-tuned models are evaluated on it, or None.
-    """
-
-    name: str
-    title: str
-    source: Source
-    license: str = ""
-    trained_on: str | None = None
-    derived: str | None = None
-    """Kind as which it is scored, derived from that of the source."""
-
-    @property
-    def kind(self) -> str:
-        """Kind of the task."""
-        return self.derived or self.source.kind
-
-    @property
-    def repositories(self) -> tuple[str, ...]:
-        """Hub ids of the datasets read, without repeats."""
-        return tuple(dict.fromkeys(table.dataset for table in self.source.tables))
-
-
-def _glue(config: str, split: str) -> DatasetTable:
-    return DatasetTable("nyu-mll/glue", split, config)
-
-
 _ONTONOTES_TAGS = """
 O B-CARDINAL B-DATE I-DATE B-PERSON I-PERSON B-NORP B-GPE I-GPE B-LAW I-LAW B-ORG I-ORG B-PERCENT
 I-PERCENT B-ORDINAL B-MONEY I-MONEY B-WORK_OF_ART I-WORK_OF_ART B-FAC B-TIME I-CARDINAL B-LOC
@@ -65,123 +32,101 @@ B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC B-LANG
 I-ORDINAL I-LANGUAGE
 """
 
+
+def _glue(config: str, test: str = "validation") -> dict[str, Any]:
+    tables = {"train": "train", "test": test}
+    return {name: DatasetTable("nyu-mll/glue", split, config) for name, split in tables.items()}
+
+
 _TASKS = (
-    PublishedTask(
+    PublishedTexts(
         name="mnli",
         title="MNLI (matched)",
         license="other",
-        source=ClassificationSource(
-            train=_glue("mnli", "train"),
-            test=_glue("mnli", "validation_matched"),
-            columns=("premise", "hypothesis"),
-            labels=("entailment", "neutral", "contradiction"),
-            template="Premise: {text_a}\nHypothesis: {text_b}",
-        ),
+        **_glue("mnli", "validation_matched"),
+        columns=("premise", "hypothesis"),
+        labels=("entailment", "neutral", "contradiction"),
+        template="Premise: {text_a}\nHypothesis: {text_b}",
     ),
-    PublishedTask(
+    PublishedTexts(
         name="qqp",
         title="QQP",
         license="other",
-        source=ClassificationSource(
-            train=_glue("qqp", "train"),
-            test=_glue("qqp", "validation"),
-            columns=("question1", "question2"),
-            labels=("not_duplicate", "duplicate"),
-            template="Question 1: {text_a}\nQuestion 2: {text_b}",
-        ),
+        **_glue("qqp"),
+        columns=("question1", "question2"),
+        labels=("not_duplicate", "duplicate"),
+        template="Question 1: {text_a}\nQuestion 2: {text_b}",
     ),
-    PublishedTask(
+    PublishedTexts(
         name="sst2",
         title="SST-2",
         license="other",
-        source=ClassificationSource(
-            train=_glue("sst2", "train"),
-            test=_glue("sst2", "validation"),
-            columns=("sentence",),
-            labels=("negative", "positive"),
-        ),
+        **_glue("sst2"),
+        columns=("sentence",),
+        labels=("negative", "positive"),
     ),
-    PublishedTask(
+    PublishedTagging(
         name="conll2003",
         title="CoNLL-2003 English",
-        source=TaggingSource(
-            dataset="hgissbkh/conll2003-en",
-            words="words",
-            tags="ner",
-            labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"),
-        ),
+        dataset="hgissbkh/conll2003-en",
+        words="words",
+        tags="ner",
+        labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"),
     ),
-    PublishedTask(
+    PublishedTagging(
         name="ontonotes5",
         title="OntoNotes 5 English",
-        source=TaggingSource(
-            dataset="hgissbkh/ontonotes5",
-            words="tokens",
-            tags="tags",
-            labels=tuple(_ONTONOTES_TAGS.split()),
-        ),
+        dataset="hgissbkh/ontonotes5",
+        words="tokens",
+        tags="tags",
+        labels=tuple(_ONTONOTES_TAGS.split()),
     ),
-    PublishedTask(
+    PublishedTagging(
         name="uner_en",
         title="UNER English",
-        source=TaggingSource(
-            dataset="hgissbkh/uner_en",
-            words="tokens",
-            tags="ner_tags",
-            labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"),
-        ),
+        dataset="hgissbkh/uner_en",
+        words="tokens",
+        tags="ner_tags",
+        labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"),
     ),
-    PublishedTask(
-        name="squad",
-        title="SQuAD",
-        license="cc-by-sa-4.0",
-        source=QuestionSource("rajpurkar/squad"),
+    PublishedQuestions(
+        name="squad", title="SQuAD", license="cc-by-sa-4.0", dataset="rajpurkar/squad"
     ),
-    PublishedTask(
-        name="squad_v2",
-        title="SQuAD v2",
-        license="cc-by-sa-4.0",
-        source=QuestionSource("rajpurkar/squad_v2"),
+    PublishedQuestions(
+        name="squad_v2", title="SQuAD v2", license="cc-by-sa-4.0", dataset="rajpurkar/squad_v2"
     ),
-    PublishedTask(name="record", title="ReCoRD", source=QuestionSource("hgissbkh/record")),
-    PublishedTask(
+    PublishedQuestions(name="record", title="ReCoRD", dataset="hgissbkh/record"),
+    PublishedRetrieval(
         name="msmarco",
         title="MS MARCO",
         license="cc-by-sa-4.0",
-        source=RetrievalSource(
-            pairs=DatasetTable("hgissbkh/msmarco-pairs", "train"),
-            corpus=DatasetTable("BeIR/msmarco", "corpus", "corpus"),
-            queries=DatasetTable("BeIR/msmarco", "queries", "queries"),
-            judged={
-                "validation": DatasetTable("BeIR/msmarco-qrels", "validation"),
-                "test": DatasetTable("BeIR/msmarco-qrels", "test"),
-            },
-        ),
+        pairs=DatasetTable("hgissbkh/msmarco-pairs", "train"),
+        corpus=DatasetTable("BeIR/msmarco", "corpus", "corpus"),
+        queries=DatasetTable("BeIR/msmarco", "queries", "queries"),
+        judged={
+            split: DatasetTable("BeIR/msmarco-qrels", split) for split in ("validation", "test")
+        },
     ),
-    PublishedTask(
+    PublishedRetrieval(
         name="nq",
         title="Natural Questions",
         license="cc-by-sa-4.0",
         trained_on="msmarco",
-        source=RetrievalSource(
-            corpus=DatasetTable("BeIR/nq", "corpus", "corpus"),
-            queries=DatasetTable("BeIR/nq", "queries", "queries"),
-            judged={"test": DatasetTable("BeIR/nq-qrels", "test")},
-            document_template="Document: {title}. {text}",
-        ),
+        corpus=DatasetTable("BeIR/nq", "corpus", "corpus"),
+        queries=DatasetTable("BeIR/nq", "queries", "queries"),
+        judged={"test": DatasetTable("BeIR/nq-qrels", "test")},
+        document_template="Document: {title}. {text}",
     ),
-    PublishedTask(
+    PublishedRetrieval(
         name="mldr",
         title="MLDR English",
         trained_on="msmarco",
-        source=RetrievalSource(
-            corpus=DatasetTable("hgissbkh/mldr-en", "corpus", "corpus"),
-            document_id="docid",
-            judged={
-                "validation": DatasetTable("hgissbkh/mldr-en", "dev", "default"),
-                "test": DatasetTable("hgissbkh/mldr-en", "test", "default"),
-            },
-        ),
+        corpus=DatasetTable("hgissbkh/mldr-en", "corpus", "corpus"),
+        document_id="docid",
+        judged={
+            split: DatasetTable("hgissbkh/mldr-en", named, "default")
+            for split, named in (("validation", "dev"), ("test", "test"))
+        },
     ),
 )
 PUBLISHED: Mapping[str, PublishedTask] = {task.name: task for task in _TASKS}
@@ -205,10 +150,10 @@ def write_published(
     """
     task = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(name, revision))
-    fields, content = task.source.read(opener, paper=paper)
+    fields, content = task.read(opener, paper=paper)
     origin = {
         "published": name,
-        "paper": paper and task.source.has_paper_reading,
+        "paper": paper and task.has_paper_reading,
         "tables": opener.origins,
         **fields.pop("origin", {}),
     }
@@ -238,7 +183,7 @@ def published_origin(
     return {
         "published": name,
         "kind": task.kind,
-        "paper": paper and task.source.has_paper_reading,
+        "paper": paper and task.has_paper_reading,
         "version": _READING_VERSION,
         "tables": [
             hub_fingerprint(
@@ -248,7 +193,7 @@ def published_origin(
                 revision=revisions.get(table.dataset),
                 copies=copies,
             )
-            for table in task.source.tables
+            for table in task.tables
         ],
     }
 
@@ -260,15 +205,16 @@ def _find(name: str, kind: str | None) -> PublishedTask:
     task = PUBLISHED[name]
     if kind is None:
         return task
-    if KINDS[kind].derived_from != task.kind or not isinstance(task.source, RetrievalSource):
+    if KINDS[kind].derived_from != task.kind or not isinstance(task, PublishedRetrieval):
         raise DataError(f"'{name}' is of kind {task.kind}, so it cannot be read as kind {kind}")
     return replace(
         task,
         name=f"{name}-{kind}",
         title=f"{task.title}, {KINDS[kind].facts.title}",
-        derived=kind,
+        kind=kind,
         trained_on=None,
-        source=replace(task.source, pairs=None, has_prompts=False),
+        pairs=None,
+        has_prompts=False,
     )
 
 

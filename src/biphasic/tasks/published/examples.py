@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
@@ -16,6 +16,7 @@ from biphasic.tasks.published.tables import (
     DatasetTable,
     Fields,
     Opener,
+    PublishedTask,
     Row,
     cut_splits,
     dataset_of,
@@ -31,24 +32,16 @@ _CONTEXT = ("context", "passage")
 _STARTS = ("answer_start", "start")
 
 
-@dataclass(frozen=True, slots=True)
-class ClassificationSource:
-    """GLUE's MNLI, QQP and SST-2: tables and columns of texts and labels.
+@dataclass(frozen=True, kw_only=True)
+class PublishedTexts(PublishedTask):
+    """GLUE's MNLI, QQP and SST-2: tables and columns of texts and labels."""
 
-    Attributes:
-        train: Table split into train and validation.
-        test: Table used as the test split.
-        columns: One column of texts, or two for pairs.
-        template: Joins a pair into one text.
-    """
-
-    train: DatasetTable
+    train: DatasetTable  # split into train and validation
     test: DatasetTable
     columns: tuple[str] | tuple[str, str]
     labels: tuple[str, ...]
     template: str | None = None
-    kind: ClassVar[str] = Classification.name
-    has_paper_reading: ClassVar[bool] = False
+    kind: str = Classification.name
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
@@ -64,7 +57,7 @@ class ClassificationSource:
 
 
 def _labelled_rows(
-    source: ClassificationSource, table: DatasetTable, opened: HubTable, numbers: Iterable[int]
+    source: PublishedTexts, table: DatasetTable, opened: HubTable, numbers: Iterable[int]
 ) -> Iterator[Row]:
     features = dataset_of(opened).features
     label_column = find_column(table, features, "label")
@@ -76,21 +69,15 @@ def _labelled_rows(
         yield {"id": f"{table.split}-{number}", **texts, "label": label}
 
 
-@dataclass(frozen=True, slots=True)
-class TaggingSource:
-    """CoNLL-2003, OntoNotes 5 and UNER: columns of words and tags, in the published splits.
-
-    Attributes:
-        dataset: Id on the hub.
-        labels: Names of the tags, in the order of their numbers.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PublishedTagging(PublishedTask):
+    """CoNLL-2003, OntoNotes 5 and UNER: columns of words and tags, in the published splits."""
 
     dataset: str
     words: str
     tags: str
-    labels: tuple[str, ...]
-    kind: ClassVar[str] = Tagging.name
-    has_paper_reading: ClassVar[bool] = False
+    labels: tuple[str, ...]  # in the order of their numbers
+    kind: str = Tagging.name
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
@@ -135,16 +122,12 @@ def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
     return written, sum(old != new for old, new in zip(tags, written, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionSource:
-    """SQuAD, SQuAD v2 and ReCoRD.
-
-    The training split gives train and validation; the validation split is test.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PublishedQuestions(PublishedTask):
+    """SQuAD, SQuAD v2 and ReCoRD; the validation split is test."""
 
     dataset: str
-    kind: ClassVar[str] = QuestionAnswering.name
-    has_paper_reading: ClassVar[bool] = False
+    kind: str = QuestionAnswering.name
 
     @property
     def tables(self) -> tuple[DatasetTable, DatasetTable]:

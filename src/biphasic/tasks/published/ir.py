@@ -20,6 +20,7 @@ from biphasic.tasks.published.tables import (
     DatasetTable,
     Fields,
     Opener,
+    PublishedTask,
     Row,
     dataset_of,
     find_column,
@@ -40,28 +41,18 @@ Judged = dict[str, dict[str, int]]
 """By query and document: 1 for relevant, 0 for judged but not relevant."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalSource:
-    """Tables and columns of a task's texts and judgements.
-
-    Attributes:
-        judged: Judgements by split; without one for validation, the test queries are split
-            in half.
-        queries: All queries; None if the tables of judgements hold them.
-        pairs: Training queries, each with a relevant document; None if the task is evaluated after
-            training on another task.
-        document_template: Turns a document into one text.
-        has_prompts: Whether the model reads prompts, which are learned in fine-tuning.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PublishedRetrieval(PublishedTask):
+    """Tables and columns of a task's texts and judgements."""
 
     corpus: DatasetTable
-    judged: Mapping[str, DatasetTable]
+    judged: Mapping[str, DatasetTable]  # without validation, the test queries are split in half
     document_id: str = "_id"
-    queries: DatasetTable | None = None
-    pairs: DatasetTable | None = None
+    queries: DatasetTable | None = None  # None: the tables of judgements hold them
+    pairs: DatasetTable | None = None  # training queries, each with a relevant document
     document_template: str = "Document: {text}"
     has_prompts: bool = True
-    kind: ClassVar[str] = Retrieval.name
+    kind: str = Retrieval.name
     has_paper_reading: ClassVar[bool] = True
 
     @property
@@ -102,7 +93,7 @@ class RetrievalSource:
 
 
 def _judgements(
-    source: RetrievalSource, opener: Opener, *, paper: bool
+    source: PublishedRetrieval, opener: Opener, *, paper: bool
 ) -> tuple[dict[str, Judged], dict[str, str], Row]:
     """Return judgements by split, the texts of judged queries, and how the splits were made."""
     if source.queries is None:
@@ -192,7 +183,7 @@ def _read_passages(
 
 
 def _documents(
-    source: RetrievalSource, opener: Opener, judged: Mapping[str, Judged]
+    source: PublishedRetrieval, opener: Opener, judged: Mapping[str, Judged]
 ) -> Iterator[Row]:
     """Return the documents judged in any split; the table is opened immediately."""
     has_title = "{title}" in source.document_template

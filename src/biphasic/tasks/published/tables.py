@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from biphasic.config import nearest
 from biphasic.data.text.hub import HubTable, find_copy, open_hub
 from biphasic.errors import DataError
+from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.row import Row as Line
 from biphasic.tasks.rows.row import read_jsonl
 
@@ -36,6 +38,32 @@ class DatasetTable:
     def __str__(self) -> str:
         """Return its name for error messages."""
         return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTask(ABC):
+    """A dataset of the study: its tables, and how to read them."""
+
+    name: str
+    title: str
+    kind: str
+    license: str = ""  # as stated on its page
+    trained_on: str | None = None  # task whose fine-tuned models are evaluated on it
+    has_paper_reading: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read."""
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Hub ids of the datasets read, without repeats."""
+        return tuple(dict.fromkeys(table.dataset for table in self.tables))
+
+    @abstractmethod
+    def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
+        """Read a task, with `paper` exactly as in the study, mistakes included."""
 
 
 @dataclass(frozen=True, slots=True)
