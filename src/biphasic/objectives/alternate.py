@@ -13,7 +13,7 @@ from pydantic import PositiveInt, model_validator
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError
-from biphasic.objectives.mix import Mix
+from biphasic.objectives.mix import Mix, SeveralObjectives
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES, one_of
 from biphasic.objectives.supervision import Supervision, Vocabulary
@@ -26,7 +26,7 @@ else:
     _InTurn = one_of(*OBJECTIVES, Mix)
 
 
-class Alternate(ObjectiveConfig):
+class Alternate(SeveralObjectives):
     """Alternating objectives."""
 
     objective: Literal["alternate"]  # type: ignore[assignment]
@@ -41,16 +41,6 @@ class Alternate(ObjectiveConfig):
         if all(objective == self.objectives[0] for objective in self.objectives):
             raise ValueError("objectives: give two or more that differ, or use one without turns")
         return self
-
-    @property
-    def directions(self) -> frozenset[bool]:
-        """Directions of all alternating objectives."""
-        return frozenset().union(*(objective.directions for objective in self.objectives))
-
-    @property
-    def predicts_specials(self) -> bool:
-        """Whether one of the alternating objectives predicts them."""
-        return any(objective.predicts_specials for objective in self.objectives)
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the current objective."""
@@ -68,19 +58,12 @@ class Alternate(ObjectiveConfig):
         for objective in self.objectives:
             objective.check(num_steps=num_steps, rows_per_step=rows_per_step)
 
-    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Raise an error if an objective does not support the vocabulary."""
-        for objective in self.objectives:
-            objective.check_vocabulary(vocabulary)
-
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Not callable: only the current objective determines a step."""
-        del mask_seed
         raise RuntimeError(_ASK_FIRST)
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
         """Not callable: the current objective supervises."""
-        del batch, vocabulary, mask_seed
         raise RuntimeError(_ASK_FIRST)

@@ -32,7 +32,7 @@ class Clm(ObjectiveConfig):
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
-        del mask_seed  # nothing is masked, so arms with other masks share these steps
+        # Nothing is masked, so arms with other masks share these steps.
         return {"name": "clm"}
 
     def supervise(
@@ -40,7 +40,6 @@ class Clm(ObjectiveConfig):
     ) -> tuple[Supervision, ...]:
         """Label every token except the last of a sequence with the next token."""
         # EOS is predicted, BOS never is, and no label crosses sequences.
-        del vocabulary, mask_seed
         rows = batch.packed
         has_next = batch.is_token
         has_next[rows.spans[:, 1] - 1] = False

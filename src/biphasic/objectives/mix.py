@@ -24,7 +24,28 @@ _LEAST_SHARE = 1e-6
 _MOST_TRIED = 10_000
 
 
-class Mix(ObjectiveConfig):
+class SeveralObjectives(ObjectiveConfig):
+    """An objective made of others, which have no phase settings."""
+
+    objectives: tuple[ObjectiveConfig, ...]
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Directions of all objectives."""
+        return frozenset().union(*(objective.directions for objective in self.objectives))
+
+    @property
+    def predicts_specials(self) -> bool:
+        """Whether one of the objectives predicts them."""
+        return any(objective.predicts_specials for objective in self.objectives)
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Raise an error if an objective does not support the vocabulary."""
+        for objective in self.objectives:
+            objective.check_vocabulary(vocabulary)
+
+
+class Mix(SeveralObjectives):
     """Objectives by shares of the rows."""
 
     objective: Literal["mix"]  # type: ignore[assignment]
@@ -47,16 +68,6 @@ class Mix(ObjectiveConfig):
             raise ValueError(f"shares: the sum is {sum(self.shares):g}, not 1")
         return self
 
-    @property
-    def directions(self) -> frozenset[bool]:
-        """Directions of all mixed objectives."""
-        return frozenset().union(*(objective.directions for objective in self.objectives))
-
-    @property
-    def predicts_specials(self) -> bool:
-        """Whether one of the mixed objectives predicts them."""
-        return any(objective.predicts_specials for objective in self.objectives)
-
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the mixture at one step of a phase."""
         concrete = tuple(objective.at(step, num_steps=num_steps) for objective in self.objectives)
@@ -66,11 +77,6 @@ class Mix(ObjectiveConfig):
         """Raise an error if an objective gets no row, or refuses the phase itself."""
         for objective, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
             objective.check(num_steps=num_steps, rows_per_step=rows)
-
-    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Raise an error if an objective does not support the vocabulary."""
-        for objective in self.objectives:
-            objective.check_vocabulary(vocabulary)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""

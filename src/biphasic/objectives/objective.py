@@ -50,7 +50,6 @@ class ObjectiveConfig(Config):
 
         Steps of the phase are counted from 0.
         """
-        del step, num_steps
         return self
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:

@@ -32,7 +32,7 @@ from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.records import ExampleTask, ScoredText
+from biphasic.tasks.records import ScoredText
 from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
 from tiny_use import read_jsonl, words, write_jsonl, write_model
@@ -41,37 +41,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from fake_study import FakeStudy
 
 SIGNS = MetricFacts("signs", "agreement of signs", at_zero="no sign was right")
-
-
-class Polarity(TextKind):
-    """Whether a text is for or against: one output, its sign."""
-
-    name = "po"
-    facts = KindFacts("polarity", (SIGNS, MetricFacts("accuracy", "accuracy")))
-    columns = ("id", "text", "polarity")
-    answer = "polarity"
-    usual_answers = (("polarity",), ("sign",))
-    output_names = ("for",)
-    does = "says whether a text is for or against"
-
-    def parse(self, row, *, labels, template) -> ScoredText:
-        value = row.real("polarity")
-        if value not in {-1.0, 1.0}:
-            raise row.error(f"the polarity must be -1 or 1, not {value:g}")
-        return ScoredText(row.id(), self.text(row, template), value)
-
-    def canonical(self, row, labels) -> dict[str, Any]:
-        return {"polarity": float(row.value["polarity"])}
-
-    def encode(self, task: ExampleTask, tokenizer, *, protocol) -> EncodedTexts:
-        return EncodedSigns(task, tokenizer, protocol=protocol)
-
-    def prediction_columns(self, record) -> dict[str, pa.DataType]:
-        return {"is_for": pa.bool_(), "strength": pa.float64()}
-
-    def predict(self, finetuned, examples):
-        outputs, num_cut = pooled_outputs(finetuned, examples)
-        return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], num_cut
 
 
 class EncodedSigns(EncodedTexts):
@@ -89,6 +58,35 @@ class EncodedSigns(EncodedTexts):
         scores = right.astype(np.float64)
         metrics = {"signs": float(right.mean()), "accuracy": float(right.mean())}
         return SplitScores(metrics, ids, scores, {"signs": scores})
+
+
+class Polarity(TextKind):
+    """Whether a text is for or against: one output, its sign."""
+
+    name = "po"
+    facts = KindFacts("polarity", (SIGNS, MetricFacts("accuracy", "accuracy")))
+    encoded = EncodedSigns
+    columns = ("id", "text", "polarity")
+    answer = "polarity"
+    usual_answers = (("polarity",), ("sign",))
+    output_names = ("for",)
+    does = "says whether a text is for or against"
+
+    def parse(self, row, *, labels, template) -> ScoredText:
+        value = row.real("polarity")
+        if value not in {-1.0, 1.0}:
+            raise row.error(f"the polarity must be -1 or 1, not {value:g}")
+        return ScoredText(row.id(), self.text(row, template), value)
+
+    def canonical(self, row, labels) -> dict[str, Any]:
+        return {"polarity": float(row.value["polarity"])}
+
+    def prediction_columns(self, record) -> dict[str, pa.DataType]:
+        return {"is_for": pa.bool_(), "strength": pa.float64()}
+
+    def predict(self, finetuned, examples):
+        outputs, num_cut = pooled_outputs(finetuned, examples)
+        return [{"is_for": x > 0, "strength": abs(x)} for x in outputs[:, 0].tolist()], num_cut
 
 
 class Longer(ExampleKind):

@@ -12,8 +12,7 @@ from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import LABELS
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
-from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ExampleTask, LabelledText, MultiLabelText
+from biphasic.tasks.records import LabelledText, MultiLabelText
 from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
 from biphasic.tasks.rows.row import Row
 
@@ -21,61 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-
-
-class Classification(TextKind):
-    """One label per text; cross-entropy, accuracy."""
-
-    name = "sc"
-    facts = FIRST_KINDS["sc"]
-    settings: ClassVar[tuple[str, ...]] = (TEMPLATE, LABELS)
-    columns = ("id", "text", "label")
-    answer = "label"
-    usual_answers = (("label",),)
-    does = "assigns one of {number} labels to a text"
-    problem_type = "single_label_classification"
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> LabelledText:
-        """Return a text and the number of its label."""
-        label = row.value.get("label")
-        if type(label) is not int or not 0 <= label < len(labels):
-            raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
-        return LabelledText(row.id(), self.text(row, template), label)
-
-    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
-        """Return the labels, sorted."""
-        return found_labels(rows, "label", source=source)
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the label as a number."""
-        return {"label": labels.number(row, "label")} if labels else {}
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedTexts:
-        """Tokenise the texts."""
-        return _EncodedLabels(task, tokenizer, protocol=protocol)
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return a label, and probabilities by label."""
-        import pyarrow as pa
-
-        return {"label": pa.string(), "probabilities": _probabilities(record)}
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
-        """Return the most probable label."""
-        from scipy.special import softmax
-
-        logits, num_cut = pooled_outputs(finetuned, examples)
-        labels = finetuned.record.labels
-        best = logits.argmax(axis=1).tolist()
-        rows = [
-            {"label": labels[number], "probabilities": dict(zip(labels, shares, strict=True))}
-            for number, shares in zip(best, softmax(logits, axis=1).tolist(), strict=True)
-        ]
-        return rows, num_cut
 
 
 class _EncodedLabels(EncodedTexts):
@@ -108,64 +53,50 @@ class _EncodedLabels(EncodedTexts):
         return SplitScores(metrics, ids, correct.astype(np.float64), columns)
 
 
-class MultiLabel(TextKind):
-    """Any labels per text; a sigmoid each, and those above one half are predicted."""
+class Classification(TextKind):
+    """One label per text; cross-entropy, accuracy."""
 
-    name = "ml"
-    facts = FIRST_KINDS["ml"]
+    name = "sc"
+    facts = FIRST_KINDS["sc"]
+    encoded = _EncodedLabels
     settings: ClassVar[tuple[str, ...]] = (TEMPLATE, LABELS)
-    columns = ("id", "text", "labels")
-    answer = "labels"
-    usual_answers = (("labels",), ("label",))
-    does = "assigns any of {number} labels to a text"
-    problem_type = "multi_label_classification"
-    output_note = "A label applies if its output is above 0, a probability above one half."
+    columns = ("id", "text", "label")
+    answer = "label"
+    usual_answers = (("label",),)
+    does = "assigns one of {number} labels to a text"
+    problem_type = "single_label_classification"
 
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
-        """Return a text and the numbers of its labels."""
-        numbers = row.items("labels", int)
-        for number in numbers:
-            if not 0 <= number < len(labels):
-                raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
-            if numbers.count(number) > 1:
-                raise row.error(f"the label {number} ('{labels[number]}') is given twice")
-        return MultiLabelText(row.id(), self.text(row, template), tuple(numbers))
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> LabelledText:
+        """Return a text and the number of its label."""
+        label = row.value.get("label")
+        if type(label) is not int or not 0 <= label < len(labels):
+            raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
+        return LabelledText(row.id(), self.text(row, template), label)
 
     def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
         """Return the labels, sorted."""
-        singles = (single for row in rows for single in single_labels(row, "labels"))
-        return found_labels(singles, "labels", source=source)
+        return found_labels(rows, "label", source=source)
 
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the labels as numbers."""
-        if not labels:
-            return {}
-        singles = single_labels(row, "labels")
-        return {"labels": [labels.number(single, "labels") for single in singles]}
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedTexts:
-        """Tokenise the texts."""
-        return _EncodedLabelSets(task, tokenizer, protocol=protocol)
+        """Return the label as a number."""
+        return {"label": labels.number(row, "label")} if labels else {}
 
     def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return labels, and probabilities by label, which do not add up to one."""
+        """Return a label, and probabilities by label."""
         import pyarrow as pa
 
-        return {"labels": pa.list_(pa.string()), "probabilities": _probabilities(record)}
+        return {"label": pa.string(), "probabilities": _probabilities(record)}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
-        """Return the labels with a probability above one half."""
-        from scipy.special import expit
+        """Return the most probable label."""
+        from scipy.special import softmax
 
         logits, num_cut = pooled_outputs(finetuned, examples)
-        names = finetuned.record.labels
+        labels = finetuned.record.labels
+        best = logits.argmax(axis=1).tolist()
         rows = [
-            {"labels": labels, "probabilities": dict(zip(names, shares, strict=True))}
-            for labels, shares in zip(
-                _named(logits > 0, names), expit(logits).tolist(), strict=True
-            )
+            {"label": labels[number], "probabilities": dict(zip(labels, shares, strict=True))}
+            for number, shares in zip(best, softmax(logits, axis=1).tolist(), strict=True)
         ]
         return rows, num_cut
 
@@ -196,6 +127,63 @@ class _EncodedLabelSets(EncodedTexts):
         }
         metrics = multi_label_scores(expected, predicted)
         return SplitScores(metrics, ids, correct.astype(np.float64), columns)
+
+
+class MultiLabel(TextKind):
+    """Any labels per text; a sigmoid each, and those above one half are predicted."""
+
+    name = "ml"
+    facts = FIRST_KINDS["ml"]
+    encoded = _EncodedLabelSets
+    settings: ClassVar[tuple[str, ...]] = (TEMPLATE, LABELS)
+    columns = ("id", "text", "labels")
+    answer = "labels"
+    usual_answers = (("labels",), ("label",))
+    does = "assigns any of {number} labels to a text"
+    problem_type = "multi_label_classification"
+    output_note = "A label applies if its output is above 0, a probability above one half."
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
+        """Return a text and the numbers of its labels."""
+        numbers = row.items("labels", int)
+        for number in numbers:
+            if not 0 <= number < len(labels):
+                raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
+            if numbers.count(number) > 1:
+                raise row.error(f"the label {number} ('{labels[number]}') is given twice")
+        return MultiLabelText(row.id(), self.text(row, template), tuple(numbers))
+
+    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
+        """Return the labels, sorted."""
+        singles = (single for row in rows for single in single_labels(row, "labels"))
+        return found_labels(singles, "labels", source=source)
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the labels as numbers."""
+        if not labels:
+            return {}
+        singles = single_labels(row, "labels")
+        return {"labels": [labels.number(single, "labels") for single in singles]}
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return labels, and probabilities by label, which do not add up to one."""
+        import pyarrow as pa
+
+        return {"labels": pa.list_(pa.string()), "probabilities": _probabilities(record)}
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
+        """Return the labels with a probability above one half."""
+        from scipy.special import expit
+
+        logits, num_cut = pooled_outputs(finetuned, examples)
+        names = finetuned.record.labels
+        rows = [
+            {"labels": labels, "probabilities": dict(zip(names, shares, strict=True))}
+            for labels, shares in zip(
+                _named(logits > 0, names), expit(logits).tolist(), strict=True
+            )
+        ]
+        return rows, num_cut
 
 
 def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:

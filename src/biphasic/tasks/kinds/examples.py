@@ -54,7 +54,6 @@ class ExampleKind(TaskKind):
         Raises:
             DataError: There is nothing to learn.
         """
-        del values, where
 
     def check_labels(self, labels: Sequence[str], *, where: str) -> None:
         """Check the names of outputs.
@@ -70,17 +69,14 @@ class ExampleKind(TaskKind):
 
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return fields of a row of the user's file that are written differently in a folder."""
-        del row, labels
         return {}
 
     def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
         """Return the reader of a file with one of the suffixes, except `.jsonl`."""
-        del file
         return read_csv if plain_suffix(path) == ".csv" else read_tsv
 
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the column of each field; `there` are those of the file."""
-        del there, path
         names = sorted({*self.columns} - {"id"})
         return {name: str(file.columns.get(name) or name) for name in names}
 
@@ -187,7 +183,6 @@ class ExampleKind(TaskKind):
         Raises:
             DataError: They do not.
         """
-        del splits
 
     def _read_rows(self, path: Path, file: TaskFile) -> list[Row]:
         """Return the rows of one file with canonical field names."""

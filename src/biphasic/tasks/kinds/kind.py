@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -102,6 +102,7 @@ class TaskKind(ABC):
     Attributes:
         name: Name in files and on the command line.
         facts: What reports say about it: title, metrics, and whether encoders are fine-tuned.
+        encoded: Class of its encoded tasks; made from task, tokenizer and `protocol`.
         settings: Settings of task files and `task.json` that only some kinds have.
         columns: Columns of examples that people may rename, in task files.
         paired_columns: Those that may be two columns: a pair of texts.
@@ -127,6 +128,7 @@ class TaskKind(ABC):
 
     name: ClassVar[str]
     facts: ClassVar[KindFacts]
+    encoded: ClassVar[Callable[..., EncodedTask]]
     settings: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Collection[str]] = ()
     paired_columns: ClassVar[Collection[str]] = ()
@@ -174,7 +176,6 @@ class TaskKind(ABC):
 
     def templates(self, description: TaskDescription) -> dict[str, str]:
         """Return templates that are hashed beside the files: those that are not the kind's own."""
-        del description
         return {}
 
     @abstractmethod
@@ -207,7 +208,6 @@ class TaskKind(ABC):
         Raises:
             DataError: It has another format.
         """
-        del path, content
 
     @abstractmethod
     def read_files(
@@ -225,11 +225,9 @@ class TaskKind(ABC):
         Raises:
             ConfigError: `max_seqlen` is too small.
         """
-        del tokenizer, protocol
 
     def protocol_for(self, protocol: FinetuneProtocol, model: Path) -> FinetuneProtocol:
         """Return the protocol with settings that the model in a folder decides."""
-        del model
         return protocol
 
     def load(self, model: Path, protocol: FinetuneProtocol) -> PreTrainedModel:
@@ -238,11 +236,11 @@ class TaskKind(ABC):
 
         return load_encoder(model, batching=protocol.batching)
 
-    @abstractmethod
     def encode(
         self, task: Any, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> EncodedTask:
         """Tokenise a task once, for every run on it."""
+        return self.encoded(task, tokenizer, protocol=protocol)
 
     def num_outputs(self, labels: Sequence[str]) -> int:
         """Return the width of the head of a model with these labels."""
@@ -252,7 +250,6 @@ class TaskKind(ABC):
         self, task: Any, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return the fields of `head.json` that only some kinds have."""
-        del tokenizer, protocol
         return {"labels": task.labels}
 
     def example(self, row: Row, record: HeadRecord) -> Any:

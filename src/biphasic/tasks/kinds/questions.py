@@ -35,121 +35,6 @@ if TYPE_CHECKING:
     from biphasic.tasks.task_file import TaskFile
 
 
-class QuestionAnswering(ExampleKind):
-    """Start and end of an answer in windows of a context; SQuAD's scores."""
-
-    name = "qa"
-    facts = FIRST_KINDS["qa"]
-    columns = ("id", "question", "context", "answers")
-    suffixes = (".json", ".jsonl")
-    input_fields = ("question", "context")
-    does = "finds the answer to a question in a context"
-    pipeline = "question-answering"
-    form = "question-answering"
-    output_names = ("start", "end")
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Question:
-        """Return a question with answers that are in its context."""
-        del labels, template
-        context = row.text("context")
-        answers = row.value.get("answers")
-        if not isinstance(answers, dict):
-            raise row.error("'answers' must be an object with 'text' and 'answer_start'")
-        given = Row(row.path, row.number, answers, row.place)
-        texts, starts = given.items("text", str), given.items("answer_start", int)
-        if len(texts) != len(starts):
-            raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
-        for text, start in zip(texts, starts, strict=True):
-            if not text or start < 0 or context[start : start + len(text)] != text:
-                raise row.error(
-                    f"the answer {text!r} is not at {start} in the context"
-                    f"{_other_unit(context, text, start)}"
-                )
-        paired = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
-        return Question(row.id(), row.text("question"), context, paired)
-
-    def input_of(self, example: Question) -> tuple[str, str]:
-        """Return question and context."""
-        return example.question, example.context
-
-    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
-        """Return the reader of SQuAD's files."""
-        del path, file
-        return read_squad
-
-    def renamed(self, row: Row, chosen: Mapping[str, str]) -> Row:
-        """Return a row with answers in two lists, if they are a list of objects."""
-        row = super().renamed(row, chosen)
-        answers = row.value["answers"]
-        if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
-            return replace(row, value={**row.value, "answers": joined_answers(answers)})
-        return row
-
-    def check_protocol(self, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
-        """Check that windows have room for question and context."""
-        check_room(tokenizer, protocol=protocol)
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedQuestions:
-        """Cut contexts into windows."""
-        return EncodedQuestions(task, tokenizer, protocol=protocol)
-
-    def head_fields(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> dict[str, Any]:
-        """Return how answers are found."""
-        encoded = self.encode(task, tokenizer, protocol=protocol)
-        return {
-            "may_abstain": encoded.has_unanswerable,
-            "max_answer_tokens": encoded.max_answer_tokens,
-        }
-
-    def example(self, row: Row, record: HeadRecord) -> Question:
-        """Return a question without answers."""
-        del record
-        return Question(str(row.number), row.text("question"), row.text("context"), ())
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return the answer, its borders in characters, and scores: sums of logits."""
-        import pyarrow as pa
-
-        del record
-        return {
-            "answer": pa.string(),
-            "start": pa.int64(),
-            "end": pa.int64(),
-            "score": pa.float64(),
-            "no_answer_score": pa.float64(),
-        }
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
-        """Answer questions."""
-        record = finetuned.record
-        part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
-        spans = _best_spans(finetuned.encoder, finetuned.head, part, record.max_answer_tokens)
-        rows = [
-            _answer_row(span, question.context, may_abstain=record.may_abstain)
-            for span, question in zip(spans, examples, strict=True)
-        ]
-        return rows, part.num_cut
-
-
-def _other_unit(context: str, text: str, start: int) -> str:
-    """Return a hint if the answer's start was counted in another unit than characters."""
-    if not text or start < 0:
-        return ""
-    units = {"bytes": ("utf-8", 1), "UTF-16 units": ("utf-16-le", 2)}
-    for unit, (encoding, width) in units.items():
-        whole, part = context.encode(encoding), text.encode(encoding)
-        if whole[start * width :].startswith(part):
-            characters = len(whole[: start * width].decode(encoding))
-            return (
-                f"; it is if counted in {unit}, and answer_start counts characters ({characters})"
-            )
-    return ""
-
-
 class EncodedQuestions(EncodedTask):
     """A question-answering task as windows.
 
@@ -226,6 +111,112 @@ class EncodedQuestions(EncodedTask):
         ids = tuple(question.id for question in questions)
         metrics = question_metrics(scores, is_answerable)
         return SplitScores(metrics, ids, scores[:, 1], columns)
+
+
+class QuestionAnswering(ExampleKind):
+    """Start and end of an answer in windows of a context; SQuAD's scores."""
+
+    name = "qa"
+    facts = FIRST_KINDS["qa"]
+    encoded = EncodedQuestions
+    columns = ("id", "question", "context", "answers")
+    suffixes = (".json", ".jsonl")
+    input_fields = ("question", "context")
+    does = "finds the answer to a question in a context"
+    pipeline = "question-answering"
+    form = "question-answering"
+    output_names = ("start", "end")
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Question:
+        """Return a question with answers that are in its context."""
+        context = row.text("context")
+        answers = row.value.get("answers")
+        if not isinstance(answers, dict):
+            raise row.error("'answers' must be an object with 'text' and 'answer_start'")
+        given = Row(row.path, row.number, answers, row.place)
+        texts, starts = given.items("text", str), given.items("answer_start", int)
+        if len(texts) != len(starts):
+            raise row.error(f"{len(texts)} answer texts but {len(starts)} values of answer_start")
+        for text, start in zip(texts, starts, strict=True):
+            if not text or start < 0 or context[start : start + len(text)] != text:
+                raise row.error(
+                    f"the answer {text!r} is not at {start} in the context"
+                    f"{_other_unit(context, text, start)}"
+                )
+        paired = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+        return Question(row.id(), row.text("question"), context, paired)
+
+    def input_of(self, example: Question) -> tuple[str, str]:
+        """Return question and context."""
+        return example.question, example.context
+
+    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
+        """Return the reader of SQuAD's files."""
+        return read_squad
+
+    def renamed(self, row: Row, chosen: Mapping[str, str]) -> Row:
+        """Return a row with answers in two lists, if they are a list of objects."""
+        row = super().renamed(row, chosen)
+        answers = row.value["answers"]
+        if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
+            return replace(row, value={**row.value, "answers": joined_answers(answers)})
+        return row
+
+    def check_protocol(self, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
+        """Check that windows have room for question and context."""
+        check_room(tokenizer, protocol=protocol)
+
+    def head_fields(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> dict[str, Any]:
+        """Return how answers are found."""
+        encoded = EncodedQuestions(task, tokenizer, protocol=protocol)
+        return {
+            "may_abstain": encoded.has_unanswerable,
+            "max_answer_tokens": encoded.max_answer_tokens,
+        }
+
+    def example(self, row: Row, record: HeadRecord) -> Question:
+        """Return a question without answers."""
+        return Question(str(row.number), row.text("question"), row.text("context"), ())
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return the answer, its borders in characters, and scores: sums of logits."""
+        import pyarrow as pa
+
+        return {
+            "answer": pa.string(),
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "score": pa.float64(),
+            "no_answer_score": pa.float64(),
+        }
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
+        """Answer questions."""
+        record = finetuned.record
+        part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
+        spans = _best_spans(finetuned.encoder, finetuned.head, part, record.max_answer_tokens)
+        rows = [
+            _answer_row(span, question.context, may_abstain=record.may_abstain)
+            for span, question in zip(spans, examples, strict=True)
+        ]
+        return rows, part.num_cut
+
+
+def _other_unit(context: str, text: str, start: int) -> str:
+    """Return a hint if the answer's start was counted in another unit than characters."""
+    if not text or start < 0:
+        return ""
+    units = {"bytes": ("utf-8", 1), "UTF-16 units": ("utf-16-le", 2)}
+    for unit, (encoding, width) in units.items():
+        whole, part = context.encode(encoding), text.encode(encoding)
+        if whole[start * width :].startswith(part):
+            characters = len(whole[: start * width].decode(encoding))
+            return (
+                f"; it is if counted in {unit}, and answer_start counts characters ({characters})"
+            )
+    return ""
 
 
 def _best_spans(

@@ -31,70 +31,6 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-class Regression(TextKind):
-    """A number per text; squared error, Spearman correlation."""
-
-    name = "sr"
-    facts = FIRST_KINDS["sr"]
-    columns = ("id", "text", "value")
-    answer = "value"
-    usual_answers = (("value",), ("score",), ("label",))
-    does = "predicts a number for a text"
-    problem_type = "regression"
-    output_names = ("LABEL_0",)
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> ScoredText:
-        """Return a text and its number."""
-        del labels
-        return ScoredText(row.id(), self.text(row, template), row.real("value"))
-
-    def check_train(self, values: Callable[[str], Iterable[Any]], *, where: str) -> None:
-        """Check that the numbers differ."""
-        if len(different := set(values("value"))) == 1:
-            raise DataError(
-                f"{where}: all values of the training split are {different.pop():g}; there is "
-                "nothing to learn"
-            )
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the number of a text file as a number."""
-        del labels
-        if not isinstance(row.value["value"], str):
-            return {}
-        text = row.value["value"].strip()
-        if not _NUMBER.fullmatch(text):
-            raise row.error(f"'{text}' is not a number")
-        return {"value": float(text)}
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedTexts:
-        """Tokenise the texts."""
-        return _EncodedValues(task, tokenizer, protocol=protocol)
-
-    def head_fields(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> dict[str, Any]:
-        """Return the scale of the output as well."""
-        mean, deviation = standardisation(task)
-        fields = super().head_fields(task, tokenizer, protocol=protocol)
-        return {**fields, "mean": mean, "deviation": deviation}
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return the number."""
-        import pyarrow as pa
-
-        del record
-        return {"score": pa.float64()}
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
-        """Return numbers on the scale of the training split."""
-        outputs, num_cut = pooled_outputs(finetuned, examples)
-        record = finetuned.record
-        values = outputs[:, 0] * record.deviation + record.mean
-        return [{"score": value} for value in values.tolist()], num_cut
-
-
 class _EncodedValues(EncodedTexts):
     def __init__(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
@@ -125,6 +61,62 @@ class _EncodedValues(EncodedTexts):
         }
         columns = {"value": expected, "predicted": predicted}
         return SplitScores(metrics, ids, -np.square(predicted - expected), columns)
+
+
+class Regression(TextKind):
+    """A number per text; squared error, Spearman correlation."""
+
+    name = "sr"
+    facts = FIRST_KINDS["sr"]
+    encoded = _EncodedValues
+    columns = ("id", "text", "value")
+    answer = "value"
+    usual_answers = (("value",), ("score",), ("label",))
+    does = "predicts a number for a text"
+    problem_type = "regression"
+    output_names = ("LABEL_0",)
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> ScoredText:
+        """Return a text and its number."""
+        return ScoredText(row.id(), self.text(row, template), row.real("value"))
+
+    def check_train(self, values: Callable[[str], Iterable[Any]], *, where: str) -> None:
+        """Check that the numbers differ."""
+        if len(different := set(values("value"))) == 1:
+            raise DataError(
+                f"{where}: all values of the training split are {different.pop():g}; there is "
+                "nothing to learn"
+            )
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the number of a text file as a number."""
+        if not isinstance(row.value["value"], str):
+            return {}
+        text = row.value["value"].strip()
+        if not _NUMBER.fullmatch(text):
+            raise row.error(f"'{text}' is not a number")
+        return {"value": float(text)}
+
+    def head_fields(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> dict[str, Any]:
+        """Return the scale of the output as well."""
+        mean, deviation = standardisation(task)
+        fields = super().head_fields(task, tokenizer, protocol=protocol)
+        return {**fields, "mean": mean, "deviation": deviation}
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return the number."""
+        import pyarrow as pa
+
+        return {"score": pa.float64()}
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
+        """Return numbers on the scale of the training split."""
+        outputs, num_cut = pooled_outputs(finetuned, examples)
+        record = finetuned.record
+        values = outputs[:, 0] * record.deviation + record.mean
+        return [{"score": value} for value in values.tolist()], num_cut
 
 
 def standardisation(task: ExampleTask) -> tuple[float, float]:

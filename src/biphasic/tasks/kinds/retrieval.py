@@ -154,14 +154,12 @@ class Retrieval(TaskKind):
 
     def num_outputs(self, labels: Sequence[str]) -> int:
         """Return none: pooled states are compared directly."""
-        del labels
         return 0
 
     def head_fields(
         self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return the prompts."""
-        del tokenizer, protocol
         return {name: getattr(task, name) for name in _TEMPLATES}
 
 

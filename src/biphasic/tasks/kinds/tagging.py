@@ -33,147 +33,6 @@ if TYPE_CHECKING:
 _LOST = -1
 
 
-class Tagging(ExampleKind):
-    """A tag per word, from its first token; cross-entropy, entity F1."""
-
-    name = "tc"
-    facts = FIRST_KINDS["tc"]
-    settings = (LABELS,)
-    columns = ("id", "tokens", "tags")
-    numbered_columns = ("tokens", "tags")
-    suffixes = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
-    paper_metric = "sentence_token_f1"
-    ready_field = "tokens"
-    does = "finds entities in a text"
-    pipeline = "token-classification"
-    form = "token-classification"
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
-        """Return words and the numbers of their tags."""
-        del template
-        words, tags = row.items("tokens", str), row.items("tags", str)
-        if len(words) != len(tags):
-            raise row.error(f"{len(words)} tokens but {len(tags)} tags")
-        words = words_of(row).words
-        check_bio(row, tags)
-        numbers = {label: number for number, label in enumerate(labels)}
-        for position, tag in enumerate(tags):
-            if tag not in numbers:
-                known = f"the labels are {', '.join(numbers)}"
-                raise row.error(
-                    f"unknown label '{tag}' at token {position}; {known}", token=position
-                )
-        return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
-
-    def input_of(self, example: TaggedSentence) -> str:
-        """Return the words, joined."""
-        return " ".join(example.words)
-
-    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
-        """Return the reader of CoNLL's and similar files."""
-        del path
-        token, tag = (
-            column if isinstance(column, int) else None
-            for column in (file.columns.get("tokens"), file.columns.get("tags"))
-        )
-        return partial(read_conll, token_column=token, tag_column=tag)
-
-    def check_labels(self, labels: Sequence[str], *, where: str) -> None:
-        """Check that labels are BIO2 tags."""
-        check_labels(labels, where=where)
-        check_tag_set(labels, where=where)
-
-    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
-        """Return the tags of every type."""
-        return found_tags(rows, source=source)
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the tags by name."""
-        tags = row.value.get("tags")
-        if not labels or not isinstance(tags, list):
-            return {}
-        return {"tags": [labels.tag(row, position, tag) for position, tag in enumerate(tags)]}
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedTagging:
-        """Tokenise the words."""
-        return EncodedTagging(task, tokenizer, protocol=protocol)
-
-    def example(self, row: Row, record: HeadRecord) -> Words:
-        """Return the words of `tokens`, or those of `text`."""
-        del record
-        return words_of(row)
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return entities with borders in characters (in words if these were given), and tags."""
-        import pyarrow as pa
-
-        del record
-        entity = pa.struct(
-            [
-                ("type", pa.string()),
-                ("start", pa.int64()),
-                ("end", pa.int64()),
-                ("text", pa.string()),
-                ("score", pa.float64()),
-            ]
-        )
-        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
-
-    def predict(self, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
-        """Find entities."""
-        from scipy.special import softmax
-
-        max_seqlen, tokenizer = finetuned.protocol.max_seqlen, finetuned.tokenizer
-        aligned = [_Aligned.of(e.words, tokenizer, max_seqlen=max_seqlen) for e in examples]
-        rows: list[dict[str, Any]] = [{}] * len(examples)
-        for index, logits in _word_logits(finetuned.encoder, finetuned.head, aligned):
-            tags = aligned[index].best_tags(logits)
-            shares = softmax(logits.astype(np.float64), axis=1)
-            rows[index] = _entity_row(examples[index], tags, shares, labels=finetuned.record.labels)
-        return rows, sum(sentence.is_cut for sentence in aligned)
-
-
-@dataclass(frozen=True, slots=True)
-class _Aligned:
-    """A sentence as tokens, and the position of each word's first token."""
-
-    sequence: TokenIds
-    positions: NDArray[np.int64]  # -1: the word is cut off, or the tokenizer drops it
-    is_cut: bool
-
-    @classmethod
-    def of(cls, words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int) -> Self:
-        """Join words with spaces, and find the first token of each by character offsets."""
-        from biphasic.tasks.encoding import frame
-
-        ids, offsets = tokenizer.encode_offsets(" ".join(words))
-        lengths = np.array([len(word) for word in words])
-        word_ends = np.cumsum(lengths + 1) - 1
-        word_starts = word_ends - lengths
-        token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-        # Some tokenizers count a leading space as part of the token, and a character split into
-        # several tokens repeats in the offsets of each. In every case the first token of a word is
-        # the first one that ends after the word's start.
-        first = np.searchsorted(token_ends, word_starts, side="right")
-        # A word that the tokenizer drops (only stripped characters) has no token of its own.
-        has_token = first < min(len(ids), max_seqlen - 2)
-        has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
-        positions = np.where(has_token, first + 1, _LOST)  # + 1 for BOS
-        sequence = frame(ids, tokenizer, max_seqlen=max_seqlen)
-        return cls(sequence, positions, len(ids) + 2 > max_seqlen)
-
-    @property
-    def num_lost(self) -> int:
-        """Number of lost words."""
-        return int((self.positions == _LOST).sum())
-
-    def best_tags(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Return the tag of each word, from its logits; `NO_PREDICTION` for lost words."""
-        return np.where(self.positions == _LOST, NO_PREDICTION, logits.argmax(axis=1))
-
-
 class EncodedTagging(EncodedTask):
     """A tagging task as token sequences with words aligned to tokens."""
 
@@ -236,6 +95,138 @@ class EncodedTagging(EncodedTask):
         # For entity scores, a word without a prediction is outside every entity.
         names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
         return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
+
+
+class Tagging(ExampleKind):
+    """A tag per word, from its first token; cross-entropy, entity F1."""
+
+    name = "tc"
+    facts = FIRST_KINDS["tc"]
+    encoded = EncodedTagging
+    settings = (LABELS,)
+    columns = ("id", "tokens", "tags")
+    numbered_columns = ("tokens", "tags")
+    suffixes = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
+    paper_metric = "sentence_token_f1"
+    ready_field = "tokens"
+    does = "finds entities in a text"
+    pipeline = "token-classification"
+    form = "token-classification"
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> TaggedSentence:
+        """Return words and the numbers of their tags."""
+        words, tags = row.items("tokens", str), row.items("tags", str)
+        if len(words) != len(tags):
+            raise row.error(f"{len(words)} tokens but {len(tags)} tags")
+        words = words_of(row).words
+        check_bio(row, tags)
+        numbers = {label: number for number, label in enumerate(labels)}
+        for position, tag in enumerate(tags):
+            if tag not in numbers:
+                known = f"the labels are {', '.join(numbers)}"
+                raise row.error(
+                    f"unknown label '{tag}' at token {position}; {known}", token=position
+                )
+        return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
+
+    def input_of(self, example: TaggedSentence) -> str:
+        """Return the words, joined."""
+        return " ".join(example.words)
+
+    def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
+        """Return the reader of CoNLL's and similar files."""
+        token, tag = (
+            column if isinstance(column, int) else None
+            for column in (file.columns.get("tokens"), file.columns.get("tags"))
+        )
+        return partial(read_conll, token_column=token, tag_column=tag)
+
+    def check_labels(self, labels: Sequence[str], *, where: str) -> None:
+        """Check that labels are BIO2 tags."""
+        check_labels(labels, where=where)
+        check_tag_set(labels, where=where)
+
+    def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
+        """Return the tags of every type."""
+        return found_tags(rows, source=source)
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the tags by name."""
+        tags = row.value.get("tags")
+        if not labels or not isinstance(tags, list):
+            return {}
+        return {"tags": [labels.tag(row, position, tag) for position, tag in enumerate(tags)]}
+
+    def example(self, row: Row, record: HeadRecord) -> Words:
+        """Return the words of `tokens`, or those of `text`."""
+        return words_of(row)
+
+    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
+        """Return entities with borders in characters (in words if these were given), and tags."""
+        import pyarrow as pa
+
+        entity = pa.struct(
+            [
+                ("type", pa.string()),
+                ("start", pa.int64()),
+                ("end", pa.int64()),
+                ("text", pa.string()),
+                ("score", pa.float64()),
+            ]
+        )
+        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
+
+    def predict(self, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
+        """Find entities."""
+        from scipy.special import softmax
+
+        max_seqlen, tokenizer = finetuned.protocol.max_seqlen, finetuned.tokenizer
+        aligned = [_Aligned.of(e.words, tokenizer, max_seqlen=max_seqlen) for e in examples]
+        rows: list[dict[str, Any]] = [{}] * len(examples)
+        for index, logits in _word_logits(finetuned.encoder, finetuned.head, aligned):
+            tags = aligned[index].best_tags(logits)
+            shares = softmax(logits.astype(np.float64), axis=1)
+            rows[index] = _entity_row(examples[index], tags, shares, labels=finetuned.record.labels)
+        return rows, sum(sentence.is_cut for sentence in aligned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """A sentence as tokens, and the position of each word's first token."""
+
+    sequence: TokenIds
+    positions: NDArray[np.int64]  # -1: the word is cut off, or the tokenizer drops it
+    is_cut: bool
+
+    @classmethod
+    def of(cls, words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int) -> Self:
+        """Join words with spaces, and find the first token of each by character offsets."""
+        from biphasic.tasks.encoding import frame
+
+        ids, offsets = tokenizer.encode_offsets(" ".join(words))
+        lengths = np.array([len(word) for word in words])
+        word_ends = np.cumsum(lengths + 1) - 1
+        word_starts = word_ends - lengths
+        token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+        # Some tokenizers count a leading space as part of the token, and a character split into
+        # several tokens repeats in the offsets of each. In every case the first token of a word is
+        # the first one that ends after the word's start.
+        first = np.searchsorted(token_ends, word_starts, side="right")
+        # A word that the tokenizer drops (only stripped characters) has no token of its own.
+        has_token = first < min(len(ids), max_seqlen - 2)
+        has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
+        positions = np.where(has_token, first + 1, _LOST)  # + 1 for BOS
+        sequence = frame(ids, tokenizer, max_seqlen=max_seqlen)
+        return cls(sequence, positions, len(ids) + 2 > max_seqlen)
+
+    @property
+    def num_lost(self) -> int:
+        """Number of lost words."""
+        return int((self.positions == _LOST).sum())
+
+    def best_tags(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
+        """Return the tag of each word, from its logits; `NO_PREDICTION` for lost words."""
+        return np.where(self.positions == _LOST, NO_PREDICTION, logits.argmax(axis=1))
 
 
 def _word_logits(

@@ -91,7 +91,6 @@ class TextKind(ExampleKind):
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return labels, fields and template."""
-        del tokenizer, protocol
         return {"labels": task.labels, "fields": task.fields, "template": task.template}
 
     def example(self, row: Row, record: HeadRecord) -> str:

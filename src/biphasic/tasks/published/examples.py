@@ -50,7 +50,6 @@ class PublishedTexts(PublishedTask):
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a row's id is its published split and row number."""
-        del paper
         splits = cut_splits(opener, self.train, self.test, partial(_labelled_rows, self))
         fields = {"template": self.template} if self.template else {}
         return fields, TaskContent(labels=self.labels, splits=splits)
@@ -86,7 +85,6 @@ class PublishedTagging(PublishedTask):
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a sentence's id is its split and row number."""
-        del paper
         splits: dict[str, list[Row]] = {}
         begun: dict[str, int] = {}
         for table in self.tables:
@@ -136,7 +134,6 @@ class PublishedQuestions(PublishedTask):
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task; a question without an id gets its published split and row number."""
-        del paper
         return {}, TaskContent(splits=cut_splits(opener, *self.tables, _question_rows))
 
 
