@@ -10,8 +10,7 @@ import pytest
 
 from biphasic.files import is_complete, read_json
 from biphasic.records import ResultRecord, parse_record
-from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
-from biphasic.tasks.results import write_result
+from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group, write_result
 
 TEXT, FLOAT, INT, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 COLUMNS = {

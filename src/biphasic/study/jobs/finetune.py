@@ -202,7 +202,7 @@ class FinetuneJob(Config):
 
     def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult, *, code: str) -> None:
         """Write a result with the study's task names."""
-        from biphasic.tasks.results import write_result  # noqa: PLC0415
+        from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
         remove_partials(self.store / "finetunes", run.id)
         trained_on = None if result.trained_on is None else self.training.name

@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
-from biphasic.tasks.builtin.examples import Example, ParsedDocument, draw
-from biphasic.tasks.builtin.sections import Parameter, Sections, sentences
+from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY, Document, Split, body_of
+from biphasic.tasks.builtin.sections import Parameter, Sections, parse_sections, sentences
 
 BLANK = "_"
 
@@ -82,6 +84,40 @@ MIN_QUERY_WORDS = 5
 MAX_QUERY_WORDS = 30
 MIN_TEXT_WORDS = 20
 MAX_TEXT_WORDS = 70
+
+
+@dataclass(frozen=True)
+class ParsedDocument:
+    """A document and its parsed docstring."""
+
+    document: Document
+    sections: Sections
+
+
+@dataclass(frozen=True)
+class Example:
+    """One candidate example of a task."""
+
+    id: str
+    split: Split
+    record: Mapping[str, Any]
+    """Its fields in the task's file, except the id."""
+    evidence: tuple[str, ...]
+    """Its source passages, in plain text; none may occur in another split's documents."""
+    keys: tuple[str, ...]
+    """Texts that must be unique among all examples."""
+    group: str = ""
+    """Examples are taken from the groups in turn."""
+
+
+def parse_documents(documents: Iterable[Document]) -> list[ParsedDocument]:
+    """Parse the docstring of every document."""
+    return [ParsedDocument(document, parse_sections(body_of(document))) for document in documents]
+
+
+def draw(text: str, count: int) -> int:
+    """Choose one of `count` by the hash of a text; the choice is the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % count
 
 
 def library_labels(parsed: Sequence[ParsedDocument]) -> list[str]:

@@ -1,22 +1,32 @@
-"""Writes the four built-in tasks from the documentation of the built-in corpus."""
+"""Writes the four built-in tasks from the documentation, without leaks between splits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from biphasic.data.text.pydocs import Document, Split
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.text.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
+from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
-from biphasic.tasks.builtin.examples import SPLITS, Example, LeakFilter, parse_documents
 from biphasic.tasks.builtin.kinds import (
     TAGS,
+    Example,
+    ParsedDocument,
     library_examples,
     library_labels,
     parameter_examples,
     parameter_questions,
+    parse_documents,
     summary_examples,
 )
+from biphasic.tasks.builtin.sections import Sections, plain, sentences
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.classification import Classification
 from biphasic.tasks.kinds.kind import TaskKind
@@ -25,6 +35,7 @@ from biphasic.tasks.kinds.retrieval import Retrieval
 from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.rows.content import TaskContent
 
+SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 TASKS_VERSION = 1
 """Increase by hand whenever the same documents would give different tasks."""
 BUILTIN_TASKS = {
@@ -92,3 +103,75 @@ def _texts(chosen: Selected) -> TaskContent:
             for split, examples in chosen.items()
         },
     )
+
+
+class LeakFilter:
+    """Holds every split's text and selects examples that occur in no other split."""
+
+    def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
+        self._shingler = Shingler()
+        parts: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
+        self._sentences: dict[str, set[str]] = {split: set() for split in SPLITS}
+        for item in parsed:
+            split = item.document.split
+            parts[split].append(self._shingler(plain(body_of(item.document))))
+            self._sentences[split].update(map(_normalised, _short_passages(item.sections)))
+        self._elsewhere = {
+            split: ShingleIndex(part for other in SPLITS if other != split for part in parts[other])
+            for split in SPLITS
+        }
+
+    def select(
+        self, examples: Iterable[Example], *, limits: Mapping[Split, int]
+    ) -> dict[Split, list[Example]]:
+        """Choose up to `limits` examples per split, by the hash of their ids."""
+        # Texts are unique over all splits; of two equal ones, the held-out one is kept.
+        by_split: dict[Split, list[Example]] = {split: [] for split in SPLITS}
+        for example in examples:
+            by_split[example.split].append(example)
+        taken: set[str] = set()
+        chosen: dict[Split, list[Example]] = {}
+        for split in SPLITS:
+            chosen[split] = kept = []
+            for example in _in_turn(by_split[split]):
+                if len(kept) == limits[split]:
+                    break
+                keys = {_normalised(key) for key in example.keys}
+                if taken.isdisjoint(keys) and not self.leaks(example):
+                    taken |= keys
+                    kept.append(example)
+        return chosen
+
+    def leaks(self, example: Example) -> bool:
+        """Return whether a passage of the example occurs in another split's documents."""
+        index = self._elsewhere[example.split]
+        others = [self._sentences[split] for split in SPLITS if split != example.split]
+        return any(
+            index.holds(self._shingler(passage))
+            or any(_normalised(passage) in texts for texts in others)
+            for passage in example.evidence
+        )
+
+
+def _short_passages(sections: Sections) -> Iterator[str]:
+    """Yield sentences and descriptions of fewer words than a shingle."""
+    descriptions = (parameter.description for parameter in sections.parameters)
+    for text in (*sections.prose, *descriptions, sections.returns):
+        for sentence in sentences(text):
+            if len(sentence.split()) < SHINGLE_WORDS:
+                yield sentence
+
+
+def _in_turn(examples: list[Example]) -> list[Example]:
+    """Order by the hash of the id, then take from the groups in turn."""
+    ordered = sorted(examples, key=lambda example: hashlib.sha256(example.id.encode()).digest())
+    seen: dict[str, int] = defaultdict(int)
+    turns = []
+    for example in ordered:
+        turns.append(seen[example.group])
+        seen[example.group] += 1
+    return [ordered[place] for place in sorted(range(len(ordered)), key=turns.__getitem__)]
+
+
+def _normalised(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))

@@ -11,21 +11,23 @@ from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
 from biphasic.tasks.builtin import write as builtin
-from biphasic.tasks.builtin.examples import Example, LeakFilter, parse_documents
 from biphasic.tasks.builtin.kinds import (
     MAX_CONTEXT_CHARACTERS,
     MAX_TOKENS,
     MIN_TOKENS,
+    Example,
     blank_names,
     blank_own_name,
     library_examples,
     library_labels,
     parameter_examples,
     parameter_questions,
+    parse_documents,
     summary_examples,
     tag_parameter,
 )
 from biphasic.tasks.builtin.sections import Parameter, parse_sections, plain, sentences
+from biphasic.tasks.builtin.write import LeakFilter
 from tiny_use import read_jsonl
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
