@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
-from biphasic.tasks.formats.read import load_task
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, RetrievalTask
 from biphasic.tasks.rows.beir import read_texts

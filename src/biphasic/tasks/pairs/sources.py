@@ -15,8 +15,7 @@ from biphasic.data.text.sources import parse_hub
 from biphasic.errors import DataError
 from biphasic.seeds import stream, uniforms
 from biphasic.tasks.rows.beir import read_qrels, read_texts
-from biphasic.tasks.rows.readers import read_csv, read_tsv
-from biphasic.tasks.rows.row import Row, read_jsonl
+from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_tsv
 
 _READERS = {".jsonl": read_jsonl, ".csv": read_csv, ".tsv": read_tsv}
 _QUERIES = ("query", "anchor")
