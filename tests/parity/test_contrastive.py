@@ -117,7 +117,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         Pair(query, positive, tuple(negatives))
         for query, positive, *negatives in zip(*(texts[i::4] for i in range(4)), strict=True)
     ]
-    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs", rows)
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs", rows, origin={})
 
 
 def phase(pairs: Pairs, **changes: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from biphasic.cli.cluster import job_app, site_app
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.options import INTERRUPTED, Commands, echo
+from biphasic.cli.pairs import pairs_app
 from biphasic.cli.plugins import plugin_app, plugins_command
 from biphasic.cli.study import study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -51,6 +52,7 @@ app = Commands(
 )
 app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
+app.add_typer(pairs_app, name="pairs")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(job_app, name="job")
 app.add_typer(site_app, name="site")

@@ -12,7 +12,7 @@ Layout of a folder of pairs (see docs/formats.md):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,8 +105,17 @@ class Pairs:
         return Pair(query, positive, tuple(others), tuple(scores), source)
 
 
-def write_pairs(folder: Path, pairs: Iterable[Pair], **details: Any) -> Pairs:
-    """Write a folder of pairs, which appears when complete; `details` are recorded."""
+def write_pairs(
+    folder: Path,
+    pairs: Iterable[Pair],
+    *,
+    origin: dict[str, Any],
+    card: Callable[[], dict[str, Any]] = dict,
+) -> Pairs:
+    """Write a folder of pairs, which appears when complete.
+
+    `card` gives what else is recorded, once all pairs are read.
+    """
     import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
 
     rows: dict[str, int] = {}
@@ -135,7 +144,8 @@ def write_pairs(folder: Path, pairs: Iterable[Pair], **details: Any) -> Pairs:
             "num_texts": len(rows),
             "num_negatives": sum(map(len, columns["negatives"])),
             "content_hash": _content_hash(rows, columns, scores),
-            **details,
+            "origin": origin,
+            **card(),
         }
         write_json(partial / DETAILS, record)
     return Pairs(folder)

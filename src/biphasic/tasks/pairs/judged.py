@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
+from biphasic.files import file_sha256
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, RetrievalTask
@@ -56,12 +57,14 @@ class JudgingTask:
     Attributes:
         name: Name of the task.
         content: Hash of its examples.
+        corpus: Hash of the file of its documents; empty for none.
         inputs: What a model reads of the examples of validation and test splits.
         documents: What retrieval searches; none for other kinds.
     """
 
     name: str
     content: str
+    corpus: str
     inputs: tuple[str, ...]
     documents: tuple[str, ...] = ()
 
@@ -76,14 +79,18 @@ class JudgingTask:
             text for sample in samples for text in ([sample] if isinstance(sample, str) else sample)
         ]
         documents: tuple[str, ...] = ()
+        corpus = ""
         if isinstance(task, RetrievalTask):  # without the prompts of the kind
+            corpus = file_sha256(folder / "corpus.jsonl")
             documents = tuple(
                 f"{title} {text}".strip() for _, title, text in read_texts(folder / "corpus.jsonl")
             )
             judged = {query for split in SPLITS[1:] for query in task.qrels.get(split, ())}
             texts = read_texts(folder / "queries.jsonl")
             inputs = [text for key, _, text in texts if key in judged]
-        return cls(task.info.name, task.info.sha256, tuple(dict.fromkeys(inputs)), documents)
+        return cls(
+            task.info.name, task.info.sha256, corpus, tuple(dict.fromkeys(inputs)), documents
+        )
 
 
 @dataclass
@@ -99,18 +106,18 @@ class Decontamination:
             for task in self.tasks
         ]
 
-    def matches(
-        self, texts: Iterable[str], *, own_documents: Iterable[str] = ()
-    ) -> Mapping[str, Match]:
+    def matches(self, texts: Iterable[str], *, own_corpus: str = "") -> Mapping[str, Match]:
         """Return the tasks that one of some texts matches, and how.
 
-        `own_documents` are the hashes of tasks whose documents may occur: a training split of
-        retrieval shares them with its test split.
+        `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
+        them with its test split.
         """
         shingles = [self.shingler(text) for text in texts]
         found: dict[str, Match] = {}
         for task, inputs, documents in self._collections:
-            collections = [inputs] if task.content in own_documents else [inputs, documents]
+            collections = (
+                [inputs] if own_corpus and task.corpus == own_corpus else [inputs, documents]
+            )
             kinds = {each.match(text) for each in collections for text in shingles}
             if kinds - {None}:
                 found[task.name] = "exact" if "exact" in kinds else "near"

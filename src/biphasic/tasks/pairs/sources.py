@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -73,12 +73,8 @@ def _pair_of(row: Row, *, source: str) -> Pair:
     name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
     query, positive = row.text(name).strip(), row.text("positive").strip()
     negatives = _negatives(row)
-    for field, text in (
-        (name, query),
-        ("positive", positive),
-        *(("negative", n) for n in negatives),
-    ):
-        if not text:
+    for field, texts in ((name, [query]), ("positive", [positive]), ("negatives", negatives)):
+        if not all(texts):
             raise row.error(f"'{field}' is empty; remove the pair or the text")
     if query == positive:
         raise row.error(f"'{name}' and 'positive' are the same text")
@@ -112,7 +108,7 @@ def task_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def document_pairs(
-    documents: Iterator[SourceDocument], *, seed: int, per_document: int, most: int | None
+    documents: Iterable[SourceDocument], *, seed: int, per_document: int, most: int | None
 ) -> list[Pair]:
     """Draw weak pairs: a heading and its paragraph, a paragraph and the next.
 

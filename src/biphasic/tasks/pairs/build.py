@@ -1,0 +1,210 @@
+"""Builds a folder of pairs: reads sources, leaves out what tasks judge, removes duplicates.
+
+Each source becomes a part, beside the folder until it is finished, so an interrupted build resumes
+with the next source.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from biphasic.config import Config
+from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
+from biphasic.data.text.hub import hub_fingerprint
+from biphasic.data.text.sources import SourceConfig, parse_hub, read_documents, source_origin
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import (
+    complete_folder,
+    digest,
+    file_sha256,
+    is_complete,
+    read_json,
+    remove_partials,
+    write_json,
+)
+from biphasic.locks import sole_writer
+from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
+from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
+from biphasic.tasks.source import prepare_task
+
+BUILD_VERSION = 1
+"""Increase by hand whenever the same settings would give other pairs."""
+_PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
+Say = Callable[[str], None]
+
+
+class PairsConfig(Config):
+    """What pairs are made from."""
+
+    tables: tuple[str, ...] = ()
+    """Files of pairs (.jsonl, .csv, .tsv, .parquet), or hub datasets (hf:OWNER/NAME)."""
+    tasks: tuple[str, ...] = ()
+    """Retrieval tasks whose training split gives pairs."""
+    documents: tuple[SourceConfig, ...] = ()
+    """Texts that give weak pairs: a heading and its paragraph, a paragraph and the next."""
+    per_document: PositiveInt = 4
+    """Most weak pairs of a document."""
+    max_weak_pairs: PositiveInt | None = None
+    """Most weak pairs of a source, drawn at random."""
+    seed: NonNegativeInt = 0
+    """Seed of the draw of weak pairs."""
+    against: tuple[str, ...] = ()
+    """Tasks that will judge: pairs with their texts, or nearly their texts, are left out."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    origin: dict[str, Any]
+    read: Callable[[], Iterable[Pair]]
+    corpus: str = ""
+    """Hash of the documents, if these may be those of a task that judges."""
+
+
+def build_pairs(
+    config: PairsConfig, folder: Path, *, store: Path, copies: Path | None = None, say: Say
+) -> Pairs:
+    """Build a folder of pairs, or find it complete; `store` keeps the tasks that are named."""
+    if not (config.tables or config.tasks or config.documents):
+        raise ConfigError("pairs build: give a table, --task or --documents; there is no source")
+    prepare = lambda name: prepare_task(name, store=store, copies=copies, say=say)  # noqa: E731
+    judging = tuple(JudgingTask.of(prepare(name)) for name in config.against)
+    sources = [*_sources(config, prepare, copies)]
+    if repeated := [n for n, count in Counter(s.name for s in sources).items() if count > 1]:
+        raise ConfigError(f"pairs build: several sources are called {repeated[0]}; rename one")
+    judges = [[task.name, task.content] for task in judging]
+    origin = {
+        "sources": [{"name": source.name, **source.origin} for source in sources],
+        "against": judges,
+        "build_version": BUILD_VERSION,
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder, say=say):
+        if is_complete(folder):
+            pairs = Pairs(folder)
+            if pairs.details.get("origin") != origin:
+                raise ConfigError(
+                    f"{folder}: holds pairs made from other sources or settings; choose another "
+                    "folder, or delete it"
+                )
+            return pairs
+        work = folder.with_name(f".building-{folder.name}")
+        parts = [work / digest([source.origin, judges, BUILD_VERSION])[:32] for source in sources]
+        remove_partials(work)
+        decontamination = Decontamination(judging)
+        for source, part in zip(sources, parts, strict=True):
+            if is_complete(part):
+                say(f"{source.name}: already read")
+                continue
+            say(f"reading {source.name}")
+            _write_part(part, source, decontamination)
+        counts = {
+            source.name: read_json(part / _COUNTS)
+            for source, part in zip(sources, parts, strict=True)
+        }
+        kept = _without_repeats(sources, parts, counts)
+        pairs = write_pairs(folder, kept, origin=origin, card=lambda: {"counts": counts})
+        shutil.rmtree(work)
+    return pairs
+
+
+def _sources(
+    config: PairsConfig, prepare: Callable[[str], Path], copies: Path | None
+) -> Iterator[_Source]:
+    for table in config.tables:
+        if table.startswith("hf:"):
+            hub = parse_hub(table)
+            names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
+            origin = hub_fingerprint(hub.dataset, **names, copies=copies)
+        elif Path(table).is_file():
+            origin = {"sha256": file_sha256(Path(table))}
+        else:
+            raise DataError(f"{table}: no such file")
+        yield _Source(
+            Path(table).name, origin, lambda table=table: table_pairs(table, copies=copies)
+        )
+    for name in config.tasks:
+        folder = prepare(name)
+        if not (folder / "qrels" / "train.tsv").is_file():
+            raise ConfigError(f"--task {name}: no retrieval task with a training split")
+        corpus = file_sha256(folder / "corpus.jsonl")
+        task = JudgingTask.of(folder)
+        content = {"task": task.name, "content": task.content}
+        yield _Source(task.name, content, partial(task_pairs, folder), corpus)
+    drawn: dict[str, Any] = {
+        "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs
+    }  # fmt: skip
+    for source in config.documents:
+        origin = {"documents": source_origin(source, copies=copies), **drawn}
+        name = source.source if source.path is None else source.path.name
+        yield _Source(name, origin, partial(_drawn, source, copies, drawn))
+
+
+def _drawn(source: SourceConfig, copies: Path | None, drawn: dict[str, Any]) -> list[Pair]:
+    return document_pairs(read_documents(source, copies=copies), **drawn)
+
+
+def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:
+    """Write the pairs of a source that hold no text of a task that judges, and their counts."""
+    matches: Counter[str] = Counter()
+    num_read = 0
+    with complete_folder(part) as partial:
+        with (partial / _PAIRS).open("w", encoding="utf-8") as lines:
+            for pair in source.read():
+                num_read += 1
+                found = decontamination.matches(
+                    (pair.query, pair.positive, *pair.negatives), own_corpus=source.corpus
+                )
+                matches.update(f"{task}: {match}" for task, match in found.items())
+                if found:
+                    matches["all"] += 1
+                else:
+                    lines.write(json.dumps(asdict(pair)) + "\n")
+        counts = {"read": num_read, "judged": matches.pop("all", 0), "by_task": dict(matches)}
+        write_json(partial / _COUNTS, counts)
+
+
+def _without_repeats(
+    sources: Iterable[_Source], parts: Iterable[Path], counts: dict[str, dict[str, Any]]
+) -> Iterator[Pair]:
+    """Yield the pairs of all parts whose texts occur in no earlier pair; complete the counts."""
+    seen: set[str] = set()
+    for source, part in zip(sources, parts, strict=True):
+        own = counts[source.name]
+        own |= {"repeated": 0, "kept": 0}
+        with (part / _PAIRS).open(encoding="utf-8") as lines:
+            for value in map(json.loads, lines):
+                key = digest([value["query"], value["positive"]])
+                if key in seen:
+                    own["repeated"] += 1
+                    continue
+                seen.add(key)
+                own["kept"] += 1
+                texts = (value["query"], value["positive"], tuple(value["negatives"]))
+                yield Pair(*texts, tuple(value["scores"]), value["source"] or source.name)
+
+
+def card_lines(pairs: Pairs) -> Iterator[str]:
+    """Yield lines that describe pairs: where they come from, and what was left out."""
+    details = pairs.details
+    yield (
+        f"{details['num_pairs']:,} pairs of {details['num_texts']:,} texts, with "
+        f"{details['num_negatives']:,} negatives"
+    )
+    for name, counts in details.get("counts", {}).items():
+        yield (
+            f"{name}: read {counts['read']:,}, of tasks that judge {counts['judged']:,}, "
+            f"repeated {counts['repeated']:,}, kept {counts['kept']:,}"
+        )
+        for task, count in sorted(counts["by_task"].items()):
+            yield f"  {task} {count:,}"
+    yield f"content {details['content_hash'][:16]}"

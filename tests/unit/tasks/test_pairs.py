@@ -1,0 +1,194 @@
+"""Pairs: reading, drawing, decontamination, repeats, resuming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from biphasic.data.pairs.folder import Pair, Pairs
+from biphasic.data.text.files import SourceDocument
+from biphasic.errors import CheckpointError, ConfigError, DataError
+from biphasic.tasks.pairs import build
+from biphasic.tasks.pairs.build import PairsConfig, build_pairs, card_lines
+from biphasic.tasks.pairs.sources import document_pairs, table_pairs
+
+ROWS = [
+    {"query": "what is a cat", "positive": "a small animal", "negatives": ["a tool", "a fish"]},
+    {"query": "what is a dog", "positive": "another animal", "negatives": []},
+]
+LONG = " ".join(f"word{number}" for number in range(40))
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Pairs]:
+    def made(out: str = "pairs", **settings: Any) -> Pairs:
+        config = PairsConfig(**settings)
+        return build_pairs(config, tmp_path / out, store=tmp_path / "store", say=lambda _: None)
+
+    return made
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A retrieval task with one query to train on and one to judge."""
+    folder = tmp_path / "task"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": "d1", "title": "Cats", "text": LONG}, {"_id": "d2", "text": "dogs bark"}]
+    write_rows(folder / "corpus.jsonl", documents)
+    queries = [{"_id": "q1", "text": "who purrs"}, {"_id": "q2", "text": "who barks"}]
+    write_rows(folder / "queries.jsonl", queries)
+    for split, line in (("train", "q1\td1\t1"), ("test", "q2\td2\t1")):
+        text = f"query-id\tcorpus-id\tscore\n{line}\n"
+        (folder / "qrels" / f"{split}.tsv").write_text(text)
+    (folder / "qrels" / "validation.tsv").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_tables_of_all_formats_give_the_same_pairs(tmp_path, suffix):
+    path, rows = tmp_path / f"pairs.{suffix}", [{**row, "negatives": None} for row in ROWS]
+    if suffix == "jsonl":
+        write_rows(path, rows)
+    elif suffix == "csv":
+        path.write_text(
+            "anchor,positive\n" + "".join(f"{r['query']},{r['positive']}\n" for r in rows)
+        )
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    assert [*table_pairs(str(path))] == [
+        Pair(row["query"], row["positive"], source=path.name) for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query": "a", "positive": " "}, ":1: 'positive' is empty"),
+        ({"query": "", "positive": "b"}, ":1: 'query' is empty"),
+        ({"query": "a", "positive": "a"}, "'query' and 'positive' are the same text"),
+        ({"query": "a", "positive": "b", "negatives": ["b"]}, "a negative is the same text"),
+        ({"query": "a", "positive": "b", "negatives": ["a"]}, "a negative is the same text"),
+        ({"query": "a", "positive": "b", "scores": [1, 2]}, "2 scores for a positive and 0"),
+        ({"positive": "b"}, "no field 'query'"),
+    ],
+)
+def test_a_bad_pair_is_refused_with_its_line(tmp_path, row, message):
+    path = write_rows(tmp_path / "pairs.jsonl", [row])
+    with pytest.raises(DataError, match=message):
+        [*table_pairs(path)]
+
+
+def test_a_built_folder_gives_back_its_pairs_in_order(tmp_path, make):
+    table = write_rows(tmp_path / "rows.jsonl", [*ROWS, ROWS[0]])
+    pairs = make(tables=(table,))
+    read = [pairs.pair(number) for number in range(len(pairs))]
+    assert read == [
+        Pair(r["query"], r["positive"], tuple(r["negatives"]), source="rows.jsonl") for r in ROWS
+    ]
+    assert pairs.details["counts"]["rows.jsonl"] == {
+        "read": 3, "judged": 0, "by_task": {}, "repeated": 1, "kept": 2
+    }  # fmt: skip
+    assert "rows.jsonl: read 3, of tasks that judge 0, repeated 1, kept 2" in [*card_lines(pairs)]
+
+
+def test_the_hash_is_of_the_content_not_of_its_place(tmp_path, make):
+    table = write_rows(tmp_path / "rows.jsonl", ROWS)
+    one = make("one", tables=(table,))
+    assert make("two", tables=(table,)).content_hash == one.content_hash
+    other = write_rows(tmp_path / "other.jsonl", ROWS[::-1])
+    assert make("three", tables=(other,)).content_hash != one.content_hash
+
+
+def test_changed_bytes_are_refused(tmp_path, make):
+    folder = make(tables=(write_rows(tmp_path / "rows.jsonl", ROWS),)).folder
+    content = bytearray((folder / "texts.arrow").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "texts.arrow").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"texts\.arrow"):
+        Pairs(folder)
+
+
+def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, task):
+    near = " ".join(LONG.split()[5:])
+    rows = [
+        {"query": "Who barks?", "positive": "a dog"},  # its query, in other letters
+        {"query": "what is this", "positive": f"{near} and more"},  # nearly its document
+        {"query": "a longer text", "positive": f"{LONG} {' '.join(LONG.split()[::-1])} {LONG}x"},
+        {"query": "fine", "positive": "nothing to see"},
+        {"query": "also", "positive": "fine", "negatives": ["dogs  bark"]},
+    ]
+    table = write_rows(tmp_path / "rows.jsonl", rows)
+    pairs = make(tables=(table,), against=(f"zs:{task}",))
+    assert [pairs.pair(number).query for number in range(len(pairs))] == ["fine"]
+    counts = pairs.details["counts"]["rows.jsonl"]
+    assert counts["judged"] == 4
+    assert counts["by_task"] == {"task-zs: exact": 2, "task-zs: near": 2}
+
+
+def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task):
+    pairs = make(tasks=(f"ir:{task}",), against=(f"zs:{task}",))
+    assert pairs.pair(0) == Pair("who purrs", f"Cats {LONG}", source="task")
+    assert len(pairs) == 1
+
+
+def test_an_interrupted_build_resumes_with_the_next_source(tmp_path, make, monkeypatch):
+    tables = tuple(
+        write_rows(tmp_path / f"{number}.jsonl", [row]) for number, row in enumerate(ROWS)
+    )
+    whole, read = make("whole", tables=tables), []
+
+    def failing(table: str, **how: Any):
+        read.append(table)
+        if table == tables[1] and len(read) == 2:
+            raise OSError(28, "No space left on device")
+        return table_pairs(table, **how)
+
+    monkeypatch.setattr(build, "table_pairs", failing)
+    with pytest.raises(OSError, match="No space"):
+        make("cut", tables=tables)
+    assert make("cut", tables=tables).content_hash == whole.content_hash
+    assert read == [tables[0], tables[1], tables[1]]
+    assert make("cut", tables=tables).content_hash == whole.content_hash  # found complete
+    with pytest.raises(ConfigError, match="holds pairs made from other sources"):
+        make("cut", tables=tables[:1])
+
+
+def document(text: str) -> SourceDocument:
+    return SourceDocument("1", text)
+
+
+def test_weak_pairs_are_headings_and_paragraphs_and_neighbours():
+    paragraphs = [f"{word} {LONG}." for word in ("first", "second")]
+    text = "\n\n".join(["# The heading", *paragraphs, "Too short.", paragraphs[0]])
+    pairs = document_pairs([document(text)], seed=0, per_document=9, most=None)
+    assert pairs == [
+        Pair("The heading", paragraphs[0], source="heading and paragraph"),
+        Pair(paragraphs[0], paragraphs[1], source="paragraph and next"),
+    ]
+
+
+def test_the_draw_of_weak_pairs_follows_from_the_seed():
+    texts = [
+        document("\n\n".join(f"{place} {number} {LONG}." for number in range(8)))
+        for place in range(6)
+    ]
+
+    def drawn(seed: int, most: int | None = None) -> list[Pair]:
+        return document_pairs(texts, seed=seed, per_document=2, most=most)
+
+    assert len(drawn(0)) == 12
+    assert drawn(0) == drawn(0) != drawn(1)
+    some = drawn(0, most=5)
+    assert len(some) == 5
+    assert [pair for pair in drawn(0) if pair in some] == some
