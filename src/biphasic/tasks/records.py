@@ -52,6 +52,16 @@ class ScoredText:
 
 
 @dataclass(frozen=True, slots=True)
+class SentencePair:
+    """Two sentences and how similar people find them."""
+
+    id: str
+    text_a: str
+    text_b: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaggedSentence:
     """Words and their BIO2 tags, as indices into the task's labels."""
 

@@ -16,6 +16,7 @@ from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.kinds.questions import QuestionAnswering
 from biphasic.tasks.kinds.regression import Regression
 from biphasic.tasks.kinds.retrieval import Retrieval, ZeroShot
+from biphasic.tasks.kinds.similarity import Similarity
 from biphasic.tasks.kinds.tagging import Tagging
 
 KINDS: dict[str, TaskKind] = {
@@ -29,6 +30,7 @@ KINDS: dict[str, TaskKind] = {
         Retrieval(),
         ZeroShot(),
         MinimalPairs(),
+        Similarity(),
     )
 }
 """Each kind by its name."""

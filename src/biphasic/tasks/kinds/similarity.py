@@ -1,0 +1,142 @@
+"""Similarity of sentences: the cosine of their mean states, without training.
+
+Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 4.1: Spearman's correlation of the
+cosine with people's scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.facts import KindFacts, metric_facts
+from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS, ExampleTask, SentencePair
+from biphasic.tasks.rows.labels import Labels
+from biphasic.tasks.rows.row import Row
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.tasks.encoding import Encoder
+    from biphasic.tasks.task_file import TaskFile
+
+_TEXTS = ("text_a", "text_b")
+_USUAL_TEXTS = (_TEXTS, ("sentence1", "sentence2"))
+_USUAL_SCORES = (("score",), ("similarity_score",), ("label",))
+
+
+class Similarity(ExampleKind):
+    """Pairs of sentences with a score by people."""
+
+    name = "sts"
+    facts = KindFacts(
+        "similarity of sentences",
+        (metric_facts("spearman"), metric_facts("pearson")),
+        is_trained=False,
+    )
+    columns = ("id", *_TEXTS, "score")
+    unit = "pairs"
+    texts_per_item = 2
+    predicts = False
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
+        """Return a pair and its score."""
+        del labels, template
+        for name in _TEXTS:
+            if not row.text(name).strip():
+                raise row.error(f"'{name}' is empty")
+        return SentencePair(row.id(), row.text("text_a"), row.text("text_b"), row.real("score"))
+
+    def input_of(self, example: SentencePair) -> tuple[str, str]:
+        """Return both sentences."""
+        return example.text_a, example.text_b
+
+    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+        """Return the columns of the sentences and of the score."""
+        options = {_TEXTS: _USUAL_TEXTS, ("score",): _USUAL_SCORES}
+        chosen: dict[str, str] = {}
+        for fields, usual in options.items():
+            given = [file.columns.get(field) for field in fields]
+            names = map(str, given) if all(given) else usual_columns(usual, there, path=path)
+            chosen |= dict(zip(fields, names, strict=True))
+        return chosen
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the score of a text file as a number."""
+        del labels
+        text = row.value["score"]
+        if not isinstance(text, str):
+            return {}
+        try:
+            return {"score": float(text)}
+        except ValueError:
+            raise row.error(f"'{text}' is not a number") from None
+
+    def encode(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> EncodedSentencePairs:
+        """Tokenise the sentences."""
+        return EncodedSentencePairs(task, tokenizer, protocol=protocol)
+
+    def num_outputs(self, labels: Sequence[str]) -> int:
+        """Return none: mean states are compared directly."""
+        del labels
+        return 0
+
+
+class EncodedSentencePairs(EncodedTask):
+    """Pairs of sentences as token sequences; nothing is trained."""
+
+    def __init__(
+        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+    ) -> None:
+        from biphasic.tasks.encoding import encode_texts
+
+        self.info, self.pad_id, self.num_truncated = task.info, tokenizer.pad_id, {}
+        self.examples = {split: task.splits[split] for split in SPLITS[1:] if split in task.splits}
+        self.sequences = {}
+        for split, examples in self.examples.items():
+            texts = [text for pair in examples for text in (pair.text_a, pair.text_b)]
+            self.sequences[split], self.num_truncated[split] = encode_texts(
+                texts, tokenizer, max_seqlen=protocol.max_seqlen
+            )
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score each split."""
+        from torch.nn import functional
+
+        scores = {}
+        for split, examples in self.examples.items():
+            vectors = functional.normalize(head(encoder.pooled(self.sequences[split])), dim=-1)
+            cosines = (vectors[::2] * vectors[1::2]).sum(-1).cpu().double().numpy()
+            scores[split] = _scores(examples, cosines)
+        return scores
+
+
+def _scores(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
+    """Score each pair by its part in the rank correlation: the mean of the parts is Spearman's."""
+    from biphasic.tasks.metrics import pearson, spearman
+
+    values = np.array([example.score for example in examples])
+    return SplitScores(
+        {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
+        tuple(example.id for example in examples),
+        _standard_ranks(values) * _standard_ranks(cosines),
+        {"value": values, "predicted": cosines},
+    )
+
+
+def _standard_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.stats import rankdata
+
+    ranks = rankdata(values)
+    deviation = ranks.std()  # 0 where all values are equal, and the correlation is 0
+    return (ranks - ranks.mean()) / deviation if deviation else np.zeros(len(ranks))

@@ -1,0 +1,81 @@
+"""Similarity of sentences against transformers' own model and scipy, pair by pair."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from scipy.stats import spearmanr
+from transformers import AutoModel
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import DataError
+from biphasic.evaluation.evaluate import evaluate
+from biphasic.tasks.kinds.similarity import _scores
+from biphasic.tasks.records import SentencePair
+from tiny_use import words, write_jsonl, write_model
+
+pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+
+
+def pairs(number: int = 12) -> list[dict]:
+    rng = np.random.default_rng(4)
+    return [
+        {"text_a": " ".join(words(rng)), "text_b": " ".join(words(rng)), "score": index % 5 + 0.5}
+        for index in range(number)
+    ]
+
+
+def run(model: Path, task: str, root: Path):
+    settings = {"protocol": {"max_seqlen": 64}, "root": root}
+    return evaluate(model, task, **settings, console=Console(file=io.StringIO()))
+
+
+@torch.no_grad()
+def by_hand(folder: Path, text: str) -> torch.Tensor:
+    tokenizer = TextTokenizer.load(folder)
+    ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+    return (
+        AutoModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0].mean(0)
+    )
+
+
+def test_cosines_and_their_correlation_are_those_of_a_plain_loop(tmp_path):
+    model = write_model(tmp_path / "model", "eurobert")
+    path = write_jsonl(tmp_path / "pairs.jsonl", pairs())
+    result = run(model, f"sts:{path}", tmp_path / "runs")
+    table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+    expected = [
+        float(torch.cosine_similarity(by_hand(model, p["text_a"]), by_hand(model, p["text_b"]), 0))
+        for p in pairs()
+    ]
+    np.testing.assert_allclose(table["predicted"], expected, atol=1e-5)
+    values = [pair["score"] for pair in pairs()]
+    correlation = spearmanr(values, table["predicted"]).statistic
+    assert result.results[0].test["spearman"] == pytest.approx(correlation, abs=1e-12)
+    assert np.mean(table["score"]) == pytest.approx(correlation, abs=1e-12)
+
+
+def test_the_mean_of_pairs_scores_is_the_correlation_with_ties():
+    values, cosines = [0.0, 1.0, 1.0, 5.0, 2.5], np.array([0.1, 0.1, 0.3, 0.9, 0.3])
+    examples = [SentencePair(str(n), "a", "b", value) for n, value in enumerate(values)]
+    scores = _scores(examples, cosines)
+    expected = spearmanr(values, cosines).statistic
+    assert scores.metrics["spearman"] == pytest.approx(expected, abs=1e-12)
+    assert scores.scores.mean() == pytest.approx(expected, abs=1e-12)
+    assert not _scores(examples, np.ones(5)).scores.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"text_b": " "}, "'text_b' is empty"), ({"score": "high"}, "'high' is not a number")],
+)
+def test_a_bad_pair_is_refused_with_its_line(tmp_path, change, message):
+    path = write_jsonl(tmp_path / "pairs.jsonl", [{**pairs(1)[0], **change}])
+    with pytest.raises(DataError, match=message):
+        run(write_model(tmp_path / "model", "eurobert"), f"sts:{path}", tmp_path / "runs")
