@@ -29,7 +29,6 @@ from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInputs
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import pass_loss
-from conftest import synthetic_documents
 
 NUM_PAIRS, WIDTH = 6, 16
 
@@ -109,10 +108,9 @@ def test_other_answers_to_a_query_are_no_negatives():
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+def pairs(documents: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     """Two dozen pairs, each with two negatives."""
-    texts = [text for _, text in synthetic_documents(96, seed=3, longest=24)]
-    texts = [f"{number} {text}" for number, text in enumerate(texts)]
+    texts = [f"{number} {documents[number % 60][1][:99]}" for number in range(96)]
     rows = [
         Pair(query, positive, tuple(negatives))
         for query, positive, *negatives in zip(*(texts[i::4] for i in range(4)), strict=True)

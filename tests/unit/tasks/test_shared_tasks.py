@@ -22,6 +22,8 @@ SIZES = {
     "ir:scifact": (686, 121, 300),
     "zs:cranfield": (0, 45, 45),
     "zs:scifact": (0, 121, 300),
+    "sts:sts12": (0, 0, 2357),
+    "sts:sts15": (0, 0, 3000),
 }
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared task data are not here")
