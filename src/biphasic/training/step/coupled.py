@@ -42,7 +42,7 @@ def coupled_backward(
             outputs.append(compute(rows.to(device)))
     if divided is not None and not is_one:
         divided.settle()
-    vectors = torch.zeros(given.num_supervised, outputs[0].shape[1], device=device)
+    vectors = outputs[0].new_zeros(given.num_supervised, outputs[0].shape[1])
     for rows, output in zip(passes, outputs, strict=True):
         vectors[rows.labels.to(device)] = output.detach()
     ranks.sum_(vectors)  # those of other ranks are zero here
