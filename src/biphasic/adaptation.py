@@ -61,6 +61,11 @@ DECAY_SHARE = 0.1  # share of all steps, at the end
 MAX_SEQLEN = 512  # default row length in tokens, if the model allows it
 ROWS_PER_STEP = 32  # default rows per batch
 
+_NOT_CONTINUED = (
+    "the state's run cannot be continued: the text differs, or no recipe ends with the state (it "
+    "is within a decay, or of another version); it is used as a pretrained model, with new "
+    "optimizer moments"
+)
 _OWN_RUN = """\
 # The model is a state. On the text of its own run, training continues that run: it reads new rows,
 # and the run's settings replace the defaults above.
@@ -179,8 +184,7 @@ def adapt(
     out = expanded(out)
     check_format(format)
     find_made(out)
-    if not isinstance(settings, AdaptConfig):
-        settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute, chosen = parse_compute(compute), parse_device(device)
     corpus = _corpus_settings(corpus)
     console = console or progress_console()
@@ -197,18 +201,14 @@ def adapt(
             check_model(local, recipe, name=str(model))
         corpus = _corpus_of(corpus, local, settings)
         paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-        earlier = find_continuation(local, paths.open().fingerprint)
-        if earlier:
+        if earlier := find_continuation(local, paths.open().fingerprint):
             recipe = _continued(earlier, settings)
         elif is_state(local):
-            say(
-                "the state's run cannot be continued: the text differs, or no recipe ends with the "
-                "state (it is within a decay, or of another version); it is used as a pretrained "
-                "model, with new optimizer moments"
-            )
+            say(_NOT_CONTINUED)
         recipe = recipe.skipping(settings.skip_steps)
         paths = paths.extended([recipe])
-        state = Lineage(recipe, paths.open().fingerprint).identities[-1]
+        fingerprint = paths.open().fingerprint
+        state = Lineage(recipe, fingerprint).identities[-1]
         if other := OtherCode.of(store, [state]):
             if fresh:
                 refuse_existing(out)
@@ -218,7 +218,7 @@ def adapt(
             say(f"{out}: already made from the same model, text and settings; nothing to do")
             return out
         if earlier:
-            earlier.require(recipe, paths.open().fingerprint)
+            earlier.require(recipe, fingerprint)
             earlier.bring_into(store)
             say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
@@ -249,10 +249,8 @@ def adaptation_text(
     compute: ComputeConfig | Mapping[str, Any] | None = None,
 ) -> str:
     """Return the recipe that `adapt` would train, as a recipe file, without training."""
-    if not isinstance(settings, AdaptConfig):
-        settings = parse_config(AdaptConfig, settings or {}, where="adapt")
-    how = parse_compute(compute)
-    corpus = _corpus_settings(corpus)
+    settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    corpus, how = _corpus_settings(corpus), parse_compute(compute)
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))
     recipe.check()

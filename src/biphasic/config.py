@@ -230,7 +230,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     return raw
 
 
-def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> ConfigT:
+def parse_config(kind: type[ConfigT], raw: ConfigT | Mapping[str, Any], *, where: str) -> ConfigT:
     """Validate a mapping as `kind`; error messages begin with `where`."""
     with reading(where, ConfigError):
         try:

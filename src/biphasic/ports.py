@@ -64,14 +64,12 @@ def _tcp_sockets() -> dict[str, int]:
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed since: the folder itself, or by another thread
             link, number = str(path.readlink()), int(path.name)
-            if link.startswith("socket:") and _is_tcp(number):
-                found[link.removeprefix("socket:[").removesuffix("]")] = number
+            if not link.startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(number)) as one:
+                if one.type == socket.SOCK_STREAM and one.family != socket.AF_UNIX:
+                    found[link.removeprefix("socket:[").removesuffix("]")] = number
     return found
-
-
-def _is_tcp(number: int) -> bool:
-    with socket.socket(fileno=os.dup(number)) as found:
-        return found.type == socket.SOCK_STREAM and found.family != socket.AF_UNIX
 
 
 def _closed_port(number: int) -> bool:

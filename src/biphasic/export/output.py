@@ -62,16 +62,12 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
             "folder, or delete it"
         )
     elif inputs is not None:
-        _check_files(path, note)
+        remedy = "delete the folder and run again, or choose another folder"
+        with reading(path / CARD, DataError, remedy=remedy, failure="damaged note of its files"):
+            files = listed_files(note)
+        if problem := next(wrong_files(path, files, record=path / CARD, hashes=True), None):
+            raise DataError(f"{problem}; {remedy}")
     return note
-
-
-def _check_files(path: Path, note: Mapping[str, Any]) -> None:
-    remedy = "delete the folder and run again, or choose another folder"
-    with reading(path / CARD, DataError, remedy=remedy, failure="damaged note of its files"):
-        files = listed_files(note)
-    if problem := next(wrong_files(path, files, record=path / CARD, hashes=True), None):
-        raise DataError(f"{problem}; {remedy}")
 
 
 def _note(card: Path) -> dict[str, Any] | None:

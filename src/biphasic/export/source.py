@@ -10,7 +10,7 @@ from biphasic.errors import DataError
 from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.loading.footprint import check_memory
-from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
+from biphasic.model.loading.hub import check_claim, claimed_identity, fetch_model
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
@@ -40,31 +40,25 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
             f"{folder}: no weights here (no model.safetensors); convert other formats first, as "
             "loading them can run code"
         )
-    state = _trained_state(local)
+    if is_complete(folder):
+        check_claim(local, remedy=_REMEDY)
+    state = None  # also if the folder's files do not match its records
+    if claimed_identity(folder) == local.identity:
+        path = folder / "state.json"
+        state = parse_record(StateRecord, read_json(path), where=str(path), remedy=_REMEDY)
     tokenizer = TextTokenizer.load(folder)
     check_memory(folder, use="load")
     limits = model_limits(folder)
     _check_vocabulary(folder, tokenizer, limits)
-    is_folder = expanded(model).is_dir()
     return Source(
         folder=folder,
-        name=folder.name if is_folder else str(model),
+        name=folder.name if expanded(model).is_dir() else str(model),
         identity=local.identity,
         tokenizer=tokenizer,
         limits=limits,
         max_seqlen=min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None),
         state=state,
     )
-
-
-def _trained_state(model: LocalModel) -> StateRecord | None:
-    """Return a state's record; None if the folder's files do not match its records."""
-    path = model.folder / "state.json"
-    if is_complete(model.folder):
-        check_claim(model, remedy=_REMEDY)
-    if claimed_identity(model.folder) != model.identity:
-        return None
-    return parse_record(StateRecord, read_json(path), where=str(path), remedy=_REMEDY)
 
 
 def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimits) -> None:

@@ -17,10 +17,10 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export import write
-from biphasic.export.formats import hf
+from biphasic.files import read_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder
-from families import FAMILIES, PADDED_ONLY, record, save_family, tiny_config
+from families import FAMILIES, PADDED_ONLY, record, save_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -161,11 +161,13 @@ class TestFamilies:
         assert theirs.model_max_length == 64
 
 
-def test_models_that_count_positions_by_padding_keep_their_padding(tokenizer):
+@pytest.mark.usefixtures("unchecked")
+def test_models_that_count_positions_by_padding_keep_their_padding(
+    make_family, tokenizer, tmp_path
+):
     pads = {}
     for family in ("roberta", "bert"):
-        config = tiny_config(family, pad_token_id=tokenizer.pad_id + 1)
-        model = AutoModel.from_config(config)
-        hf._agree_on_padding(model, tokenizer)
-        pads[family] = model.config.pad_token_id
+        model = make_family(family, pad_token_id=tokenizer.pad_id + 1)
+        out = write.export_model(model, tmp_path / f"{family}-out")
+        pads[family] = read_json(out / "config.json")["pad_token_id"]
     assert pads == {"roberta": tokenizer.pad_id + 1, "bert": tokenizer.pad_id}

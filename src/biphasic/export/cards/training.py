@@ -41,6 +41,9 @@ def training_facts(
     if len(phases) > 1:
         phases.append(_total_row([*ledger.values()]))
     base = base_model(recipe)
+    libraries = state.environment.get("libraries")
+    is_known = isinstance(libraries, dict)
+    versions = {"biphasic": state.environment.get("biphasic"), **libraries} if is_known else {}
     return {
         "base_model": recipe["model"]["pretrained"] if base else None,
         "base": base,
@@ -54,16 +57,8 @@ def training_facts(
             (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
         ],
         "score_rows": [_score_row(score) for score in scores],
-        "software": _software(state.environment),
+        "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
     }
-
-
-def _software(environment: Mapping[str, Any]) -> str:
-    libraries = environment.get("libraries")
-    if not isinstance(libraries, dict):
-        return ""
-    versions = {"biphasic": environment.get("biphasic"), **libraries}
-    return listing([f"{name} {version}" for name, version in versions.items() if version])
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:

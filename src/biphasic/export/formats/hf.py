@@ -55,7 +55,10 @@ def write_model(
     was_decoder = is_decoder(source_config)
     config = exported_config(source_config, source.tokenizer)
     model, has_head = _load(source.folder, config)
-    _agree_on_padding(model, source.tokenizer)
+    # Classifiers find the last token by the padding token. Models that count positions around it,
+    # such as RoBERTa, keep their own.
+    if first_position(model) == 0:
+        model.config.pad_token_id = source.tokenizer.pad_id
     round_weights(model, dtype)
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
     with loading(source.folder), writing(folder):
@@ -97,13 +100,6 @@ def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretr
         if getattr(config, f"{role}_token_id", None) is None:
             setattr(config, f"{role}_token_id", tokenizer.special_ids[role])
     return config
-
-
-def _agree_on_padding(model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
-    """Give the model the tokenizer's padding token: classifiers find the last token by it."""
-    # Models that count positions around the padding token, such as RoBERTa, keep their own.
-    if first_position(model) == 0:
-        model.config.pad_token_id = tokenizer.pad_id
 
 
 def _load(folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, bool]:

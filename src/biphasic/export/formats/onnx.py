@@ -28,10 +28,8 @@ from biphasic.seeds import stream
 GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
 # For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively.
 TOLERANCE = 1e-4
-
 # onnxruntime may round by this factor more than torch, where fp32 rounds by more than that.
 _ROUNDING = 4
-
 _LONGROPE = "longrope"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
@@ -50,12 +48,8 @@ def write_onnx(folder: Path, out: Path) -> float:
     fp32 [batch_size, hidden_size]: the mean of the states of all non-padding tokens. onnxruntime
     runs it on batches of several shapes; `out` is created only if the results match those of torch.
 
-    Args:
-        folder: An export for sentence-transformers, already checked.
-        out: New folder, in the layout that optimum and sentence-transformers load.
-
-    Returns:
-        The largest difference between onnxruntime and torch, in units of the tolerance's scale.
+    `folder` is a checked export for sentence-transformers. The result is the largest difference
+    between onnxruntime and torch, in units of the tolerance's scale.
     """
     require_packages()
     with _quietly(), new_folder(out) as partial:
@@ -134,9 +128,12 @@ def _export(encoder: _Encoder, file: Path, *, folder: Path) -> None:
                 verbose=False,
             )
     except OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
         raise ModelError(
-            f"{folder}: torch cannot export {type(encoder.body).__name__} to ONNX "
-            f"({_first_cause(error)})"
+            f"{folder}: torch cannot export {type(encoder.body).__name__} to ONNX ({reason})"
         ) from None
     file.parent.mkdir()
     num_bytes = sum(weights.nbytes for weights in encoder.state_dict().values())
@@ -195,13 +192,6 @@ def _fixed(rotary: Any, *, length: int) -> nn.Module:
     )
     fixed.inv_freq = frequencies
     return fixed
-
-
-def _first_cause(error: BaseException) -> str:
-    """Return the class and first line of the first error of a chain."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
 
 def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
