@@ -69,20 +69,18 @@ class Export:
     @property
     def fills_masks(self) -> bool:
         """Return whether `pipeline("fill-mask")` works and the head was trained to fill masks."""
-        has_class = type(self.config) in MODEL_FOR_MASKED_LM_MAPPING
-        return self.written.logits is not None and has_class and self._has_learnt_masks
-
-    @property
-    def _has_learnt_masks(self) -> bool:
-        if self.source.state is None:
+        state = self.source.state
+        if self.written.logits is None or type(self.config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            return False
+        if state is None:
             return not self.written.was_decoder
-        ledger = self.source.state.ledger
-        return bool(ledger) and _MASKED in objectives_of(self.source.state.recipe, ledger[-1])
+        return bool(state.ledger) and _MASKED in objectives_of(state.recipe, state.ledger[-1])
 
 
 def write_export_card(folder: Path, export: Export) -> None:
     """Write the card of an export into its folder."""
-    source, is_onnx = export.source, export.format == "onnx"
+    source, is_hf = export.source, export.format == "hf"
+    has_pooling = export.format == "sentence-transformers"
     facts: dict[str, Any] = {"state": source.state, "base_model": source.name}
     scores = []
     if source.state is not None:
@@ -94,12 +92,16 @@ def write_export_card(folder: Path, export: Export) -> None:
         folder,
         name=export.name,
         scores=scores,
-        metadata=_metadata(export),
+        metadata={
+            "library_name": "sentence-transformers" if has_pooling else "transformers",
+            "pipeline_tag": "fill-mask" if export.fills_masks and is_hf else "feature-extraction",
+            "tags": ["encoder", "bidirectional", "biphasic", *([] if is_hf else [export.format])],
+        },
         export=export,
         dimensions=_dimensions(export),
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.
-        has_direction=not is_onnx and is_open(export.config),
+        has_direction=export.format != "onnx" and is_open(export.config),
         special_tokens=source.tokenizer.special_tokens,
         differences=listing([f"{k} {v:.0e}" for k, v in export.reloaded.differences.items()]),
         tolerance=TOLERANCE,
@@ -109,30 +111,19 @@ def write_export_card(folder: Path, export: Export) -> None:
 
 def _mean_score(score: TaskScore) -> EvalResult:
     """Return the mean on test for the hub, with a note on what it averages."""
-    seeds = score.estimate.num_seeds
-    is_mean = score.facts.is_trained and seeds > 1
+    seeds, result = score.estimate.num_seeds, score.results[0]
+    is_mean = result.facts.is_trained and seeds > 1
     return _eval_result(
-        kind=score.kind,
-        facts=score.facts,
-        task=score.task,
-        title=score.task,
-        metric=score.metric,
+        kind=result.kind,
+        facts=result.facts,
+        task=result.task,
+        title=result.task,
+        metric=result.metric,
         value=score.estimate.mean,
         split="test",
-        note=(f" after fine-tuning on {score.trained_on}" if score.trained_on else "")
+        note=(f" after fine-tuning on {result.trained_on}" if result.trained_on else "")
         + (f", mean over {seeds} seeds" if is_mean else ""),
     )
-
-
-def _metadata(export: Export) -> dict[str, Any]:
-    has_pooling = export.format == "sentence-transformers"
-    fills_masks = export.fills_masks and export.format == "hf"
-    kinds = [export.format] if export.format != "hf" else []
-    return {
-        "library_name": "sentence-transformers" if has_pooling else "transformers",
-        "pipeline_tag": "fill-mask" if fills_masks else "feature-extraction",
-        "tags": ["encoder", "bidirectional", "biphasic", *kinds],
-    }
 
 
 def _dimensions(export: Export) -> str:

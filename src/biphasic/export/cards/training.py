@@ -14,7 +14,6 @@ from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import CheckpointError, DataError
-from biphasic.facts import KindFacts
 from biphasic.files import read_json, verify_folder
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord
 from biphasic.sealed import read_result_record
@@ -142,13 +141,15 @@ def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _score_row(score: TaskScore) -> tuple[str, ...]:
-    task = score.task if score.trained_on is None else f"{score.task} (after {score.trained_on})"
-    is_zero_shot = not score.facts.is_trained
-    rates = "none (zero-shot)" if is_zero_shot else listing(list(map(rate, score.learning_rates)))
-    if score.num_diverged:
-        rates += f"; {score.num_diverged} diverged"
-    seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
-    return (task, score.facts.metric(score.metric).title, seeds, rates, score_cell(score.estimate))
+    results, one = score.results, score.results[0]
+    task = one.task if one.trained_on is None else f"{one.task} (after {one.trained_on})"
+    title = one.facts.metric(one.metric).title
+    if not one.facts.is_trained:
+        return task, title, "–", "none (zero-shot)", score_cell(score.estimate)
+    rates = listing([rate(each) for each in sorted({result.learning_rate for result in results})])
+    if num_diverged := sum(result.status == "diverged" for result in results):
+        rates += f"; {num_diverged} diverged"
+    return task, title, str(score.estimate.num_seeds), rates, score_cell(score.estimate)
 
 
 def corpora_of(state: StateRecord, *, store: Path) -> list[dict[str, Any]]:
@@ -204,15 +205,8 @@ def _source_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 class TaskScore:
     """Score of a state on one task."""
 
-    task: str
-    trained_on: str | None  # the task trained on, if it is another one
-    kind: str  # kind of task, such as `sc`
-    facts: KindFacts  # facts about it
-    metric: str  # the primary metric
     estimate: Estimate  # mean over seeds with its 95 % interval
-    learning_rates: tuple[float, ...]  # learning rates tried
-    seeds: tuple[int, ...]  # seeds tried
-    num_diverged: int  # fine-tunings without a score
+    results: list[ResultRecord]  # all fine-tunings, under one protocol
 
 
 def scores_of_state(
@@ -231,16 +225,17 @@ def scores_of_state(
     for result in _results(finetunes, identity, left_out):
         groups[result.task, result.trained_on].append(result)
     scores = []
-    for (task, trained_on), results in sorted(groups.items(), key=lambda item: str(item[0])):
+    for (task, _), results in sorted(groups.items(), key=lambda item: str(item[0])):
         keys = {(result.learning_rate, result.seed) for result in results}
         if len(keys) < len(results) or len({result.metric for result in results}) > 1:
             left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
             continue
-        score = _score(task, trained_on, results)
+        selected = best_per_seed(grid(results, metric=results[0].metric))
+        score = estimate([run.test for run in selected], convention="standard")
         if score is None:
             left_out.append(f"{task}: every fine-tuning diverged")
         else:
-            scores.append(score)
+            scores.append(TaskScore(score, results))
     return tuple(scores), tuple(left_out)
 
 
@@ -254,22 +249,3 @@ def _results(folder: Path, identity: str, left_out: list[str]) -> Iterator[Resul
             yield read_result_record(path.parent)
         except (CheckpointError, DataError):
             left_out.append(f"fine-tuning {path.parent.name[:12]}: its record is damaged")
-
-
-def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> TaskScore | None:
-    metric = results[0].metric
-    selected = best_per_seed(grid(results, metric=metric))
-    score = estimate([run.test for run in selected], convention="standard")
-    if score is None:
-        return None
-    return TaskScore(
-        task=task,
-        trained_on=trained_on,
-        kind=results[0].kind,
-        facts=results[0].facts,
-        metric=metric,
-        estimate=score,
-        learning_rates=tuple(sorted({result.learning_rate for result in results})),
-        seeds=tuple(sorted({result.seed for result in results})),
-        num_diverged=sum(result.status == "diverged" for result in results),
-    )
