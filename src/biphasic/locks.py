@@ -41,11 +41,11 @@ Say = Callable[[str], None]
 class Owner:
     """The process that holds a lock."""
 
-    host: str  # name of its machine; empty if the file cannot be read
-    pid: int  # its process id there
-    token: str  # identifies this acquisition of the lock
-    is_here: bool  # it runs on this machine, where filelock can check that it is alive
     heartbeat: float  # time of its last heartbeat, in seconds on the file system's clock
+    host: str = ""  # name of its machine; empty if the file cannot be read
+    pid: int = 0  # its process id there
+    token: str = ""  # identifies this acquisition of the lock
+    is_here: bool = False  # it runs on this machine, where filelock can check that it is alive
 
     def __str__(self) -> str:
         return f"host {self.host}, process {self.pid}" if self.host else "an unknown process"
@@ -80,12 +80,8 @@ class Lock:
 def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
     """Hold a lock while the block runs; fail if another process holds it.
 
-    If the owner has missed some heartbeats, wait for its next one or until its lease expires.
-
-    Args:
-        path: File of the lock; its folder is created if missing.
-        remedy: Alternative to waiting; ends the message.
-        say: Receives a message before waiting for an owner's heartbeat.
+    If the owner has missed some heartbeats, wait for its next one or until its lease expires; `say`
+    then receives a message. `remedy` is an alternative to waiting.
     """
     watched: Owner | None = None
     deadline = 0.0
@@ -111,8 +107,8 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
                 )
         time.sleep(min(HEARTBEAT_SECONDS / 10, _LONGEST_POLL))
 
-    with _acquire(path, watch_or_refuse) as lease:
-        yield Lock(lease)
+    with _acquire(path, watch_or_refuse) as held:
+        yield held
 
 
 def find_owner(path: Path) -> Owner | None:
@@ -123,7 +119,7 @@ def find_owner(path: Path) -> Owner | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return Owner("", 0, "", is_here=False, heartbeat=time.time())
+        return Owner(heartbeat=time.time())
     # filelock only checks for a dead owner while acquiring, so acquire a copy.
     with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
         copy = Path(scratch, "copy")
@@ -138,10 +134,10 @@ def find_owner(path: Path) -> Owner | None:
             lease.release()
             return None
     if record is None:
-        return Owner("", 0, "", is_here=False, heartbeat=heartbeat)
+        return Owner(heartbeat=heartbeat)
     host, _, _ = record.hostname.partition(_NAMESPACE)
     is_here = record.hostname == _host_name()
-    return Owner(host, record.pid, record.token or "", is_here, heartbeat)
+    return Owner(heartbeat, host, record.pid, record.token or "", is_here)
 
 
 def this_process() -> tuple[str, int]:
@@ -188,12 +184,6 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
     """Lock a piece of work in a store while the block runs; wait until it is free.
 
     Check again what is finished after acquiring it: the previous owner may have done the work.
-
-    Args:
-        store: Folder of the store.
-        name: Name of the work.
-        doing: What a process with this lock does; follows "which is ".
-        say: Told once, if another process holds it.
     """
     pause = 0.0
 
@@ -204,9 +194,9 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
         pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
         time.sleep(pause)
 
-    with _acquire(store / LEASES / name, wait) as lease:
+    with _acquire(store / LEASES / name, wait) as held:
         refuse_while_cleaning(store)
-        yield Lock(lease)
+        yield held
 
 
 def refuse_while_cleaning(store: Path) -> None:
@@ -250,8 +240,8 @@ def running_work(store: Path) -> dict[str, Owner]:
 
 
 @contextmanager
-def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFileLease]:
-    """Hold a lease while the block runs; while another process holds it, call `on_owner`."""
+def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[Lock]:
+    """Hold a lock while the block runs; while another process holds it, call `on_owner`."""
     lease = _lease(path)
     watched: Owner | None = None
     since = 0.0
@@ -280,7 +270,7 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
     except OSError as error:
         raise _unusable(path.parent, error) from error
     try:
-        yield lease
+        yield Lock(lease)
     finally:
         try:
             lease.release()

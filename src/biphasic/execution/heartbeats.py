@@ -52,7 +52,12 @@ class Heartbeats:
 
     def __init__(self, num_ranks: int) -> None:
         """Begin with ranks that start."""
-        self._limit = _timeout()
+        text = os.environ.get(TIMEOUT) or _DEFAULT
+        if not re.match(DURATION, text) or not duration_seconds(text):
+            raise ConfigError(
+                f"{TIMEOUT} {text}: give a time as HH:MM:SS, or unset it for {_DEFAULT}"
+            )
+        self._limit = float(duration_seconds(text))
         self._now, self._ticked = 0.0, time.monotonic()
         starting = _Beat(0, Activity.STARTING, waits=False, own_seconds=0.0, heard=0.0)
         self._beats = dict.fromkeys(range(num_ranks), starting)
@@ -135,13 +140,6 @@ class Heartbeats:
 
     def _age(self, beat: _Beat) -> str:
         return duration(self._now - beat.heard)
-
-
-def _timeout() -> float:
-    text = os.environ.get(TIMEOUT) or _DEFAULT
-    if not re.match(DURATION, text) or not duration_seconds(text):
-        raise ConfigError(f"{TIMEOUT} {text}: give a time as HH:MM:SS, or unset it for {_DEFAULT}")
-    return float(duration_seconds(text))
 
 
 def _waiting(beats: Mapping[int, _Beat], whom: str) -> str:

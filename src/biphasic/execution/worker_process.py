@@ -63,7 +63,12 @@ class WorkerProcess(Child):
             elif kind == "taken":
                 raise LockHeldError(event["error"], event["owner"])
             elif kind == "stopped":
-                raise self._stopped(event["error"])
+                if self.is_stopped:
+                    raise StoppedError(event["error"])
+                # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the
+                # next job would go to it.
+                self.end()
+                raise JobFailedError(f"its worker was terminated; {event['error']}")
             else:
                 raise JobFailedError(
                     event["error"],
@@ -72,14 +77,6 @@ class WorkerProcess(Child):
                     divergence=event.get("divergence", ""),
                 )
         raise self._died(log)
-
-    def _stopped(self, message: str) -> BiphasicError:
-        """Return the error of a stopped job: our own request, or an external signal."""
-        if self.is_stopped:
-            return StoppedError(message)
-        # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
-        self.end()
-        return JobFailedError(f"its worker was terminated; {message}")
 
     def _died(self, log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.

@@ -45,9 +45,21 @@ class CorpusConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> CorpusConfig:
-        self._check_folder()
-        self._check_sources()
-        self._check_libraries()
+        for name, field in CorpusConfig.model_fields.items() if self.folder else ():
+            # Compare values, because a fully written configuration must load again.
+            if name != "folder" and getattr(self, name) != field.default:
+                raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
+        refuse_repeats("sources", [source.source for source in self.sources])
+        shares = [source.share is not None for source in self.sources]
+        if any(shares) and not all(shares):
+            without = self.sources[shares.index(False)].source
+            raise ValueError(f"give all sources a share or none; '{without}' has none")
+        if self.libraries is not None and not any(source.is_builtin for source in self.sources):
+            raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
+        known = {*LIBRARIES, STANDARD_LIBRARY}
+        for library in self.libraries or ():
+            if library not in known:
+                raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
         if self.tokenizer and self.vocab_size:
             raise ValueError("give a tokenizer, or the vocab_size of one to train, not both")
         if self.max_characters is not None and self.max_characters < self.min_characters:
@@ -56,31 +68,6 @@ class CorpusConfig(Config):
                 f"{self.min_characters}"
             )
         return self
-
-    def _check_folder(self) -> None:
-        if self.folder is None:
-            return
-        # Compare values, because a fully written configuration must load again.
-        for name, field in CorpusConfig.model_fields.items():
-            if name != "folder" and getattr(self, name) != field.default:
-                raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
-
-    def _check_sources(self) -> None:
-        refuse_repeats("sources", [source.source for source in self.sources])
-        shares = [source.share is not None for source in self.sources]
-        if any(shares) and not all(shares):
-            without = self.sources[shares.index(False)].source
-            raise ValueError(f"give all sources a share or none; '{without}' has none")
-
-    def _check_libraries(self) -> None:
-        if self.libraries is None:
-            return
-        if not any(source.is_builtin for source in self.sources):
-            raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
-        known = {*LIBRARIES, STANDARD_LIBRARY}
-        for library in self.libraries:
-            if library not in known:
-                raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
 
     def anchored(self, base: Path) -> CorpusConfig:
         """Return the settings with relative paths resolved against `base`."""

@@ -73,7 +73,9 @@ def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[Docstring]:
         if isinstance(node, ast.ClassDef):
             name = f"{prefix}.{node.name}"
             if text := ast.get_docstring(node, clean=False):
-                yield Docstring(name, _class_signature(node), text)
+                makers = (m for m in node.body if isinstance(m, ast.FunctionDef))
+                init = next((maker for maker in makers if maker.name == "__init__"), None)
+                yield Docstring(name, _signature(init.args) if init else "", text)
             yield from _definitions(node.body, name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if text := ast.get_docstring(node, clean=False):
@@ -81,13 +83,6 @@ def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[Docstring]:
         elif isinstance(node, ast.If | ast.Try):
             yield from _definitions(node.body, prefix)
             yield from _definitions(node.orelse, prefix)
-
-
-def _class_signature(node: ast.ClassDef) -> str:
-    for member in node.body:
-        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            return _signature(member.args)
-    return ""
 
 
 def _signature(arguments: ast.arguments) -> str:

@@ -32,8 +32,14 @@ class HubTable:
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
         """Yield rows as dictionaries of the columns, and of `optional` ones that exist."""
         where = describe(self.origin)
-        batches = iter(self.rows.with_format("arrow").iter(_ROWS_AT_ONCE))
-        while (batch := _next_batch(batches, where)) is not None:
+        batches: Any = iter(self.rows.with_format("arrow").iter(_ROWS_AT_ONCE))
+        while True:
+            try:
+                batch = next(batches, None)
+            except (*library_errors(), ValueError) as error:
+                raise DataError(f"{where}: {explain(error)}") from None
+            if batch is None:
+                return
             for column in columns:
                 if column not in batch.column_names:
                     known = nearest(column, batch.column_names)
@@ -186,10 +192,3 @@ def _wrong_name(
     if name not in splits:
         return f"no split '{name}'{nearest(name, splits)}"
     return "a slice of a split cannot be streamed" if streaming and name != split else ""
-
-
-def _next_batch(batches: Iterator[Any], where: str) -> Any | None:
-    try:
-        return next(batches, None)
-    except (*library_errors(), ValueError) as error:
-        raise DataError(f"{where}: {explain(error)}") from None

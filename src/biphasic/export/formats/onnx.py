@@ -239,24 +239,20 @@ def _difference(expected: np.ndarray, computed: np.ndarray, mask: np.ndarray) ->
 
 def _probes(body: PreTrainedModel) -> Iterator[Probe]:
     """Yield batches of one and of many, padded on either side or not, up to beyond any window."""
-    longest = _longest_input(body)
-    yield _batch(body, [1])
-    yield _batch(body, [min(9, longest)])
-    yield _batch(body, [min(21, longest)] * 3)
-    yield _batch(body, [min(21, longest), min(17, longest), 1, 2])
-    yield _batch(body, [3, min(30, longest)], left=True)
-    yield _batch(body, [longest, 4])
-
-
-def _longest_input(body: PreTrainedModel) -> int:
-    """Return the longest probe: longer than any length that changes the model, within reason."""
+    # Longer than any length that changes the model, within reason.
     config = body.config
     rope = getattr(config, "rope_parameters", None) or {}
     borders = [getattr(config, name, None) for name in ("sliding_window", "local_attention")]
     borders.append(rope.get("original_max_position_embeddings"))
     needed = max(64, *(border + 8 for border in borders if isinstance(border, int)), 0)
     limit = getattr(config, "max_position_embeddings", None) or needed
-    return min(needed, _LONGEST_PROBE, limit - first_position(body))
+    longest = min(needed, _LONGEST_PROBE, limit - first_position(body))
+    yield _batch(body, [1])
+    yield _batch(body, [min(9, longest)])
+    yield _batch(body, [min(21, longest)] * 3)
+    yield _batch(body, [min(21, longest), min(17, longest), 1, 2])
+    yield _batch(body, [3, min(30, longest)], left=True)
+    yield _batch(body, [longest, 4])
 
 
 def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:
