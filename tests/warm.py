@@ -28,7 +28,7 @@ import pytest
 
 _Popen = subprocess.Popen
 _STANDARD = 3  # input, output, error
-_LIGHT = "biphasic.data.tokens.worker"  # imports next to nothing
+_LIGHT = "biphasic.data.tokens.tokenize"  # imports next to nothing
 
 
 @contextmanager

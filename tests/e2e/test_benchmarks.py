@@ -230,13 +230,13 @@ def test_planning(bench, monkeypatch):
 
 
 def test_scheduling(bench, monkeypatch):
-    from biphasic.execution import worker_process
+    from biphasic.execution import worker
     from biphasic.study.run.jobs import load_job
 
     def run_here(worker: Any, job_id: str, watch: Any, **_: Any) -> None:
         load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
-    monkeypatch.setattr(worker_process.WorkerProcess, "run", run_here)
+    monkeypatch.setattr(worker.WorkerProcess, "run", run_here)
     options = ["--jobs=2", "--slots=1", "--alone=20", "--parsl=0", "--fine-tunings=10"]
     workers, alone, study, part = records = bench("scheduling", *options, records="--out")
     assert (workers["jobs"], alone["jobs"]) == (2, 20)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import biphasic
-from biphasic.execution.worker_process import WorkerProcess
+from biphasic.execution.worker import WorkerProcess
 from biphasic.study.run.jobs import load_job
 from tiny_use import write_jsonl, write_model
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from biphasic.errors import StudyError
 from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
-from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
 
 # Progress callback with a job's identity, called from executor threads.
 Watch = Callable[[str, Progress], None]

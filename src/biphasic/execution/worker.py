@@ -1,4 +1,4 @@
-"""A long-lived worker: reads jobs from standard input, writes events to its output, both as JSON.
+"""A long-lived worker, and its parent's side: jobs and events go through pipes, as JSON.
 
 Other output goes to the job's log. When standard input closes, or on SIGTERM, the running job is
 asked to stop: a worker exits soon after its parent, however that ended.
@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from biphasic.child import Child
 from biphasic.errors import (
     BiphasicError,
     DivergedError,
@@ -28,9 +29,10 @@ from biphasic.errors import (
     StoppedError,
     os_error_text,
 )
-from biphasic.execution.job import Job, LoadJob, throttled
+from biphasic.execution.job import Job, JobFailedError, LoadJob, Progress, throttled
 
-_STOP_SECONDS = 15.0
+_EXIT_SECONDS = 15.0
+STOP_SECONDS = 20.0  # after which its parent kills a worker that was asked to stop
 
 
 def serve(load_job: LoadJob) -> None:
@@ -74,7 +76,7 @@ def prepare_torch(num_threads: int) -> None:
 
 def exit_later(code: int) -> None:
     """Exit the process if its job has not stopped after some seconds; the next run resumes it."""
-    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(code,))
+    timer = threading.Timer(_EXIT_SECONDS, os._exit, args=(code,))
     timer.daemon = True
     timer.start()
 
@@ -158,3 +160,77 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+class WorkerProcess(Child):
+    """A process that runs jobs, started with its first job and restarted after it dies."""
+
+    def __init__(
+        self,
+        store: Path,
+        *,
+        module: str,
+        num_threads: int,
+        log_folder: Path,
+        name: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Prepare a process that runs `module`, with variables beside those of this one."""
+        threads = {"OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"}
+        super().__init__(
+            [sys.executable, "-m", module, str(store), str(num_threads)],
+            log=log_folder / f"{name}.log",
+            environment={**environment, **threads},
+        )
+        self._logs = log_folder
+
+    def run(
+        self, job_id: str, watch: Callable[[Progress], None], *, environment: Mapping[str, str]
+    ) -> None:
+        """Run a job; `environment` has variables for the processes that it starts."""
+        if (pipes := self.started()) is None:
+            raise StoppedError("not started: the study was stopped")
+        stdin, stdout = pipes
+        log = self._logs / f"{job_id}.log"
+        given = {"job": job_id, "log": str(log), "environment": dict(environment)}
+        try:
+            stdin.write(json.dumps(given).encode() + b"\n")
+            stdin.flush()
+        except (BrokenPipeError, ValueError):  # it has ended, or was just asked to stop
+            raise self._died(log) from None
+        for line in stdout:
+            event: dict[str, Any] = json.loads(line)
+            kind = event.pop("event")
+            if kind == "progress":
+                watch(Progress(**event))
+            elif kind == "finished":
+                return
+            elif kind == "elsewhere":
+                raise DoneElsewhereError("another process finished it")
+            elif kind == "taken":
+                raise LockHeldError(event["error"], event["owner"])
+            elif kind == "stopped":
+                if self.is_stopped:
+                    raise StoppedError(event["error"])
+                # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the
+                # next job would go to it.
+                self.end()
+                raise JobFailedError(f"its worker was terminated; {event['error']}")
+            else:
+                raise JobFailedError(
+                    event["error"],
+                    is_final=event["is_final"],
+                    log=log if log.is_file() else None,
+                    divergence=event.get("divergence", ""),
+                )
+        raise self._died(log)
+
+    def _died(self, log: Path) -> BiphasicError:
+        # A dying process closes its pipes first: wait, or the next job would go to it.
+        self.end()
+        if self.is_stopped:
+            return StoppedError("stopped; it resumes from its latest checkpoint")
+        logs = (path for path in (log, self._log) if path.is_file() and path.stat().st_size > 0)
+        first = next(logs, None)
+        see = f"; see {first}" if first else ""
+        return JobFailedError(f"its worker died (killed, or out of memory?){see}", log=first)

@@ -149,7 +149,7 @@ def test_workers_do_without_large_pipes(tmp_path, monkeypatch, documents, tokeni
 @pytest.mark.parametrize(("sent", "is_logged"), [(b"{\n", True), (b"", False)])
 def test_a_worker_logs_why_it_cannot_read(tokenizer_folder, sent, is_logged):
     ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.data.tokens.worker", str(tokenizer_folder)],
+        [sys.executable, "-m", "biphasic.data.tokens.tokenize", str(tokenizer_folder)],
         input=sent,
         capture_output=True,
         check=False,
@@ -200,7 +200,7 @@ def test_leaving_ends_the_workers_at_once(tmp_path, documents, tokenizer_folder)
 
 def test_workers_import_nothing_heavy():
     program = (
-        "import sys, biphasic.data.tokens.worker as w; "
+        "import sys, biphasic.data.tokens.tokenize as w; "
         "print(*sorted({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)))"
     )
     ended = subprocess.run(

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import pickle
 import shutil
 import sys
 import threading
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import LifoQueue
+from queue import LifoQueue, SimpleQueue
 
 from biphasic.child import Child
 from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError, DataError, system_fault_in
+from biphasic.errors import BiphasicError, CheckpointError, DataError, system_fault_in
 from biphasic.files import is_complete, remove_partials, verify_folder
 
 _WAITING_BLOCKS = 2  # blocks waiting besides one per worker, so no worker is idle
@@ -100,7 +102,7 @@ class _Worker(Child):
     """Writes shards in a separate process."""
 
     def __init__(self, tokenizer_folder: Path, log: Path) -> None:
-        module, folder = "biphasic.data.tokens.worker", str(tokenizer_folder.resolve())
+        module, folder = "biphasic.data.tokens.tokenize", str(tokenizer_folder.resolve())
         super().__init__([sys.executable, "-m", module, folder], log=log, environment=_ONE_THREAD)
 
     def write(self, folder: Path, block: DocumentBatch) -> str | None:
@@ -132,3 +134,44 @@ def _is_whole(shard: Path) -> bool:
         shutil.rmtree(shard)
         return False
     return True
+
+
+def main() -> None:
+    """Be a worker: read pickled pairs of a folder and a block, write shards, answer in JSON."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # output of libraries goes to the log
+    requests: SimpleQueue[tuple[Path, DocumentBatch]] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    tokenizer = TextTokenizer.load(Path(sys.argv[1]))
+    while True:
+        answers.write(json.dumps(_serve(*requests.get(), tokenizer)) + "\n")
+        answers.flush()
+
+
+def _read_requests(requests: SimpleQueue[tuple[Path, DocumentBatch]]) -> None:
+    """Queue requests; exit immediately at the end of input, even while writing a shard."""
+    try:
+        while True:
+            requests.put(pickle.load(sys.stdin.buffer))  # noqa: S301 - written by our parent
+    except EOFError:
+        pass  # the parent has ended or finished; an incomplete shard is ignored
+    except Exception:  # noqa: BLE001 - the log shows why the worker ends
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def _serve(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> dict[str, str | None]:
+    try:
+        write_shard(folder, block, tokenizer)
+    except (BiphasicError, OSError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - sent to the caller; the log has the traceback
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": None}
+
+
+if __name__ == "__main__":
+    main()

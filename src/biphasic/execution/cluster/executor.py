@@ -24,7 +24,7 @@ from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
 from biphasic.execution.executor import Watch
 from biphasic.execution.job import ExecutorError, JobFailedError, LoadJob, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
-from biphasic.execution.worker_process import STOP_SECONDS
+from biphasic.execution.worker import STOP_SECONDS
 from biphasic.files import write_text
 
 _LOOK_SECONDS = 1.0

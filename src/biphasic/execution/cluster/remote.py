@@ -17,7 +17,7 @@ from biphasic.config import Config
 from biphasic.errors import BiphasicError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.job import JobFailedError, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
-from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
 from biphasic.files import write_text
 
 # Variable of a block with the time of its limit, in seconds since 1970 by the node's clock.
