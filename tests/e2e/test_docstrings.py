@@ -2,6 +2,7 @@
 
 import doctest
 import io
+from pathlib import Path
 
 import pytest
 import yaml
@@ -46,7 +47,7 @@ def place(tmp_path, monkeypatch, unchecked):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
     def run_here(worker, job_id, watch, **_):
-        load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
+        load_job(Path(worker._command[3]), job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(WorkerProcess, "run", run_here)
     monkeypatch.chdir(tmp_path)
