@@ -31,27 +31,24 @@ DESCRIPTION = "task.json"
 class TaskSettings(Config):
     """Settings that task files and `task.json` share."""
 
-    kind: KindName = Field(description="Kind of task.")
-    title: str = Field(default="", description="Longer name; by default the name.")
-    metric: str = Field(default="", description="The primary metric; by default the kind's first.")
-    template: str | None = Field(
-        default=None,
-        description="sc, ml, sr: joins the fields of an example into one text, such as "
-        "'Premise: {text_a}\\nHypothesis: {text_b}'.",
-    )
-    query_template: str | None = Field(
-        default=None, description="ir, zs: template of a query, over {text}."
-    )
-    document_template: str | None = Field(
-        default=None, description="ir, zs: template of a document, over {title} and {text}."
-    )
-    trained_on: str | None = Field(
-        default=None, description="ir: the task whose training split replaces this task's own."
-    )
-    protocol: dict[str, Any] = Field(
-        default_factory=dict, description="Fine-tuning settings that this task needs."
-    )
-    license: str = Field(default="", description="License of the data.")
+    kind: KindName
+    """Kind of task."""
+    title: str = ""
+    """Longer name; by default the name."""
+    metric: str = ""
+    """The primary metric; by default the kind's first."""
+    template: str | None = None
+    """sc, ml, sr: joins the fields of an example into one text, such as 'A: {text_a}'."""
+    query_template: str | None = None
+    """ir, zs: template of a query, over {text}."""
+    document_template: str | None = None
+    """ir, zs: template of a document, over {title} and {text}."""
+    trained_on: str | None = None
+    """ir: the task whose training split replaces this task's own."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """Fine-tuning settings that this task needs."""
+    license: str = ""
+    """License of the data."""
 
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
@@ -72,10 +69,10 @@ class TaskSettings(Config):
 class TaskDescription(TaskSettings):
     """Description of a task without its examples: `task.json`."""
 
-    name: str = Field(min_length=1, description="Name in reports.")
-    origin: dict[str, Any] = Field(
-        default_factory=dict, description="Source of the examples, human-readable."
-    )
+    name: str = Field(min_length=1)
+    """Name in reports."""
+    origin: dict[str, Any] = Field(default_factory=dict)
+    """Source of the examples, human-readable."""
 
     @model_validator(mode="before")
     @classmethod

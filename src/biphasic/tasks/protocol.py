@@ -43,80 +43,53 @@ class FinetuneProtocol(Config):
     Learning rate and seed are separate because they vary within a study.
     """
 
-    max_steps: PositiveInt = Field(default=1000, description="Maximum optimizer steps of a run.")
-    max_epochs: PositiveInt = Field(default=1, description="Maximum passes over the training data.")
-    batch_size: PositiveInt = Field(
-        default=32, description="Texts, sentences, windows or pairs per optimizer step."
-    )
-    max_seqlen: int = Field(
-        default=2048,
-        ge=8,
-        description="Maximum sequence length in tokens, including special tokens; longer ones are "
-        "cut. `biphasic evaluate` uses the model's own limit by default.",
-    )
-    batching: Batching = Field(
-        default="packed",
-        description="packed: rows hold several sequences, kept apart by our attention function; "
-        "padded: one sequence per row, with the model's own attention. Scores are the same; "
-        "encoders with another kind of attention (DeBERTa, MPNet) need padding.",
-    )
-    attention: Literal["bidirectional", "causal"] = Field(
-        default="bidirectional",
-        description="bidirectional: every token attends to the whole text, as in the study; "
-        "causal: only to earlier tokens, for a decoder as it is. Causal needs packed batching.",
-    )
-    head: Literal["linear", "dense"] = Field(
-        default="linear",
-        description="Head of sc, ml and sr on the mean of a text's states: linear, or dense as in "
-        "the study: a layer as wide as the model, GELU, then the linear layer. Other kinds are "
-        "linear.",
-    )
-    warmup_fraction: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of the steps used for learning-rate warmup."
-    )
-    optimizer: AdamW = Field(
-        default=AdamW(),
-        description="AdamW, with the study's constants. The study does not state the gradient "
-        "norm; 1 is the default of the trainer that its public configurations are written for.",
-    )
-    precision: FinetunePrecision = Field(
-        default="fp32",
-        description="Compute precision. With fp32 and bf16, weights are kept in fp32; with paper, "
-        "as in the study, weights, gradients and AdamW's moments are all bf16.",
-    )
-    similarity_scale: PositiveFloat = Field(
-        default=20.0,
-        description="Retrieval: scale of cosines before the softmax (1 / temperature).",
-    )
-    retrieval_corpus: Literal["full", "judged"] = Field(
-        default="full",
-        description="Retrieval: search all documents or, as in the study, only those with "
-        "judgements in validation or test.",
-    )
-    max_question_tokens: PositiveInt = Field(
-        default=64, description="Question answering: maximum question tokens; longer ones are cut."
-    )
-    window_overlap: NonNegativeInt = Field(
-        default=64,
-        description="Question answering: tokens shared by neighbouring windows of a context.",
-    )
-    max_answer_tokens: PositiveInt | None = Field(
-        default=None,
-        description="Question answering: maximum answer length in tokens; by default that of the "
-        "longest answer of the training split.",
-    )
+    max_steps: PositiveInt = 1000
+    """Maximum optimizer steps of a run."""
+    max_epochs: PositiveInt = 1
+    """Maximum passes over the training data."""
+    batch_size: PositiveInt = 32
+    """Texts, sentences, windows or pairs per optimizer step."""
+    max_seqlen: int = Field(default=2048, ge=8)
+    """Maximum sequence length in tokens, including special tokens; longer ones are cut. `biphasic
+    evaluate` uses the model's own limit by default."""
+    batching: Batching = "packed"
+    """packed: rows hold several sequences, kept apart by our attention function; padded: one
+    sequence per row, with the model's own attention. Scores are the same; encoders with another
+    kind of attention (DeBERTa, MPNet) need padding."""
+    attention: Literal["bidirectional", "causal"] = "bidirectional"
+    """bidirectional: every token attends to the whole text, as in the study; causal: only to
+    earlier tokens, for a decoder as it is. Causal needs packed batching."""
+    head: Literal["linear", "dense"] = "linear"
+    """Head of sc, ml and sr on the mean of a text's states: linear, or dense as in the study: a
+    layer as wide as the model, GELU, then the linear layer. Other kinds are linear."""
+    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps used for learning-rate warmup."""
+    optimizer: AdamW = AdamW()
+    """AdamW, with the study's constants. The study does not state the gradient norm; 1 is the
+    default of the trainer that its public configurations are written for."""
+    precision: FinetunePrecision = "fp32"
+    """Compute precision. With fp32 and bf16, weights are kept in fp32; with paper, as in the study,
+    weights, gradients and AdamW's moments are all bf16."""
+    similarity_scale: PositiveFloat = 20.0
+    """Retrieval: scale of cosines before the softmax (1 / temperature)."""
+    retrieval_corpus: Literal["full", "judged"] = "full"
+    """Retrieval: search all documents or, as in the study, only those with judgements in validation
+    or test."""
+    max_question_tokens: PositiveInt = 64
+    """Question answering: maximum question tokens; longer ones are cut."""
+    window_overlap: NonNegativeInt = 64
+    """Question answering: tokens shared by neighbouring windows of a context."""
+    max_answer_tokens: PositiveInt | None = None
+    """Question answering: maximum answer length in tokens; by default that of the longest answer of
+    the training split."""
 
-    reading: Reading | None = Field(
-        default=None,
-        description="Minimal pairs: clm predicts tokens from left to right; mlm hides each token "
-        "and predicts it from the others; mntp predicts it from the position before. By default "
-        "the model's last objective.",
-    )
-    hidden_tokens: Literal["one", "rest_of_word"] = Field(
-        default="one",
-        description="Minimal pairs with masks: hide the predicted token only, or also those after "
-        "it in its word, which would reveal it.",
-    )
+    reading: Reading | None = None
+    """Minimal pairs: clm predicts tokens from left to right; mlm hides each token and predicts it
+    from the others; mntp predicts it from the position before. By default the model's last
+    objective."""
+    hidden_tokens: Literal["one", "rest_of_word"] = "one"
+    """Minimal pairs with masks: hide the predicted token only, or also those after it in its word,
+    which would reveal it."""
 
     @model_validator(mode="after")
     def _check_attention(self) -> Self:
