@@ -33,23 +33,10 @@ def summed_cross_entropy(
     weights: Tensor | None = None,
     per_label: PerLabel | None = None,
 ) -> Tensor:
-    """Return the sum of the cross-entropies of `hidden @ weight.T + bias` against `labels`.
-
-    Gradients are computed only for inputs that require them.
-
-    Args:
-        hidden: [num_supervised, hidden_size], in any floating precision.
-        weight: [vocab_size, hidden_size], the language-model head, in the same precision.
-        labels: int64 [num_supervised].
-        bias: [vocab_size], in the same precision, or None.
-        softcap: Logits become `softcap * tanh(logits / softcap)`, as in Gemma 2
-            (arXiv:2408.00118, section 2); None disables the cap.
-        weights: fp32 [num_supervised], factors of the losses; None for 1.
-        per_label: A loss in place of the cross-entropy. It is given some labels at a time.
-
-    Returns:
-        A scalar in fp32, in nats. Divide once, by the supervised tokens of the global batch.
-    """
+    """Return the sum of the cross-entropies of `hidden @ weight.T + bias`, in fp32 and nats."""
+    # Divide once, by the supervised tokens of the global batch. A softcap makes the logits
+    # `softcap * tanh(logits / softcap)`, as in Gemma 2 (arXiv:2408.00118, section 2). `weights` are
+    # fp32 [num_supervised]; `per_label` replaces the cross-entropy, for some labels at a time.
     return _GroupedCrossEntropy.apply(hidden, weight, bias, labels, softcap, weights, per_label)  # type: ignore[return-value]
 
 

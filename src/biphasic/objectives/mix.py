@@ -19,8 +19,7 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
-_LEAST_SHARE = 1e-6
-"""No step has a million rows."""
+_LEAST_SHARE = 1e-6  # no step has a million rows
 _MOST_TRIED = 10_000
 
 

@@ -17,8 +17,7 @@ from biphasic.objectives.registry import OBJECTIVES, one_of
 
 MOST_STEPS = 10_000_000
 """Each update gets a hash; a mistyped number should not keep a planner busy for days."""
-MOST_TOKENS = 1 << 20
-"""Maximum row length; no encoder reads more."""
+MOST_TOKENS = 1 << 20  # maximum row length; no encoder reads more
 
 
 class PhaseConfig(Config):

@@ -57,16 +57,9 @@ def spellings_of(tokenizer: TextTokenizer) -> Spellings:
 
 
 def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[np.bool_]:
-    """Return which of consecutive tokens start a word.
-
-    A token continues the previous word if it starts inside a character or with a combining mark, if
-    letters or digits meet there, if a joiner does (for example in emoji or Persian), or if the
-    previous token is only a space. Everything else starts a word: white space, every punctuation
-    token, and each ideograph. `input_ids` are int64 [num_tokens].
-
-    Returns:
-        bool [num_tokens]; whether the first token starts a word is up to the caller.
-    """
+    """Return which of consecutive tokens start a word, [num_tokens]."""
+    # It continues a word if it starts inside a character or with a combining mark, where letters
+    # or digits meet, after or at a joiner (emoji, Persian), and after a lone space.
     firsts = spellings.borders[input_ids]
     lengths = spellings.borders[input_ids + 1] - firsts
     begins = np.cumsum(lengths) - lengths

@@ -93,8 +93,7 @@ class TrainedModel:
 
 Report = Callable[[FinetuneRun, int, int, float], None]
 """Called after each step with the run, the steps taken, the total steps and the loss."""
-Keep = Callable[[TrainedModel], None]
-"""Called after each run with the trained model."""
+Keep = Callable[[TrainedModel], None]  # called after each run with the trained model
 
 
 def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:

@@ -43,8 +43,7 @@ class HeadWeights(Record):
     file: str
     weight: str
     bias: str
-    num_outputs: PositiveInt
-    """Rows that belong to the head; the tensors may have more."""
+    num_outputs: PositiveInt  # rows that belong to the head; the tensors may have more
     dense: str | None = None
     """The layer before the linear one, with a GELU behind it: its tensors are `DENSE.weight`
     [hidden_size, hidden_size] and `DENSE.bias` [hidden_size]. None in a linear head."""
@@ -61,8 +60,7 @@ class HeadRecord(Record):
     task: str
     title: str
     metric: str
-    model: str
-    """The model that was fine-tuned, as the user named it."""
+    model: str  # the model that was fine-tuned, as the user named it
     model_identity: str
     learning_rate: float
     seed: int
@@ -73,24 +71,18 @@ class HeadRecord(Record):
     """Constants of fine-tuning and encoding; `max_seqlen` is the longest input in tokens."""
     head: HeadWeights | None = None
     """None if the model has no head: retrieval compares pooled states."""
-    labels: tuple[str, ...] = ()
-    """`sc`, `ml` and `tc`: names of the outputs."""
+    labels: tuple[str, ...] = ()  # `sc`, `ml` and `tc`: names of the outputs
     fields: tuple[str, ...] = ()
     """`sc`, `ml` and `sr`: fields of an example, named as in the template."""
     template: str | None = None
     """`sc`, `ml` and `sr`: joins the fields into one text; None if the single field is the text."""
-    query_template: str | None = None
-    """`ir` and `zs`: template of a query, over {text}."""
+    query_template: str | None = None  # `ir` and `zs`: template of a query, over {text}
     document_template: str | None = None
     """`ir` and `zs`: template of a document, over {title} and {text}."""
-    mean: float = 0.0
-    """`sr`: value of an output of 0."""
-    deviation: float = 1.0
-    """`sr`: value difference per unit of output."""
-    may_abstain: bool = False
-    """`qa`: whether the model may answer that there is no answer."""
-    max_answer_tokens: PositiveInt = 1
-    """`qa`: longest answer, in tokens."""
+    mean: float = 0.0  # `sr`: value of an output of 0
+    deviation: float = 1.0  # `sr`: value difference per unit of output
+    may_abstain: bool = False  # `qa`: whether the model may answer that there is no answer
+    max_answer_tokens: PositiveInt = 1  # `qa`: longest answer, in tokens
 
 
 @dataclass(frozen=True)

@@ -131,12 +131,9 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
 def sentence_token_f1(
     labels: Sequence[NDArray[np.int64]], predicted: Sequence[NDArray[np.int64]], *, num_labels: int
 ) -> NDArray[np.float64]:
-    """Return for each sentence the macro F1 over the labels that occur in it, including `O`.
-
-    The reference study's score of token classification is the mean of these, as its stored values
-    show: a sentence of only `O`, predicted correctly, scores 1. A word predicted as `NO_PREDICTION`
-    counts as missed, whatever its label, and adds no label.
-    """
+    """Return for each sentence the macro F1 over the labels that occur in it, including `O`."""
+    # The reference study's score is the mean of these, as its stored values show. A word without
+    # prediction counts as missed and adds no label.
     lengths = np.array([len(sentence) for sentence in labels])
     cells = len(lengths) * num_labels
     base = np.repeat(np.arange(len(lengths)) * num_labels, lengths)
@@ -192,16 +189,9 @@ def retrieval_scores(
 
 
 def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Return SQuAD's exact match and token F1 against the best of several answers.
-
-    Texts are compared in lower case, without ASCII punctuation or the articles a, an and the, and
-    with white space collapsed. Answers that are empty after normalization are ignored. A question
-    with no other answer is unanswerable: only a prediction that is also empty after normalization
-    is correct.
-
-    Reference: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and Rajpurkar et al. 2018,
-    arXiv:1806.03822, section 4, for questions without an answer.
-    """
+    """Return SQuAD's exact match and token F1 against the best of several answers."""
+    # In lower case, without ASCII punctuation and a, an, the; empty answers are ignored. A question
+    # without another is unanswerable (arXiv:1606.05250, section 6.1; arXiv:1806.03822, section 4).
     predicted = _normalized(prediction)
     accepted = [text for text in map(_normalized, answers) if text] or [""]
     exact = max(float(predicted == text) for text in accepted)
@@ -211,13 +201,8 @@ def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float
 def question_metrics(
     scores: NDArray[np.float64], is_answerable: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Average the scores of `answer_scores` over questions.
-
-    If some questions have no answer, also report the averages over each part, named after the
-    official version 2.0 script: `has_answer_exact_match` (`HasAns_exact`), `has_answer_f1`
-    (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which equals `NoAns_f1`). A part without
-    questions is omitted. `scores` are exact match and F1, [num_questions, 2].
-    """
+    """Average exact match and F1, [num_questions, 2], also over parts of the questions."""
+    # The parts are HasAns_exact, HasAns_f1 and NoAns_exact of the official script, version 2.0.
     exact, f1 = scores.mean(axis=0).tolist()
     metrics = {"f1": f1, "exact_match": exact}
     if is_answerable.all():

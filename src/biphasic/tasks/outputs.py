@@ -74,8 +74,7 @@ def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterato
             yield _csv(stream, columns) if path.suffix.lower() == ".csv" else _json_lines(stream)
 
 
-ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")
-"""Suffixes that `row_writer` supports."""
+ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")  # suffixes that `row_writer` supports
 
 
 def _json_lines(stream: Any) -> Write:

@@ -42,10 +42,7 @@ class TextColumns:
     """The input columns of a task's fields; chosen by the first row."""
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
-        """Choose columns for a model.
-
-        Columns are given in the order of the fields; without any, the usual names are used.
-        """
+        """Choose columns, in the order of the fields; by default those with the usual names."""
         kind = KINDS[record.kind]
         self.fields = record.fields or kind.input_fields
         self._ready_field = None if given else kind.ready_field

@@ -27,21 +27,15 @@ _OPTIMIZER_NAMES = {
     "epsilon": "adam_epsilon",
     "weight_decay": "weight_decay",
     "max_gradient_norm": "max_gradient_norm",
-}
-"""Names of the optimizer's settings in identities: those of the first fine-tunings."""
+}  # names of the optimizer's settings in identities: those of the first fine-tunings
 
-Reading = Literal["clm", "mlm", "mntp"]
-"""How a language model gives a sentence a probability."""
+Reading = Literal["clm", "mlm", "mntp"]  # how a language model gives a sentence a probability
 
-FINETUNING_VERSION = 3
-"""Increase by hand whenever the same fine-tuning would give different scores."""
+FINETUNING_VERSION = 3  # increase by hand whenever the same fine-tuning would give different scores
 
 
 class FinetuneProtocol(Config):
-    """Fine-tuning as the reference study does it, arXiv:2507.00994, section 2 and appendix A.
-
-    Learning rate and seed are separate because they vary within a study.
-    """
+    """Fine-tuning as in the reference study, arXiv:2507.00994, section 2 and appendix A."""
 
     max_steps: PositiveInt = 1000
     """Maximum optimizer steps of a run."""

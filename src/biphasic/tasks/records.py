@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
-NO_PREDICTION = -1
-"""Label of a word for which a model made no prediction."""
+NO_PREDICTION = -1  # label of a word for which a model made no prediction
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
-SOURCES_VERSION = 1
-"""Increase by hand whenever the same files would give a different folder."""
+SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
 
 _ACCEPTED = (
     f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
@@ -50,8 +49,7 @@ class _Making:
     name: str
     determinants: dict[str, Any]
     write: Callable[[Path], None]
-    choices: tuple[str, ...] = ()
-    """Random choices, human-readable."""
+    choices: tuple[str, ...] = ()  # random choices, human-readable
 
 
 def prepare_task(
@@ -64,19 +62,9 @@ def prepare_task(
     scratch: Path | None = None,
     say: Callable[[str], None],
 ) -> Path:
-    """Return the folder of a task; create it if the store lacks it.
-
-    Args:
-        source: `KIND:FOLDER` with files in the field's formats, a task file (`.yaml`), a task
-            folder with its `task.json`, the name of a published dataset, or `zs:` and the name of
-            a published retrieval dataset. See docs/tasks.md.
-        store: Content store; the folder is in its `tasks/`.
-        copies: Folder of local copies of published datasets.
-        revision: Revision of a published dataset.
-        paper: Read published datasets exactly as in the reference study, mistakes included.
-        scratch: Written instead of a read-only store; the store is then only searched.
-        say: Receives progress lines: what was made, and overlaps between splits.
-    """
+    """Return the folder of a task (docs/tasks.md); create it if the store lacks it."""
+    # With `scratch`, the store is read-only: it is searched, and `scratch` is written instead.
+    # With `paper`, published datasets are read as in the reference study, mistakes included.
     if copies is not None and not copies.is_dir():
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
     if published := published_source(source):

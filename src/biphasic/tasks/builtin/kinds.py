@@ -77,8 +77,7 @@ _QUESTIONS = {
     "returns": ("What does {f} return?", "What is the result of {f}?"),
 }
 
-Starts = dict[tuple[str, str], int]
-"""Offsets of answers by `(kind, parameter)`."""
+Starts = dict[tuple[str, str], int]  # offsets of answers by `(kind, parameter)`
 
 MIN_QUERY_WORDS = 5
 MAX_QUERY_WORDS = 30
@@ -100,14 +99,11 @@ class Example:
 
     id: str
     split: Split
-    record: Mapping[str, Any]
-    """Its fields in the task's file, except the id."""
+    record: Mapping[str, Any]  # its fields in the task's file, except the id
     evidence: tuple[str, ...]
     """Its source passages, in plain text; none may occur in another split's documents."""
-    keys: tuple[str, ...]
-    """Texts that must be unique among all examples."""
-    group: str = ""
-    """Examples are taken from the groups in turn."""
+    keys: tuple[str, ...]  # texts that must be unique among all examples
+    group: str = ""  # examples are taken from the groups in turn
 
 
 def parse_documents(documents: Iterable[Document]) -> list[ParsedDocument]:

@@ -51,13 +51,10 @@ class Parameter:
 class Sections:
     """A parsed docstring; every text is without markup, on one line."""
 
-    summary: str
-    """The first sentence."""
-    prose: tuple[str, ...]
-    """Paragraphs of prose before the first section, including the summary."""
+    summary: str  # the first sentence
+    prose: tuple[str, ...]  # paragraphs of prose before the first section, including the summary
     parameters: tuple[Parameter, ...]
-    returns: str
-    """Description of the return value."""
+    returns: str  # description of the return value
 
 
 def plain(text: str) -> str:

@@ -36,13 +36,11 @@ from biphasic.tasks.kinds.tagging import Tagging
 from biphasic.tasks.rows.content import TaskContent
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
-TASKS_VERSION = 1
-"""Increase by hand whenever the same documents would give different tasks."""
+TASKS_VERSION = 1  # increase by hand whenever the same documents would give different tasks
 BUILTIN_TASKS = {
     f"pydocs-{kind.name}": kind.name
     for kind in (Classification, Tagging, QuestionAnswering, Retrieval)
-}
-"""Kind of each built-in task."""
+}  # kind of each built-in task
 LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
 RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.folder import TaskDescription
     from biphasic.tasks.task_file import TaskFile
 
-LABELS = "labels"
-"""Setting of kinds with named outputs."""
+LABELS = "labels"  # setting of kinds with named outputs
 _TRAINING = "the training split"
 _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
 """Readers of files with named columns."""

@@ -34,8 +34,7 @@ TRAINED_ON = "trained_on"
 """Setting of kinds that can be scored after fine-tuning on another task of the kind."""
 Predictions = tuple[list[dict[str, Any]], int]
 """One prediction per example, its values by column, and the number of truncated examples."""
-Sample = str | tuple[str, str]
-"""A text as the model reads it, or two that it reads as a pair."""
+Sample = str | tuple[str, str]  # A text as the model reads it, or two that it reads as a pair
 
 
 Column = (

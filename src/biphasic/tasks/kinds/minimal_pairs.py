@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.encoding import Encoder
     from biphasic.tasks.task_file import TaskFile
 
-PER_PARADIGM = "pairs_per_paradigm"
-"""Setting of kinds whose examples are sampled in groups."""
+PER_PARADIGM = "pairs_per_paradigm"  # setting of kinds whose examples are sampled in groups
 _GOOD, _BAD, _PARADIGM = "sentence_good", "sentence_bad", "UID"  # BLiMP's names
 _READINGS: tuple[Literal["mlm"], Literal["mntp"], Literal["clm"]] = ("mlm", "mntp", "clm")
 
@@ -53,15 +52,7 @@ _LOGITS = 1 << 24
 
 
 class EncodedPairs(EncodedTask):
-    """Minimal pairs as token sequences; nothing is trained.
-
-    Attributes:
-        sentences: The different sentences, framed: equal ones are read once and always tie.
-        pairs: By split, the acceptable and the other sentence, int64 [num_pairs, 2].
-        reading: How the model predicts.
-        hides_rest: Whether the tokens after the predicted one are hidden as well, up to the end of
-            its word.
-    """
+    """Minimal pairs as token sequences; nothing is trained."""
 
     def __init__(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
@@ -73,7 +64,7 @@ class EncodedPairs(EncodedTask):
         self.examples = {split: task.splits[split] for split in SPLITS[1:] if split in task.splits}
         self.pairs, self.num_truncated = {}, {}
         places: dict[bytes, int] = {}
-        self.sentences: list[TokenIds] = []
+        self.sentences: list[TokenIds] = []  # different ones: equal ones are read once and tie
         for split in self.examples:
             framed = self._framed(split, max_seqlen=protocol.max_seqlen)
             for sentence in framed:

@@ -36,16 +36,7 @@ if TYPE_CHECKING:
 
 
 class EncodedQuestions(EncodedTask):
-    """A question-answering task as windows.
-
-    Attributes:
-        num_outputs: Start and end.
-        num_truncated: By split, the number of truncated questions, and as `SPLIT_lost_answers` the
-            number of questions whose first answer fits in no window.
-        max_answer_tokens: Longest answer decoded, in tokens.
-        has_unanswerable: Whether any training question has no answer. Only then may the model
-            abstain.
-    """
+    """A question-answering task as windows; outputs are start and end."""
 
     num_outputs = 2
 
@@ -63,6 +54,7 @@ class EncodedQuestions(EncodedTask):
             self.num_truncated[split] = part.num_cut
             self.num_truncated[f"{split}_lost_answers"] = part.num_lost_answers
         self.max_answer_tokens = protocol.max_answer_tokens or self.parts["train"].longest_answer
+        # Only if some training question has no answer may the model abstain.
         self.has_unanswerable = not all(question.answers for question in task.splits["train"])
         self.trained_sequences = [window.sequence for window in self.parts["train"].windows]
         self.num_train = len(self.trained_sequences)

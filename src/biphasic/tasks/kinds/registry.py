@@ -32,8 +32,7 @@ KINDS: dict[str, TaskKind] = {
         MinimalPairs(),
         Similarity(),
     )
-}
-"""Each kind by its name."""
+}  # each kind by its name
 
 
 def _known(name: str) -> str:
@@ -42,8 +41,7 @@ def _known(name: str) -> str:
     return name
 
 
-KindName = Annotated[str, AfterValidator(_known)]
-"""Type of settings and records that name a kind."""
+KindName = Annotated[str, AfterValidator(_known)]  # type of settings and records that name a kind
 
 
 def kinds_with(setting: str) -> tuple[str, ...]:

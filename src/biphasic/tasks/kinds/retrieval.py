@@ -179,18 +179,7 @@ class ZeroShot(Retrieval):
 
 
 class EncodedRetrieval(EncodedTask):
-    """A retrieval task as token sequences.
-
-    Attributes:
-        num_truncated: By split, the number of truncated queries, and as `corpus` that of documents.
-        queries: Token sequences of the judged queries, by split.
-        document_ids: Ids of the documents searched or trained on, in descending order. This is the
-            column order of similarities, so ties break as in trec_eval (`metrics.top_documents`).
-        searched: Indices of the documents that validation and test search, ascending.
-        qrels: Judgements by query, for each split to score.
-        pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
-        known: Code of every training pair, `query * num_documents + document`, sorted.
-    """
+    """A retrieval task as token sequences."""
 
     def __init__(
         self,
@@ -212,6 +201,7 @@ class EncodedRetrieval(EncodedTask):
             }
         )
         learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
+        # Descending, so that ties break as in trec_eval (`metrics.top_documents`).
         self.document_ids = tuple(sorted(searched | learnt, reverse=True))
         self.searched = np.flatnonzero([key in searched for key in self.document_ids])
         self._encode(task, tokenizer, train, max_seqlen=protocol.max_seqlen)
@@ -222,6 +212,7 @@ class EncodedRetrieval(EncodedTask):
             for document, score in judged.items()
             if score > 0
         ]
+        # Training query and relevant document, as indices, [num_pairs, 2], and their sorted codes.
         self.pairs = np.array(positives, dtype=np.int64).reshape(-1, 2)
         self.known = np.sort(self.pairs[:, 0] * len(self.documents) + self.pairs[:, 1])
         self.num_train = len(self.pairs)
@@ -243,13 +234,9 @@ class EncodedRetrieval(EncodedTask):
             self.queries[split], self.num_truncated[split] = encoded
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
-        """Return InfoNCE: each query must find its document among those of the batch.
-
-        A query's negatives exclude the same document in other pairs, and other documents that are
-        also relevant to it.
-
-        Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4 (in-batch negatives).
-        """
+        """Return InfoNCE: each query must find its document among those of the batch."""
+        # A query's negatives exclude the same document in other pairs, and others relevant to it.
+        # In-batch negatives: Henderson et al. 2017, arXiv:1705.00652, section 4.4.
         import torch
         from torch.nn.functional import cross_entropy, normalize
 

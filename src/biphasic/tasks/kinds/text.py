@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.folder import TaskDescription
     from biphasic.tasks.task_file import TaskFile
 
-TEMPLATE = "template"
-"""Setting of kinds that join the fields of an example into one text."""
+TEMPLATE = "template"  # setting of kinds that join the fields of an example into one text
 _PAIR = ("text_a", "text_b")
 Array = NDArray[Any]
 
@@ -101,11 +100,7 @@ class TextKind(ExampleKind):
 
 
 class EncodedTexts(EncodedTask):
-    """Texts with one answer each, as token sequences.
-
-    Attributes:
-        expected: The answers by split, as `expect` returns them.
-    """
+    """Texts with one answer each, as token sequences; `expected` are answers by split."""
 
     def __init__(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol

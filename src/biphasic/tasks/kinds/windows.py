@@ -14,8 +14,7 @@ from biphasic.errors import ConfigError
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Question
 
-NO_ANSWER = 0
-"""Target start and end of a window that does not hold the answer: the BOS token."""
+NO_ANSWER = 0  # target start and end of a window that does not hold the answer: the BOS token
 
 
 @dataclass(frozen=True, slots=True)

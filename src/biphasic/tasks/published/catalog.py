@@ -141,13 +141,8 @@ def write_published(
     paper: bool = False,
     kind: str | None = None,
 ) -> None:
-    """Write a dataset of the study as a canonical task folder.
-
-    `revision` is a commit, tag or branch of the dataset's repository, or
-    `owner/name=revision,owner/name=revision` for several; by default the newest. `copies` has local
-    copies as `owner/name/`, used instead of the hub. With `paper`, the study's public code is
-    followed where the default differs from it.
-    """
+    """Write a dataset of the study as a canonical task folder."""
+    # `revision` is that of its repository, or `owner/name=revision,...` for several.
     task = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(name, revision))
     fields, content = task.read(opener, paper=paper)

@@ -28,8 +28,7 @@ from biphasic.tasks.published.tables import (
 )
 from biphasic.tasks.rows.content import TaskContent
 
-MAX_PAIRS = 160_000
-"""Maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read."""
+MAX_PAIRS = 160_000  # maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 # BEIR's archives call the validation split `dev`.
 _QRELS_FILES = {

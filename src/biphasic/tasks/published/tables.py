@@ -23,8 +23,7 @@ TRAIN_SHARE = 0.95
 SPLIT_SEED = 42
 
 Row = dict[str, Any]
-Fields = dict[str, Any]
-"""Fields of a task's description that depend on its data."""
+Fields = dict[str, Any]  # fields of a task's description that depend on its data
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from biphasic.files import read_json
 from biphasic.tasks.rows.row import Row
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-LABEL_SEPARATOR = "|"
-"""Separator of several labels in one field."""
+LABEL_SEPARATOR = "|"  # separator of several labels in one field
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
 

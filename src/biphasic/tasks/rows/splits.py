@@ -25,8 +25,7 @@ USUAL_TEXTS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
     ("question1", "question2"),
-)
-"""Usual column names of single texts and of pairs."""
+)  # usual column names of single texts and of pairs
 
 
 def plain_suffix(path: Path) -> str:

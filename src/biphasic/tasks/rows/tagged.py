@@ -62,14 +62,9 @@ class _Sentence:
 
 
 def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) -> list[Row]:
-    """Read the sentences of a CoNLL or IOB2 file with their tags.
-
-    Each line is a token, and an empty line ends a sentence. Columns, numbered from 1, are separated
-    by tabs if the first token's line has one, otherwise by spaces. By default the first column is
-    the token and the last the tag; if the first column counts the tokens of a sentence (CoNLL-U,
-    Universal NER), they are the second and third. `-DOCSTART-` lines and comments above a sentence
-    are not tokens; `# sent_id = ...` sets the sentence's id.
-    """
+    """Read the sentences of a CoNLL or IOB2 file with their tags; an empty line ends one."""
+    # By default the first column is the token, the last the tag; if the first counts the tokens of
+    # a sentence (CoNLL-U, Universal NER), they are the second and third. Columns count from 1.
     sentences = [sentence for sentence in _sentences(path) if sentence.tokens]
     if not sentences:
         return []

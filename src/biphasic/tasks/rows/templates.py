@@ -6,8 +6,7 @@ import re
 
 from biphasic.tasks.rows.row import Row
 
-PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"
-"""Default template of pairs."""
+PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"  # default template of pairs
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _TITLE_TO_TEXT = re.compile(r"\{title\}.*?(?=\{text\})", re.DOTALL)
