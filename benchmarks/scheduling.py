@@ -41,7 +41,7 @@ from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.prepare import missing_work
 from biphasic.study.spec.load import load_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.tasks.protocol import FinetuneProtocol
 
 PAPER = Path(__file__).parents[1] / "studies/paper.yaml"
@@ -168,7 +168,6 @@ def scheduler_alone(num_jobs: int) -> dict[str, Any]:
 class ReferenceWork:
     """The reference study without any data: nothing of it is done."""
 
-    config: StudyConfig
     plan: Plan
     items: list[WorkItem]
 
@@ -184,8 +183,7 @@ def reference_work(
         num_finetunings: Take only so many fine-tunings, each as a job of its own; 0 for all of
             them, in jobs of 30 as `study run` has them.
     """
-    store, config = root / "store", load_study(PAPER, overrides)
-    plan = preview_study(config, store).plan
+    plan = preview_study(Study(load_study(PAPER, overrides), root))
     if num_finetunings:
         single = [
             replace(group, id=digest([group.id, *point]), grid=(point,))
@@ -194,15 +192,9 @@ def reference_work(
         ]
         spread = single[:: max(len(single) // num_finetunings, 1)]
         plan = replace(plan, groups=tuple(spread[:num_finetunings]))
-    items = missing_work(
-        plan,
-        config,
-        DataPaths(tokenizer=store / "tokenizer", train=store / "train", heldout=store / "heldout"),
-        store,
-        Finished.of(store),
-        folder=root / config.name,
-    )
-    return ReferenceWork(config, plan, items)
+    tokenizer, train, heldout = (plan.store / name for name in ("tokenizer", "train", "heldout"))
+    paths = DataPaths(tokenizer=tokenizer, train=train, heldout=heldout)
+    return ReferenceWork(plan, missing_work(Finished.of(plan), paths))
 
 
 def reference_study(num_finetunings: int) -> dict[str, Any]:
@@ -212,8 +204,7 @@ def reference_study(num_finetunings: int) -> dict[str, Any]:
         work = reference_work(root, num_finetunings=num_finetunings)
         monitor = Monitor(
             work.items,
-            root / work.config.name,
-            plan=work.plan,
+            work.plan,
             num_slots=engine.num_slots,
             console=Console(file=io.StringIO()),
         )

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from biphasic.files import complete_folder, write_json
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
-from biphasic.study.spec.load import save_resolved
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from tiny_study import clm, tiny_study
 
 QUIET = Console(quiet=True)
@@ -91,7 +91,7 @@ def make_root(base: Path, make_task: Callable[..., Path]) -> Path:
     """Prepare the study below a folder and leave names for all that it needs."""
     config = study_of(write_texts(base), make_task(base / "first"))
     root = base / "runs"
-    save_resolved(config, root / "one")
+    Study(config, root).save()
     study = prepare(config, root)
     for segment in study.plan.segments:
         fake_state(root / "store", segment.id, parent=segment.parent)
@@ -103,4 +103,4 @@ def make_root(base: Path, make_task: Callable[..., Path]) -> Path:
 
 def prepare(config: StudyConfig, root: Path) -> PreparedStudy:
     """Make a study's data, or find them."""
-    return prepare_study(config, root=root, console=QUIET)
+    return prepare_study(Study(config, root), console=QUIET)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from biphasic.config import parse_config
+from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
 
 GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
@@ -18,6 +21,11 @@ def clm(steps: int, **options: Any) -> dict[str, Any]:
 
 def mlm(steps: int, **options: Any) -> dict[str, Any]:
     return {"objective": "mlm", "steps": steps, **options}
+
+
+def plan_of(config: StudyConfig, *data: Any, root: Path = Path("nowhere"), **options: Any) -> Plan:
+    """Plan a study on these data: a fingerprint, and tasks if it has any."""
+    return plan_study(Study(config, root), *(data or (GROUND,)), **options)
 
 
 def tiny_study(*arms: Any, recipe: Mapping[str, Any] | None = None, **changes: Any) -> StudyConfig:

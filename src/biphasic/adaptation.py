@@ -29,6 +29,7 @@ from biphasic.model.matrices import config_shape
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.plugins import look_in
 from biphasic.progress import progress_bar, progress_console, say_on
+from biphasic.study import STORE
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.inputs.models import (
@@ -38,9 +39,8 @@ from biphasic.study.inputs.models import (
     find_continuation,
     is_state,
 )
-from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import objective_flops
-from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.plan.finished import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.spec.resolved import recipe_text

@@ -11,9 +11,10 @@ from rich.console import Console
 
 import biphasic
 from biphasic import numerics
-from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.plan.finished import OtherCode
 from biphasic.study.run.prepare import prepare_study
 from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 from mini_study import arms, snapshot, write_small_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -139,9 +140,9 @@ def test_a_checkpoint_of_other_code_is_named_and_deleted(root, tmp_path, cli):
     checkpoint = root / f"store/progress/{state}-from-0/step-00000012"
     checkpoint.parent.mkdir(parents=True)
     (root / "store/states" / state).rename(checkpoint)
-    config, console = load_study(file), Console(quiet=True)
-    plan = prepare_study(config, root=root, console=console).plan
-    assert OtherCode.of_plan(plan, root / "store").checkpoints == (checkpoint,)
-    plan = prepare_study(config, root=root, console=console, fresh=True).plan
-    assert not OtherCode.of_plan(plan, root / "store")
+    study, console = Study(load_study(file), root), Console(quiet=True)
+    plan = prepare_study(study, console=console).plan
+    assert OtherCode.of_plan(plan).checkpoints == (checkpoint,)
+    plan = prepare_study(study, console=console, fresh=True).plan
+    assert not OtherCode.of_plan(plan)
     assert not checkpoint.exists()

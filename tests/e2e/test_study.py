@@ -11,6 +11,7 @@ import pytest
 
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 from mini_study import STEPS, STUDY, arms, results, snapshot, state, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -212,7 +213,7 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
         write_replication_data(tmp_path / "studies/data")
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem
-    plan = preview_study(config, tmp_path).plan
+    plan = preview_study(Study(config, tmp_path))
     assert len(plan.arms) == len(config.arms)
     assert {point.state for point in plan.points} <= {segment.id for segment in plan.segments}
     assert {group.state for group in plan.groups} == {point.state for point in plan.points}

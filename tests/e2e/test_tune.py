@@ -13,6 +13,7 @@ from rich.console import Console
 
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 from biphasic.study.tune.search import TuneOutcome, tune_study
 from warm import forking
 
@@ -95,8 +96,8 @@ def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
     config = load_study(tuned.file)
     peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
     assert peaks == {"untrained": 2e-3, "mlm": best["mlm"], "clm-mlm": best["clm"]}
-    plan = preview_study(config, tuned.root / "store").plan
-    assert [arm.lineage.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
+    plan = preview_study(Study(config, tuned.root))
+    assert [arm.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
 
 
 def test_the_rest_of_the_file_is_unchanged(tuned):

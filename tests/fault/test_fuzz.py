@@ -50,7 +50,8 @@ from biphasic.model.loading.build import architecture_config, load_encoder, new_
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.presets import PRESETS
 from biphasic.records import StateRecord
-from biphasic.study.spec.load import load_resolved, load_study, save_resolved
+from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.inputs import open_input
@@ -142,9 +143,9 @@ def corpus(folder: Path) -> Read:
 
 def resolved(folder: Path) -> Read:
     write_yaml(folder / "study.yaml", STUDY)
-    save_resolved(load_study(folder / "study.yaml"), folder)
+    Study(load_study(folder / "study.yaml", [f"name={folder.name}"]), folder.parent).save()
     (folder / "study.yaml").unlink()
-    return load_resolved
+    return lambda folder: Study.saved(folder).config
 
 
 def task_file(folder: Path) -> Read:

@@ -9,7 +9,7 @@ import typer
 
 from biphasic.cli.options import AtLeastOne, Commands, Quiet, Root, echo, progress_console
 from biphasic.errors import ConfigError
-from biphasic.study.paths import STORE
+from biphasic.study import STORE
 
 site_app = Commands("Write and check site files of clusters.")
 job_app = Commands("Run single jobs of studies.")

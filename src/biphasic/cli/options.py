@@ -129,7 +129,7 @@ def show_outcome(outcome: StudyOutcome) -> None:
     """Print a study's table and failures; exit with code 1 if a job failed."""
     from biphasic.analysis.records import load_study
     from biphasic.analysis.tables.results import format_table
-    from biphasic.study.paths import STORE
+    from biphasic.study import STORE
 
     if outcome.is_stopped:
         echo(f"report: {shown(outcome.report)}")

@@ -15,7 +15,7 @@ plugin_app = Commands("Check plugins.")
 def plugins_command(root: Root = Path("runs")) -> None:
     """List the plugins of installed packages, and the files of plugins that a store has."""
     from biphasic.plugins import installed_lines, stored_lines
-    from biphasic.study.paths import STORE
+    from biphasic.study import STORE
 
     lines = [*installed_lines(), *stored_lines(root.resolve() / STORE)]
     echo("\n".join(lines or ["no plugin is installed, and the store has none"]))

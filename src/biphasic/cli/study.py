@@ -35,12 +35,11 @@ from biphasic.cli.upkeep import (
     study_verify,
 )
 from biphasic.errors import ConfigError
-from biphasic.study.paths import STORE
 
 if TYPE_CHECKING:
     from biphasic.execution.graph import WorkItem
-    from biphasic.study.run.prepare import PreparedStudy
     from biphasic.study.run.report import ReportJob
+    from biphasic.study.study import Study
 
 study_app = Commands("Plan, compare, run and report studies.")
 
@@ -73,29 +72,29 @@ def study_plan(
     from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
     from biphasic.study.sizing.here import speed_here
     from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
         raise ConfigError(f"--graph {graph}: give a .svg file in an existing folder")
     if rate is not None and not math.isfinite(rate):
         raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
     config = load_study(file, overrides or ())
-    store = root.resolve() / STORE
-    preview = preview_study(config, store)
-    summary = summarise_plan(config.name, preview, store, example_tokens=example_tokens)
+    plan = preview_study(Study(config, root))
+    summary = summarise_plan(plan, example_tokens=example_tokens)
     jobs_here, advice = None, ""
     if rate is None:
         rate, jobs_here, advice = speed_here(config.recipe.precision)
     if as_json:
-        echo(json.dumps(summary_json(summary, preview.plan, rate=rate), indent=1))
+        echo(json.dumps(summary_json(summary, plan, rate=rate), indent=1))
     else:
         lines = plan_lines(
-            summary, preview.plan, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
+            summary, plan, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
         )
         echo("\n".join((*lines, advice) if advice else lines))
     if graph is not None:
         from biphasic.study.plan.svg import plan_svg
 
-        write_text(graph, plan_svg(preview.plan, title=config.title))
+        write_text(graph, plan_svg(plan, title=config.title))
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
@@ -109,9 +108,9 @@ def study_diff(first: StudyFile, second: Path, root: Root = Path("runs")) -> Non
     from biphasic.study.plan.diff import difference_lines
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
 
-    store = root.resolve() / STORE
-    one, other = (preview_study(load_study(file), store).plan for file in (first, second))
+    one, other = (preview_study(Study(load_study(file), root)) for file in (first, second))
     echo("\n".join(difference_lines(one, other, str(first), str(second))))
 
 
@@ -198,15 +197,14 @@ def study_register(
     from biphasic.study.find import find_study
     from biphasic.study.run.register import register_study
     from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
 
     if spread is not None and pilot is not None:
         raise ConfigError("--spread, --pilot: give one of them")
     config = load_study(file, overrides or ())
     records = register_study(
-        config,
-        root=root,
+        Study(config, root, file=file),
         console=progress_console(quiet=quiet),
-        file=file,
         spread=spread,
         pilot=None if pilot is None else find_study(pilot, root)[0],
     )
@@ -279,20 +277,21 @@ def study_jobset(
 
 def _saved_jobs(
     file: Path, root: Path, overrides: list[str] | None, *, quiet: bool
-) -> tuple[PreparedStudy, list[WorkItem], ReportJob]:
+) -> tuple[Study, list[WorkItem], ReportJob]:
     """Save the missing jobs of a study and the one that writes its report."""
     from biphasic.execution.job import save_job
     from biphasic.study.run.prepare import prepare_study
     from biphasic.study.run.report import ReportJob, write_study_report
     from biphasic.study.run.run import study_lock
-    from biphasic.study.spec.load import load_study, save_resolved
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
 
-    config = load_study(file, overrides or ())
-    study = prepare_study(config, root=root, console=progress_console(quiet=quiet))
-    with study_lock(study.folder):
-        save_resolved(config, study.folder, file=file)
-        write_study_report(study)  # 'study report' reads the expected results from it
-    items, last = study.missing_work(), ReportJob.of(study)
+    study = Study(load_study(file, overrides or ()), root, file=file)
+    prepared = prepare_study(study, console=progress_console(quiet=quiet))
+    with study_lock(study):
+        study.save()
+        write_study_report(prepared)  # 'study report' reads the expected results from it
+    items, last = prepared.missing_work(), ReportJob.of(study)
     for job in (*(item.make() for item in items), *([last] if items else [])):
         save_job(job)
     return study, items, last
@@ -356,7 +355,7 @@ def study_tune(
     listed = None if rates is None else parse_rates(rates)
     if dry_run:
         tuning = plan_tuning(load_study(file), share, by=by)
-        lines = plan_lines(tuning, first_rates(tuning, listed), root.resolve() / STORE)
+        lines = plan_lines(tuning, first_rates(tuning, listed), root)
         echo("\n".join(lines))
         return
     outcome = tune_study(

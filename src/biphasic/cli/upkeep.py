@@ -100,10 +100,10 @@ def study_retry(
             "missing jobs, or run one with 'biphasic job run ID'"
         )
     from biphasic.study.api import run_study
-    from biphasic.study.spec.load import load_resolved
+    from biphasic.study.study import Study
 
     outcome = run_study(
-        load_resolved(folder),
+        Study.saved(folder).config,
         root=folder.parent,
         num_workers=workers,
         num_threads=threads,

@@ -17,19 +17,12 @@ from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
+from biphasic.study import STORE
 from biphasic.study.inputs.models import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
-from biphasic.study.paths import STORE
-from biphasic.study.plan.finetuning import (
-    FinetuneGroup,
-    check_tasks,
-    finetune_job,
-    plan_group,
-    refuse_lengths,
-)
-from biphasic.study.plan.finished import missing_runs
-from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, plan_group
+from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.folder import DESCRIPTION, read_description
@@ -60,13 +53,13 @@ class PlannedEvaluation:
     def job(self, group: FinetuneGroup) -> FinetuneJob:
         """Return the job of a group."""
         folder = self.encoder.folder
-        return finetune_job(group, store=self.store, tokenizer=folder, encoder=folder)
+        return group.job(self.store, tokenizer=folder, encoder=folder)
 
     def missing(self, group: FinetuneGroup, *, say: Say) -> list[str]:
         """Return the runs of a group without a result, and say which results other code made."""
         if other := OtherCode.of(self.store, results=group.run_ids()):
             say(other.note("another --root"))
-        return missing_runs(group, self.store)
+        return group.missing_runs(self.store)
 
 
 def plan_evaluation(
@@ -128,14 +121,14 @@ def plan_evaluation(
         )
     # Check all tasks before reading any of them, which may take minutes.
     outlines = [(task, *task_outline(task.origin)) for task in chosen]
-    refuse_lengths(
+    check_lengths(
         ((task.name, kind, protocol_of(task, needed)) for task, kind, needed in outlines),
         tokenizer,
         positions=limits.positions,
     )
     planned = resolver.build(chosen)
     every = (*planned, *(task.training for task in planned))
-    check_tasks(every, tokenizer, positions=limits.positions)
+    check_lengths((task.outline for task in every), tokenizer, positions=limits.positions)
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name

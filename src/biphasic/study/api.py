@@ -22,16 +22,17 @@ from biphasic.locks import Say
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_console, say_on
+from biphasic.study import STORE
 from biphasic.study.gc.pins import event_folder, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
-from biphasic.study.paths import STORE
-from biphasic.study.plan.other_code import OtherCode
+from biphasic.study.plan.finished import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.lineage import Lineage
@@ -92,12 +93,14 @@ def run_study(
             "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
             "threads or jobs_per_gpu in the site file"
         )
-    config = study if isinstance(study, StudyConfig) else load_study(study, overrides)
+    if isinstance(study, StudyConfig):
+        config, file = study, None
+    else:
+        config, file = load_study(study, overrides), Path(study)
     tune_allocator()
     with viewed_in_wandb(wandb):
         return execute_study(
-            config,
-            root=Path(root),
+            Study(config, Path(root), file=file),
             resources=Resources(
                 site=None if site is None else load_site(Path(site)),
                 num_workers=num_workers,
@@ -106,7 +109,6 @@ def run_study(
                 policy=RetryPolicy(tries=tries),
             ),
             console=console or progress_console(),
-            file=None if isinstance(study, StudyConfig) else Path(study),
             fresh=fresh,
         )
 

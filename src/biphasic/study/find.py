@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.records import STUDY
-from biphasic.study.paths import RESOLVED
+from biphasic.study import RESOLVED
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig

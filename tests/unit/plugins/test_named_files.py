@@ -11,14 +11,13 @@ from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import find_plugin, keep_files, look_in
 from biphasic.study.plan.diff import difference_lines
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import write_stride
-from tiny_study import GROUND
+from tiny_study import GROUND, plan_of
 
 RECIPE = {
     "model": "pico",
@@ -172,9 +171,7 @@ def test_axes_of_a_study_name_files_and_a_diff_names_the_code(path, tmp_path):
     other = shutil.copytree(tmp_path, tmp_path / "other")
     write_stride(other, ("[:: self.every]", "[1 :: self.every]"))
     second = load_study(study_file(other))
-    lines = [*difference_lines(
-        plan_study(first, GROUND, ()), plan_study(second, GROUND, ()), "first", "second"
-    )]  # fmt: skip
+    lines = [*difference_lines(plan_of(first), plan_of(second), "first", "second")]
     codes = [study.arms[2].phases[1].plugin.code[:12] for study in (first, second)]
     reason = f"objective.plugin.code: {codes[0]} -> {codes[1]}"
     assert f"pico-clm-2-stride-5: differs after step 2: {reason}" in lines

@@ -59,11 +59,12 @@ def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
     """Return what finds a study's tasks: `locate(config)`, those below `tasks_folder`."""
     from biphasic.study.inputs import tasks as task_inputs
     from biphasic.study.run.prepare import locate_tasks
+    from biphasic.study.study import Study
 
     def find(config: StudyConfig, folder: Path = tasks_folder) -> tuple[PlannedTask, ...]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(task_inputs, "prepare_builtin_tasks", lambda *_, **__: folder)
-            return locate_tasks(config, folder, say=print)
+            return locate_tasks(Study(config, folder), say=print)
 
     return find
 

@@ -2,20 +2,15 @@
 
 import pytest
 
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.run.record import arm_record
-from tiny_study import GROUND, clm, mlm, tiny_study
+from tiny_study import clm, mlm, plan_of, tiny_study
 
 PEAK = {"peak": 1e-3, "decay_steps": 2}
 
 
 def records(*arms, schedule=PEAK, **changes):
     config = tiny_study(*arms, recipe={"learning_rate": schedule}, **changes)
-    found = {}
-    for point in plan_study(config, GROUND).points:
-        recipe = config.recipe_of(point.arm)
-        found[point.name] = arm_record(point, recipe, segments=(), vocab_size=320)
-    return found
+    return {point.name: arm_record(point) for point in plan_of(config).points}
 
 
 def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
@@ -37,23 +32,12 @@ def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
 
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
     tuned = [{"arms": ["mlm"], "peak": 4e-3}]
-    config = tiny_study(
+    found = records(
         {"name": "untrained"},
         {"name": "mlm", "phases": [mlm(8)]},
         {"name": "clm", "phases": [clm(8)]},
-        recipe={"learning_rate": PEAK},
         tuned_rates=tuned,
     )
-    found = {
-        point.name: arm_record(
-            point,
-            config.recipe_of(point.arm),
-            segments=(),
-            vocab_size=320,
-            is_tuned=config.is_tuned(point.arm),
-        )
-        for point in plan_study(config, GROUND).points
-    }
     rates = {name: (record.peak, record.is_tuned) for name, record in found.items()}
     assert rates == {"untrained": (None, False), "mlm": (4e-3, True), "clm": (1e-3, False)}
 

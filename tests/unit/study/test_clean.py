@@ -18,7 +18,7 @@ from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines
 from biphasic.study.gc.pins import event_folder, read_pins, record_pin
 from biphasic.study.run.record import settings_digest
-from biphasic.study.spec.load import load_resolved, save_resolved
+from biphasic.study.study import Study
 from small_root import fake_checkpoint, fake_result, fake_state, study_of
 
 
@@ -315,7 +315,7 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store):
     for corpus in (store / "data").iterdir():
         shutil.rmtree(corpus)
     (store / "data/older").mkdir()
-    sha256 = settings_digest(load_resolved(root / "one"))
+    sha256 = settings_digest(Study.saved(root / "one").config)
     write_record(root / "one", state=states[0], result=results[0], settings_sha256=sha256)
     found = clean(root)
     assert names(found) == sorted([*states[1:], *results[1:]])
@@ -328,8 +328,9 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store):
 
 def test_saved_settings_are_recognised(tmp_path):
     config = study_of(tmp_path / "texts.jsonl", tmp_path / "task", description="changed")
-    save_resolved(config, tmp_path)
-    assert settings_digest(load_resolved(tmp_path)) == settings_digest(config)
+    study = Study(config, tmp_path)
+    study.save()
+    assert settings_digest(Study.saved(study.folder).config) == settings_digest(config)
     other = config.model_copy(update={"description": ""})
     assert settings_digest(other) != settings_digest(config)
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
-from biphasic.study.plan.finetuning import check_tasks
-from biphasic.study.plan.finished import Finished, missing_runs
-from biphasic.study.plan.plan import plan_study
+from biphasic.study.plan.finetuning import check_lengths
+from biphasic.study.plan.finished import Finished
 from biphasic.study.run.prepare import check_inputs
 from biphasic.training.lineage import DataFingerprint
-from tiny_study import GROUND, clm, mlm, tiny_study
+from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 
 
 def configure(arms, **changes):
@@ -24,10 +23,10 @@ def configure(arms, **changes):
 
 
 @pytest.fixture
-def plan(locate):
+def plan(locate, tmp_path):
     def make(arms, *folder, fingerprint=GROUND, **changes):
         config = configure(arms, **changes)
-        return plan_study(config, fingerprint, locate(config, *folder))
+        return plan_of(config, fingerprint, locate(config, *folder), root=tmp_path)
 
     return make
 
@@ -160,48 +159,45 @@ def finish(folder):
         (partial / "content").write_text("content")
 
 
-def test_only_incomplete_work_is_missing(plan, tmp_path):
-    made = plan(
-        {"clm": [clm(4)], "two": [clm(2), mlm(2)]},
-        tasks=TASK,
-    )
-    assert Finished.of(tmp_path).missing_segments(made) == list(made.segments)
+def test_only_incomplete_work_is_missing(plan):
+    made = plan({"clm": [clm(4)], "two": [clm(2), mlm(2)]}, tasks=TASK)
+    assert Finished.of(made).missing_segments() == list(made.segments)
     trunk, *rest = made.segments
-    finish(tmp_path / "states" / trunk.id)
-    (tmp_path / "states" / rest[0].id).mkdir()  # no manifest: not believed
-    assert Finished.of(tmp_path).missing_segments(made) == rest
+    finish(made.store / "states" / trunk.id)
+    (made.store / "states" / rest[0].id).mkdir()  # no manifest: not believed
+    assert Finished.of(made).missing_segments() == rest
     group = made.groups[0]
     first, second = group.run_ids()
-    finish(tmp_path / "finetunes" / second)
-    assert missing_runs(group, tmp_path) == [first]
+    finish(made.store / "finetunes" / second)
+    assert group.missing_runs(made.store) == [first]
     # A group that is finished in part is missing.
-    assert group in Finished.of(tmp_path).missing_groups(made)
+    assert group in Finished.of(made).missing_groups()
 
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])
-def test_inputs_are_checked_before_anything_runs(plan, tmp_path, kind):
+def test_inputs_are_checked_before_anything_runs(plan, kind):
     arms = {"clm": [clm(4)], "two": [clm(2), mlm(2)]}
     made = plan(arms, tasks=TASK)
     folder = {
-        "parent": tmp_path / "states" / made.segments[0].id,
-        "final state": tmp_path / "states" / made.arms[1].state,
-        "result": tmp_path / "finetunes" / next(made.groups[0].run_ids()),
+        "parent": made.store / "states" / made.segments[0].id,
+        "final state": made.store / "states" / made.arms[1].state,
+        "result": made.store / "finetunes" / next(made.groups[0].run_ids()),
     }[kind]
     finish(folder)
-    check_inputs(made, tmp_path)
+    check_inputs(made)
     (folder / "content").write_text("c0ntent")
     with pytest.raises(CheckpointError, match=r"content: damaged.*delete this folder"):
-        check_inputs(made, tmp_path)
+        check_inputs(made)
     shutil.rmtree(folder)
-    check_inputs(made, tmp_path)
+    check_inputs(made)
 
 
-def test_a_damaged_state_that_is_not_needed_is_ignored(plan, tmp_path):
+def test_a_damaged_state_that_is_not_needed_is_ignored(plan):
     made = plan(ARM)
-    folder = tmp_path / "states" / made.segments[0].id
+    folder = made.store / "states" / made.segments[0].id
     finish(folder)
     (folder / "content").write_text("c0ntent")
-    check_inputs(made, tmp_path)
+    check_inputs(made)
     assert (folder / "content").read_text() == "c0ntent"
 
 
@@ -210,18 +206,18 @@ def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer,
     [task] = locate(config)
     asking = replace(task, info=replace(task.info, kind="qa"))
     with pytest.raises(ConfigError, match=r"task 'pydocs-sc': max_seqlen: 64 tokens leave no room"):
-        check_tasks((asking,), tokenizer)
-    check_tasks((task,), tokenizer)
+        check_lengths([asking.outline], tokenizer)
+    check_lengths([task.outline], tokenizer)
 
 
 @given(cut=st.integers(0, 19), other=st.integers(0, 19))
 def test_training_resumes_from_the_last_existing_state(cut, other):
     """Whoever left it: another study, or a run of `pretrain`."""
     config = configure({"mlm": [mlm(10)], "both": [clm(6), mlm(14)]})
-    whole = plan_study(config, GROUND)
-    arm = next(arm for arm in whole.arms if arm.config.name == "both")
+    whole = plan_of(config)
+    arm = next(arm for arm in whole.arms if arm.name == "both")
     known = {arm.lineage.identities[cut], arm.lineage.identities[other]}
-    again = plan_study(config, GROUND, known=known)
+    again = plan_of(config, known=known)
     # Names of states stay; only what is trained to get there is less.
     assert [point.state for point in again.points] == [point.state for point in whole.points]
     assert [segment.id for segment in again.segments] == [s.id for s in whole.segments]
@@ -230,13 +226,15 @@ def test_training_resumes_from_the_last_existing_state(cut, other):
     latest = max(cut, other)
     assert segment.start == max(latest, alone.start)
     assert segment.parent == (arm.lineage.identities[latest] if latest else alone.parent)
-    assert [s for s in again.segments if s.arm == "mlm"] == [
-        s for s in whole.segments if s.arm == "mlm"
-    ]
+    [before], [after] = ([s for s in p.segments if s.arm.name == "mlm"] for p in (whole, again))
+    assert (after.start, after.parent) == (before.start, before.parent) == (0, None)
 
 
 def test_a_state_that_is_finished_is_planned_as_before():
     config = configure({"both": [clm(6), mlm(14)]})
-    whole = plan_study(config, GROUND)
+    whole = plan_of(config)
     state = whole.arms[0].state
-    assert plan_study(config, GROUND, known={state}).segments == whole.segments
+    again = plan_of(config, known={state})
+    assert [(s.id, s.start, s.end, s.parent) for s in again.segments] == [
+        (s.id, s.start, s.end, s.parent) for s in whole.segments
+    ]

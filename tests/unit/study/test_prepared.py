@@ -9,33 +9,34 @@ from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import _segments_of
-from biphasic.study.spec.load import load_resolved, load_study, save_resolved
-from tiny_study import GROUND
+from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
+from tiny_study import GROUND, plan_of
 
 STUDIES = Path(__file__).parents[3] / "studies"
 SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
 
 
-def small_plan():
-    return plan_study(load_study(STUDIES / "smoke.yaml"), GROUND)
+def small_plan(root):
+    return plan_of(load_study(STUDIES / "smoke.yaml"), root=root)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_study_can_be_read_again_as_it_was_run(name, tmp_path):
     config = load_study(STUDIES / name, ["recipe.seeds.data_seed=7"])
-    save_resolved(config, tmp_path)
-    again = load_resolved(tmp_path)
+    study = Study(config, tmp_path)
+    study.save()
+    again = Study.saved(study.folder).config
     assert again.model_dump() == config.model_dump()
     # Not only equal: what is set and what is a default means the same for tasks with needs.
     for task in config.tasks:
         needed = {"max_steps": 77, "batch_size": 5}
         assert again.protocol_of(task, needed) == config.protocol_of(task, needed)
-    written = (tmp_path / "config.json").stat().st_mtime_ns
-    save_resolved(config, tmp_path)
-    assert (tmp_path / "config.json").stat().st_mtime_ns == written
+    written = (study.folder / "config.json").stat().st_mtime_ns
+    study.save()
+    assert (study.folder / "config.json").stat().st_mtime_ns == written
 
 
 def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
@@ -43,7 +44,7 @@ def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
     files = [shutil.copy(STUDIES / "smoke.yaml", tmp_path / f"{name}.yaml") for name in "ab"]
 
     def save(file, *overrides):
-        save_resolved(load_study(file, overrides), folder, file=file)
+        Study(load_study(file, overrides), folder.parent, file=file).save()
         return read_json(folder / "config.json")
 
     for overrides in ((), ("title=Edited",)):
@@ -53,7 +54,7 @@ def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
         save(files[1])
     assert read_json(folder / "config.json") == before
     assert save(files[1], "title=Edited") == before  # the same study
-    save_resolved(load_study(files[1], ["title=Called"]), folder)  # from Python: no file is known
+    Study(load_study(files[1], ["title=Called"]), folder.parent).save()  # no file is known
     assert save(files[0])["file"] == "../../a.yaml"
     files[0].unlink()
     assert save(files[1], "title=Moved")["file"] == "../../b.yaml"
@@ -61,24 +62,24 @@ def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
 
 def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
     with pytest.raises(StudyError, match=r"no study was run here \(no config\.json\)"):
-        load_resolved(tmp_path)
+        Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/9", "study": {}})
     with pytest.raises(StudyError, match="not a study of this version"):
-        load_resolved(tmp_path)
+        Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/1", "study": {"speed": 3}})
     with pytest.raises(StudyError, match="written by another version"):
-        load_resolved(tmp_path)
+        Study.saved(tmp_path)
 
 
 def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch):
-    plan = small_plan()
+    plan = small_plan(tmp_path)
 
     def check(**options):
-        missing = Finished.of(tmp_path).missing_segments(plan)
-        check_disk(missing, tmp_path, vocab_size=320, **options)
+        check_disk(plan.study, Finished.of(plan).missing_segments(), **options)
 
+    plan.store.mkdir()
     check()
-    sizes = [state_bytes(segment.recipe, vocab_size=320) for segment in plan.segments]
+    sizes = [state_bytes(segment.arm.recipe, vocab_size=320) for segment in plan.segments]
     room = sum(sizes) + max(sizes)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=room))
@@ -87,15 +88,15 @@ def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch)
     with pytest.raises(StudyError, match=message):
         check(num_checkpoints=2)
     for segment in plan.segments:
-        with complete_folder(tmp_path / "states" / segment.id):
+        with complete_folder(plan.store / "states" / segment.id):
             pass
     check()
 
 
 def test_states_of_another_version_are_named_and_not_used(tmp_path):
-    plan = small_plan()
-    arm = next(arm for arm in plan.arms if arm.lineage.recipe.total_steps)
-    recipe = arm.lineage.recipe
+    plan = small_plan(tmp_path)
+    arm = next(arm for arm in plan.arms if arm.recipe.total_steps)
+    recipe = arm.recipe
     details = {
         "recipe": recipe.model_dump(mode="json"),
         "step": recipe.total_steps,
@@ -103,32 +104,31 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     }
 
     def write(name, **changes):
-        with complete_folder(tmp_path / "states" / name) as folder:
+        with complete_folder(plan.store / "states" / name) as folder:
             write_json(folder / "state.json", {**details, **changes})
 
-    assert outdated_arms(plan, tmp_path) == []
+    assert outdated_arms(plan) == []
     write("a" * 64, step=recipe.total_steps - 1)
     write("b" * 64, ground={"corpus_hash": "other"})
-    with complete_folder(tmp_path / "states" / ("d" * 64)) as folder:
+    with complete_folder(plan.store / "states" / ("d" * 64)) as folder:
         (folder / "state.json").write_text("{")
-    assert outdated_arms(plan, tmp_path) == []
+    assert outdated_arms(plan) == []
     write("e" * 64)
-    [sentence] = outdated_arms(plan, tmp_path)
-    assert sentence.startswith(f"arm '{arm.config.name}': another version of biphasic trained it")
+    [sentence] = outdated_arms(plan)
+    assert sentence.startswith(f"arm '{arm.name}': another version of biphasic trained it")
     assert "eeeeeeeeeeee" in sentence
     # Once it is there in this version nobody needs to know.
     write(arm.state)
-    assert outdated_arms(plan, tmp_path) == []
-    assert read_json(tmp_path / "states" / arm.state / "state.json") == details
+    assert outdated_arms(plan) == []
+    assert read_json(plan.store / "states" / arm.state / "state.json") == details
 
 
 def test_a_state_whose_record_is_damaged_is_named(tmp_path):
-    plan = small_plan()
+    plan = small_plan(tmp_path)
     point = next(point for point in plan.points if point.step)
-    with complete_folder(tmp_path / "states" / point.state, identity=point.state) as folder:
+    with complete_folder(plan.store / "states" / point.state, identity=point.state) as folder:
         write_json(folder / "state.json", {})
-    planned = {segment.id: segment for segment in plan.segments}
     with pytest.raises(
         CheckpointError, match=rf"state\.json: .*; delete the folder .*{point.state}"
     ):
-        _segments_of(point, planned, tmp_path)
+        _segments_of(point, plan)

@@ -20,6 +20,7 @@ from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
 from biphasic.study.spec.schema import study_schema
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from tiny_study import clm, mlm, tiny_study
 
 ROOT = Path(__file__).parents[3]
@@ -45,12 +46,16 @@ def study(**changes):
     return tiny_study(**{**RAW, **changes})
 
 
-def previewed(store, **changes):
-    return preview_study(study(**changes), store)
+def previewed(root, **changes):
+    return preview_study(Study(study(**changes), root))
 
 
-def summed(store, **changes):
-    return summarise_plan("s", previewed(store, **changes), store)
+def states_of(plan):
+    return [(point.name, point.state) for point in plan.points]
+
+
+def summed(root, **changes):
+    return summarise_plan(previewed(root, **changes))
 
 
 def test_placeholders_are_listed_and_depend_on_the_description(tmp_path):
@@ -58,9 +63,9 @@ def test_placeholders_are_listed_and_depend_on_the_description(tmp_path):
     assert any("hf:owner/text, not tokenised" in note for note in one.assumed)
     assert any("owner/model, assumed to have 128,256" in note for note in one.assumed)
     assert any("msmarco, nq, pydocs-sc, not built" in note for note in one.assumed)
-    assert previewed(tmp_path, name="other", title="T").plan.points == one.plan.points
+    assert states_of(previewed(tmp_path, name="other", title="T")) == states_of(one)
     other = previewed(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
-    states = [[point.state for point in each.plan.points] for each in (one, other)]
+    states = [[state for _, state in states_of(each)] for each in (one, other)]
     assert [a == b for a, b in zip(*states, strict=True)] == [False, False, True, False]
 
 
@@ -74,8 +79,8 @@ def test_all_missing_local_data_are_listed(tmp_path):
 
 def test_a_custom_task_is_read_immediately(tmp_path, make_task):
     make_task(tmp_path / "mine")
-    found = previewed(tmp_path / "store", tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
-    [task] = found.plan.tasks
+    found = previewed(tmp_path, tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
+    [task] = found.tasks
     assert (task.info.name, task.num_examples["train"]) == ("m", 12)
     assert not any("tasks:" in note for note in found.assumed)
 
@@ -83,15 +88,15 @@ def test_a_custom_task_is_read_immediately(tmp_path, make_task):
 def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
     root = tmp_path / "runs"
     tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]
-    previewed(root / "store", tasks=tasks[:1])  # the store has one of them
+    previewed(root, tasks=tasks[:1])  # the store has one of them
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     # Permissions stop nobody who runs tests as root.
     monkeypatch.setattr("biphasic.study.inputs.tasks.os.access", lambda *_: False)
-    found = previewed(root / "store", tasks=tasks)
-    assert [task.num_examples["train"] for task in found.plan.tasks] == [12, 12]
+    found = previewed(root, tasks=tasks)
+    assert [task.num_examples["train"] for task in found.tasks] == [12, 12]
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     monkeypatch.undo()
-    assert previewed(root / "store", tasks=tasks).plan.points == found.plan.points
+    assert states_of(previewed(root, tasks=tasks)) == states_of(found)
 
 
 def test_recipes_begin_with_one_finished_model(tmp_path):
@@ -155,27 +160,27 @@ def test_zero_shot_tasks_train_nothing(tmp_path):
 
 
 def test_what_is_done_is_not_counted_as_left(tmp_path):
-    preview = previewed(tmp_path)
-    segment = preview.plan.segments[0]
-    run = next(preview.plan.groups[0].run_ids())
-    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run):
+    plan = previewed(tmp_path)
+    segment = plan.segments[0]
+    run = next(plan.groups[0].run_ids())
+    for folder in (plan.store / "states" / segment.id, plan.store / "finetunes" / run):
         with complete_folder(folder) as partial:
             (partial / "content").write_text("x")
-    (tmp_path / "states" / preview.plan.segments[1].id).mkdir()  # not complete
-    summary = summarise_plan("s", preview, tmp_path)
+    (plan.store / "states" / plan.segments[1].id).mkdir()  # not complete
+    summary = summarise_plan(plan)
     assert (summary.done.states, summary.done.steps, summary.done.results) == (1, segment.steps, 1)
     assert summary.left.steps == summary.shared.steps - segment.steps
 
 
 def test_words_and_json_have_the_same_numbers(tmp_path):
-    preview = previewed(tmp_path)
-    summary = summarise_plan("s", preview, tmp_path)
-    text = "\n".join(plan_lines(summary, preview.plan, rate=1e12, example_tokens=64))
+    plan = previewed(tmp_path)
+    summary = summarise_plan(plan)
+    text = "\n".join(plan_lines(summary, plan, rate=1e12, example_tokens=64))
     assert "3 final models + 1 intermediate = 4 checkpoints to evaluate" in text
     assert "16 trainings, 24 evaluations" in text
     assert "6 of them new, after step 4" in text
     assert "8 evaluations reuse a training of another task" in text
-    record = json.loads(json.dumps(summary_json(summary, preview.plan, rate=1e12)))
+    record = json.loads(json.dumps(summary_json(summary, plan, rate=1e12)))
     assert record["shared"]["steps"] == 16
     assert record["device_hours"]["training"] == summary.shared.flops / 1e12 / 3600
     assert [point["name"] for point in record["points"]] == ["clm", "two", "untrained", "clm-3"]
@@ -183,14 +188,14 @@ def test_words_and_json_have_the_same_numbers(tmp_path):
 
 
 def test_a_long_list_of_arms_is_cut(tmp_path):
-    preview = previewed(tmp_path)
-    summary = summarise_plan("s", preview, tmp_path)
-    lines = list(plan_lines(summary, preview.plan, rate=1, example_tokens=1, most=1))
+    plan = previewed(tmp_path)
+    summary = summarise_plan(plan)
+    lines = list(plan_lines(summary, plan, rate=1, example_tokens=1, most=1))
     assert "  and 2 more" in lines
 
 
 def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
-    plan = previewed(tmp_path).plan
+    plan = previewed(tmp_path)
     text = plan_svg(plan, title="a <b> & c\u202e")
     assert text == plan_svg(plan, title="a <b> & c\u202e")
     assert "\u202e" not in text
@@ -209,7 +214,7 @@ def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
 
 
 def differences(one, other):
-    return list(difference_lines(one.plan, other.plan, "A", "B"))
+    return list(difference_lines(one, other, "A", "B"))
 
 
 def test_equal_studies_have_no_difference(tmp_path):
@@ -230,10 +235,10 @@ def test_a_longer_arm_differs_where_the_other_decays(tmp_path):
 def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
              (("nq", 8), ("mldr", 16))]  # fmt: skip
-    preview = preview_study(study(tasks=tasks), tmp_path)
-    sizes = {task.info.name: task.training.protocol.batch_size for task in preview.plan.tasks}
+    plan = previewed(tmp_path, tasks=tasks)
+    sizes = {task.info.name: task.training.protocol.batch_size for task in plan.tasks}
     assert sizes == {"nq": 8, "mldr": 16}
-    assert "tasks: nq, msmarco, mldr, not built here yet" in preview.assumed
+    assert "tasks: nq, msmarco, mldr, not built here yet" in plan.assumed
 
 
 @pytest.mark.parametrize(
@@ -257,9 +262,9 @@ def test_the_reason_why_fine_tunings_differ_is_printed(tmp_path):
         for task in RAW["tasks"]
     ]
     one, other = previewed(tmp_path), previewed(tmp_path, tasks=tasks)
-    [rates, seeds] = ({p[axis] for g in one.plan.groups for p in g.grid if p[0]} for axis in (0, 1))
+    [rates, seeds] = ({p[axis] for g in one.groups for p in g.grid if p[0]} for axis in (0, 1))
     lines = differences(one, other)
-    steps = next(t.protocol.max_steps for t in one.plan.tasks if t.info.name == "pydocs-sc")
+    steps = next(t.protocol.max_steps for t in one.tasks if t.info.name == "pydocs-sc")
     assert lines[0] == f"task pydocs-sc: protocol.max_steps: {steps} -> 7"
     grid = {"learning_rates": [*sorted(rates), 0.5], "seeds": [*sorted(seeds), 9]}
     lines = differences(one, previewed(tmp_path, finetuning={**RAW["finetuning"], **grid}))

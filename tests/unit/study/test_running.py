@@ -17,10 +17,13 @@ from biphasic.execution.requests import (
 )
 from biphasic.execution.slots import Slot, devices_environment, local_slots
 from biphasic.locks import this_process
-from biphasic.study.plan.plan import Plan, Segment
+from biphasic.study.plan.plan import Plan, PlannedArm, Segment
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.run import default_workers
 from biphasic.study.status.record import read_progress
+from biphasic.study.study import Study
+from biphasic.training.lineage import Lineage
+from tiny_study import GROUND, tiny_study
 from trivial_jobs import item
 
 
@@ -105,11 +108,13 @@ def test_requests_are_read_once(tmp_path):
 
 def watched(items, folder, *, num_segments=1, num_slots=1):
     """Return a monitor of these items, out of as many segments, and what it prints."""
-    segments = tuple(Segment(f"s{i}", None, 0, 1, None, "") for i in range(num_segments))
-    plan = Plan(arms=(), points=(), segments=segments)
+    study = Study(tiny_study({"name": "a"}, name=folder.name), folder.parent)
+    arm = PlannedArm(study.config.arms[0], Lineage(study.recipes["a"], GROUND), "", False)
+    segments = tuple(Segment(f"s{i}", 0, 1, None, arm) for i in range(num_segments))
+    plan = Plan(study, arms=(), points=(), segments=segments)
     printed = io.StringIO()
     console = Console(file=printed, width=120)
-    return Monitor(items, folder, plan=plan, num_slots=num_slots, console=console), printed
+    return Monitor(items, plan, num_slots=num_slots, console=console), printed
 
 
 def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
 from biphasic.study.spec.study import FinetuningConfig
+from biphasic.study.study import Study
 from biphasic.training.recipe import Seeds
-from tiny_study import GROUND, clm, mlm, tiny_study
+from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 
 RUNS = {"recipe.seed": [0, 3]}
 
@@ -73,7 +73,7 @@ def test_fine_tunings_are_planned_with_the_seeds_of_their_run(locate, seeds, exp
     config = study(
         tasks=[{"name": "pydocs-sc"}], finetuning={"seeds": seeds, "learning_rates": [1e-4]}
     )
-    plan = plan_study(config, GROUND, locate(config))
+    plan = plan_of(config, GROUND, locate(config))
     assert {tuple(seed for _, seed in group.grid) for group in plan.groups} == expected
 
 
@@ -84,7 +84,7 @@ def test_results_of_listed_seeds_keep_their_identities(locate):
             tasks=[{"name": "pydocs-sc"}],
             finetuning={"seeds": seeds, "learning_rates": [1e-4]},
         )
-        plan = plan_study(config, GROUND, locate(config))
+        plan = plan_of(config, GROUND, locate(config))
         return [identity for group in plan.groups for identity in group.run_ids()]
 
     # A study with one run of each recipe is the same with a number, with a list and by default.
@@ -107,9 +107,9 @@ def test_results_of_listed_seeds_keep_their_identities(locate):
 )
 def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
     config = tiny_study({"phases": [clm(8)], "axes": axes}, tasks=[])
-    preview = preview_study(config, tmp_path)
-    summary = summarise_plan("tiny", preview, tmp_path)
-    assert line in [*plan_lines(summary, preview.plan, rate=1e12, example_tokens=64)]
+    plan = preview_study(Study(config, tmp_path))
+    summary = summarise_plan(plan)
+    assert line in [*plan_lines(summary, plan, rate=1e12, example_tokens=64)]
 
 
 def compared(*pairs, **changes):

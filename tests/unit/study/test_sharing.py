@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import tiny_study
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.plan.tree import StateTree, expand
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Lineage
@@ -153,7 +152,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
         if any(s <= total for s in steps)
     ]
     config = study(arms, points, decay=decay)
-    plan = plan_study(config, GROUND)
+    plan = tiny_study.plan_of(config, GROUND)
 
     chains = {arm.name: Lineage(config.recipe_of(arm), GROUND).identities for arm in config.arms}
     needed = {chain[-1] for chain in chains.values()}
@@ -164,7 +163,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
         assert segment.id not in done
         assert (segment.parent is None) == (segment.start == 0)
         assert segment.parent is None or segment.parent in done
-        chain = Lineage(segment.recipe, GROUND).identities
+        chain = Lineage(segment.arm.recipe, GROUND).identities
         assert chain[segment.end] == segment.id
         assert not segment.start or chain[segment.start] == segment.parent
         trained += chain[segment.start + 1 : segment.end + 1]
@@ -176,7 +175,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps, decay):
 
 def test_intermediate_points_have_names_and_families():
     two = {"name": "two", "phases": [clm(4), mlm(6)]}
-    plan = plan_study(study([two], [{"arms": ["t*"], "steps": [4, 5, 10]}]), GROUND)
+    plan = tiny_study.plan_of(study([two], [{"arms": ["t*"], "steps": [4, 5, 10]}]), GROUND)
     found = [(p.name, p.family, p.step, p.is_final) for p in plan.points]
     assert found == [
         ("two", "CLM+MLM", 10, True),
@@ -205,5 +204,7 @@ def test_an_arm_with_the_name_of_a_point_is_refused():
     message = r"step 4 of arm 'a' is called 'a-4', but another arm has this name; rename that arm"
     with pytest.raises(ConfigError, match=message):
         study(arms, [{"arms": ["a"], "steps": [4]}])
-    plan = plan_study(study(arms, [{"arms": ["a"], "steps": [6]}]), GROUND)  # its end: just 'a'
+    plan = tiny_study.plan_of(
+        study(arms, [{"arms": ["a"], "steps": [6]}]), GROUND
+    )  # its end: just 'a'
     assert [point.name for point in plan.points] == ["a", "a-4", "a-6"]

@@ -8,22 +8,24 @@ from typing import Any
 
 import pytest
 
-from biphasic.study.plan.preview import Preview, preview_study
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import PlanSummary, summarise_plan
 from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 
 ROOT = Path(__file__).parents[3]
 ACCOUNTING = ROOT.parent / "shared" / "paper" / "accounting.json"
 
 
-def planned(name: str, store: Path) -> tuple[Preview, PlanSummary]:
+def planned(name: str, root: Path) -> tuple[Plan, PlanSummary]:
     config = load_study(ROOT / "studies" / f"{name}.yaml")
-    preview = preview_study(config, store)
-    return preview, summarise_plan(config.name, preview, store)
+    plan = preview_study(Study(config, root))
+    return plan, summarise_plan(plan)
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Preview, PlanSummary]:
+def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, PlanSummary]:
     return planned("paper", tmp_path_factory.mktemp("store"))
 
 
@@ -47,32 +49,32 @@ def test_the_reference_grid_has_the_numbers_of_the_study(paper):
 
 @pytest.mark.skipif(not ACCOUNTING.is_file(), reason="the study's accounting is not here")
 def test_the_reference_grid_has_the_names_of_the_study_and_its_new_steps(paper):
-    preview, _ = paper
+    plan, _ = paper
     models = json.loads(ACCOUNTING.read_text())["models"]
-    assert {point.name for point in preview.plan.points} == {model["name"] for model in models}
+    assert {point.name for point in plan.points} == {model["name"] for model in models}
     new: dict[str, int] = {}
-    for segment in preview.plan.segments:
-        new[segment.arm] = new.get(segment.arm, 0) + segment.steps
+    for segment in plan.segments:
+        new[segment.arm.name] = new.get(segment.arm.name, 0) + segment.steps
     for model in models:
         if model["group"] != "intermediate":
             assert new[model["name"]] == model["new_steps"], model["name"]
 
 
-def graph(preview: Preview, scale: int) -> list[tuple[Any, ...]]:
+def graph(plan: Plan, scale: int) -> list[tuple[Any, ...]]:
     """Describe a plan without names: which arm trains what, and after which state."""
-    arms = {arm.config.name: index for index, arm in enumerate(preview.plan.arms)}
-    ends = {s.id: (arms[s.arm], s.end // scale) for s in preview.plan.segments}
+    arms = {arm.name: index for index, arm in enumerate(plan.arms)}
+    ends = {s.id: (arms[s.arm.name], s.end // scale) for s in plan.segments}
     segments = [
-        (arms[s.arm], s.start // scale, s.end // scale, ends.get(s.parent or ""))
-        for s in preview.plan.segments
+        (arms[s.arm.name], s.start // scale, s.end // scale, ends.get(s.parent or ""))
+        for s in plan.segments
     ]
-    points = [(arms[p.arm.name], p.step // scale, *ends[p.state]) for p in preview.plan.points]
+    points = [(arms[p.arm.name], p.step // scale, *ends[p.state]) for p in plan.points]
     objectives = [
         [(p.phase.objective, p.start // scale, getattr(p.phase, "mlm_probability", None))]
-        for arm in preview.plan.arms
-        for p in arm.lineage.recipe.placed_phases
+        for arm in plan.arms
+        for p in arm.recipe.placed_phases
     ]
-    sizes = [str(arm.lineage.recipe.model) for arm in preview.plan.arms]
+    sizes = [str(arm.recipe.model) for arm in plan.arms]
     return [*segments, *points, *map(tuple, objectives), tuple(sizes.index(s) for s in sizes)]
 
 
@@ -87,9 +89,9 @@ def test_the_miniature_has_the_same_graph_arm_for_arm(paper, tmp_path):
     ("name", "num_arms"), [("detour", 6), ("alternation", 7), ("quickstart", 4)]
 )
 def test_the_others_plan_too(name, num_arms, tmp_path):
-    preview, summary = planned(name, tmp_path)
-    assert (len(preview.plan.arms), summary.num_final) == (num_arms, num_arms)
-    compared = {arm.lineage.recipe.total_steps for arm in preview.plan.arms} - {0}
+    plan, summary = planned(name, tmp_path)
+    assert (len(plan.arms), summary.num_final) == (num_arms, num_arms)
+    compared = {arm.recipe.total_steps for arm in plan.arms} - {0}
     # Equal steps, or the model that others go on from.
     assert len(compared) == 1 or name == "detour"
     assert not list(tmp_path.iterdir())  # looking costs nothing and leaves nothing

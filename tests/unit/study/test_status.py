@@ -21,7 +21,6 @@ from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_
 from biphasic.study.find import find_study
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
-from biphasic.study.spec.load import load_resolved
 from biphasic.study.status import status as status_module
 from biphasic.study.status.record import (
     ArmProgress,
@@ -33,6 +32,7 @@ from biphasic.study.status.record import (
     write_progress,
 )
 from biphasic.study.status.status import status_lines, study_status
+from biphasic.study.study import Study
 from small_root import fake_state, prepare
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
@@ -88,7 +88,7 @@ def running(folder):
 
 def half_done(root):
     """Take the end of arm b with its results away, and one of the two results of arm a."""
-    study = prepare(load_resolved(root / "one"), root)
+    study = prepare(Study.saved(root / "one").config, root)
     a, b = study.plan.groups
     store = root / "store"
     shutil.rmtree(store / "states" / b.state)
@@ -205,7 +205,7 @@ def test_a_missing_heartbeat_of_a_remote_runner_is_reported(folder, silence, pha
 
 
 def test_a_study_that_was_never_run_is_planned(folder, tmp_path):
-    config = load_resolved(folder)
+    config = Study.saved(folder).config
     with pytest.raises(StudyError, match="no study was run here"):
         study_status(tmp_path / "new/one")
     (tmp_path / "new/store").mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_a_study_that_was_never_run_is_planned(folder, tmp_path):
 
 
 def test_a_changed_study_file_is_reported(folder):
-    config = load_resolved(folder)
+    config = Study.saved(folder).config
     assert study_status(folder, config).notes == ()
     changed = config.model_copy(update={"title": "Another"})
     assert "has changed since the last run" in study_status(folder, changed).notes[0]

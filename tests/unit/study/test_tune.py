@@ -12,6 +12,7 @@ from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyErr
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.study.tune import search as tune
 
 TEXT = """\
@@ -60,8 +61,10 @@ def fail(tuned, tmp_path):
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
         def run_study(config: StudyConfig, **_: Any) -> SimpleNamespace:
-            segments = preview_study(config, tmp_path / "runs/store").plan.segments
-            (failed,) = [s for s in segments if s.start == start and s.arm == "pico-clm-lr1000"]
+            segments = preview_study(Study(config, tmp_path / "runs")).segments
+            (failed,) = [
+                s for s in segments if s.start == start and s.arm.name == "pico-clm-lr1000"
+            ]
             divergence = getattr(error, "divergence", "")
             failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
             return outcome(failure)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.plan.plan import plan_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune.text import differing_arms, plan_lines
 from biphasic.study.tune.trials import plan_tuning, trial_study
-from tiny_study import GROUND, tiny_study
+from tiny_study import plan_of, tiny_study
 
 STUDIES = Path(__file__).parents[3] / "studies"
 CLM = {"objective": "clm"}
@@ -170,7 +169,7 @@ def test_a_trial_of_a_whole_arm_ends_in_the_state_of_the_arm():
     trials = trial_study(tuning, {each.name: [4e-3] for each in tuning.groups})
     rates = [each.tuned(4e-3).model_dump() for each in tuning.groups]
     tuned = study(*arms, tuned_rates=rates)
-    plans = [plan_study(each, GROUND) for each in (trials, tuned)]
+    plans = [plan_of(each) for each in (trials, tuned)]
     states = [[each.state for each in plan.arms] for plan in plans]
     assert states[0] == states[1]
     assert len(plans[1].segments) == 3  # the first 80 steps are shared

@@ -11,6 +11,7 @@ from biphasic.errors import ConfigError
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
 
@@ -86,9 +87,9 @@ def test_a_rate_that_no_arm_uses_is_noted():
 
 def test_plans_say_which_rates_are_tuned(tmp_path):
     config = study(tuned_rates=RATES)
-    preview = preview_study(config, tmp_path)
-    summary = summarise_plan(config.name, preview, tmp_path)
-    printed = plan_lines(summary, preview.plan, rate=1e9, example_tokens=9)
+    plan = preview_study(Study(config, tmp_path))
+    summary = summarise_plan(plan)
+    printed = plan_lines(summary, plan, rate=1e9, example_tokens=9)
     lines = {line.split()[0]: line for line in printed if line}
     assert lines["clm-mlm"].endswith("; peak 0.004, tuned")
     assert lines["larger"].endswith("; peak 0.002")

@@ -24,10 +24,10 @@ from biphasic.locks import (
     refuse_running_work,
 )
 from biphasic.sealed import read_result_record
+from biphasic.study import STORE
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_pins, corpus_hash, reachable_from_studies
-from biphasic.study.paths import STORE
 from biphasic.training.state import read_state_record
 
 _MOST = 12

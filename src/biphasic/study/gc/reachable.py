@@ -10,12 +10,11 @@ from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
+from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
-from biphasic.study.paths import RESOLVED
 from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
-from biphasic.study.spec.load import load_resolved
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.state import read_state_record
 
 
@@ -48,7 +47,7 @@ def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
     """Return the names reachable from studies, with all ancestors."""
     reachable = Reachable()
     for folder in folders:
-        _add_study(reachable, folder, store)
+        _add_study(reachable, folder)
     _add_ancestors(reachable, store)
     return reachable
 
@@ -87,23 +86,24 @@ def corpus_hash(folder: Path) -> str | None:
     return content_hash(folder)
 
 
-def _add_study(reachable: Reachable, folder: Path, store: Path) -> None:
+def _add_study(reachable: Reachable, folder: Path) -> None:
     if not (folder / RESOLVED).is_file():
         raise StudyError(
             f"{folder}: run by an earlier version, which did not save its settings; run its study "
             "file again (finished work is reused), or delete the folder"
         )
-    config = load_resolved(folder)
-    reachable.studies.add(config.name)
+    study = Study.saved(folder)
+    reachable.studies.add(study.config.name)
     record = study_record_of(folder)
-    problem = _add_plan(reachable, config, store)
-    is_of_settings = record and record.provenance.get("settings_sha256") == settings_digest(config)
+    problem = _add_plan(reachable, study)
+    settings = record and record.provenance.get("settings_sha256")
+    is_of_settings = settings == settings_digest(study.config)
     if problem and not is_of_settings:
         raise StudyError(
             f"{folder}: cannot plan this study ({problem}); run it again, or delete the folder"
         )
     if problem:
-        reachable.unsure.append(f"{config.name}: {problem}")
+        reachable.unsure.append(f"{study.config.name}: {problem}")
     if record is not None:
         for arm in record.arms:
             reachable.states.update((arm.state, *arm.segments))
@@ -120,22 +120,21 @@ def study_record_of(folder: Path) -> StudyRecord | None:
     return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
 
 
-def _add_plan(reachable: Reachable, config: StudyConfig, store: Path) -> str:
+def _add_plan(reachable: Reachable, study: Study) -> str:
     """Add the names in a study's plan; return why the plan is uncertain, or an empty string."""
     try:
-        preview = preview_study(config, store)
+        plan = preview_study(study)
     except BiphasicError as error:
         return str(error)
-    if preview.assumed:
-        return "; ".join(preview.assumed)
-    for segment in preview.plan.segments:
+    if plan.assumed:
+        return "; ".join(plan.assumed)
+    for segment in plan.segments:
         reachable.states.update(filter(None, (segment.id, segment.parent)))
-    for group in preview.plan.groups:
-        reachable.groups.add(group.id)
-        reachable.results.update(group.run_ids())
-    fingerprint = preview.plan.fingerprint
+    reachable.groups.update(group.id for group in plan.groups)
+    reachable.results.update(plan.run_ids())
+    fingerprint, tasks = plan.fingerprint, study.store / "tasks"
     reachable.corpora.update((fingerprint.corpus_hash, *fingerprint.corpora.values()))
-    for folder in (f for task in preview.plan.tasks for f in (task.folder, task.training.folder)):
-        if folder.is_relative_to(store / "tasks"):
-            reachable.tasks.add(folder.relative_to(store / "tasks").parts[0])
+    for folder in (f for task in plan.tasks for f in (task.folder, task.training.folder)):
+        if folder.is_relative_to(tasks):
+            reachable.tasks.add(folder.relative_to(tasks).parts[0])
     return ""

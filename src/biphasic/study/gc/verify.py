@@ -15,10 +15,9 @@ from biphasic.files import MANIFEST, verify_folder
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
-from biphasic.study.paths import STORE
-from biphasic.study.plan.preview import Preview, preview_study
-from biphasic.study.spec.load import load_resolved
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.preview import preview_study
+from biphasic.study.study import Study
 
 
 @dataclass
@@ -59,22 +58,22 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
 
     Nothing is written.
     """
-    store, verification = folder.parent / STORE, Verification()
-    config, record = load_resolved(folder), None
+    study, verification, record = Study.saved(folder), Verification(), None
+    store = study.store
     try:
         record = study_record_of(folder)
     except DataError as error:
         verification.damage.append(str(error))
-    preview, plan_problem = None, ""
+    plan, plan_problem = None, ""
     try:
-        preview = preview_study(config, store)
+        plan = preview_study(study)
     except BiphasicError as error:
         plan_problem = str(error)
-    states, results = _names(record, preview)
+    states, results = _names(record, plan)
     say("reading corpora")
-    _check_corpora(config, record, preview, store, verification)
+    _check_corpora(study, record, plan, verification)
     say("reading tasks")
-    verification.check("tasks", _tasks(preview, store))
+    verification.check("tasks", _tasks(plan, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
     verification.check("states", (store / "states" / name for name in states), is_named=True)
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
@@ -90,43 +89,39 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     return verification
 
 
-def _names(record: StudyRecord | None, preview: Preview | None) -> tuple[list[str], list[str]]:
+def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], list[str]]:
     """Return the states and fine-tunings that a study's record and its plan name."""
     states, results = set[str](), set[str]()
     if record is not None:
         states.update(name for arm in record.arms for name in (arm.state, *arm.segments))
         results.update(run.id for run in record.runs)
-    if preview is not None and not preview.assumed:
-        states.update(segment.id for segment in preview.plan.segments)
-        results.update(name for group in preview.plan.groups for name in group.run_ids())
+    if plan is not None and not plan.assumed:
+        states.update(segment.id for segment in plan.segments)
+        results.update(plan.run_ids())
     return sorted(states), sorted(results)
 
 
-def _tasks(preview: Preview | None, store: Path) -> list[Path]:
+def _tasks(plan: Plan | None, store: Path) -> list[Path]:
     """Return the folders of a study's tasks, or of all tasks if there is no plan."""
-    if preview is None:
+    if plan is None:
         return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
-    folders = {folder for t in preview.plan.tasks for folder in (t.folder, t.training.folder)}
+    folders = {folder for t in plan.tasks for folder in (t.folder, t.training.folder)}
     return sorted(folder for folder in folders if (folder / MANIFEST).is_file())
 
 
 def _check_corpora(
-    config: StudyConfig,
-    record: StudyRecord | None,
-    preview: Preview | None,
-    store: Path,
-    verification: Verification,
+    study: Study, record: StudyRecord | None, plan: Plan | None, verification: Verification
 ) -> None:
     hashes = set[str]()
     if record is not None:
         text = record.provenance.get("data", {}).get("training corpus", {})
         hashes.add(str(text.get("content hash")))
-    if preview is not None:
-        hashes.add(preview.plan.fingerprint.corpus_hash)
-    phases = (phase for arm in config.arms for phase in config.recipe_of(arm).phases)
-    named = {phase.corpus for phase in phases} | {config.corpus.folder}
+    if plan is not None:
+        hashes.add(plan.fingerprint.corpus_hash)
+    phases = (phase for recipe in study.recipes.values() for phase in recipe.phases)
+    named = {phase.corpus for phase in phases} | {study.config.corpus.folder}
     folders = {*filter(None, named)}
-    for record_file in sorted((store / "data").glob(f"*/{RECORD}")):
+    for record_file in sorted((study.store / "data").glob(f"*/{RECORD}")):
         try:
             if corpus_hash(record_file.parent) in hashes:
                 folders.add(record_file.parent)

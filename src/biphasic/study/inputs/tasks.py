@@ -20,6 +20,7 @@ from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
 from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
+from biphasic.study.study import Study
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -66,6 +67,17 @@ class PlannedTask:
         return KINDS[self.info.kind].facts.is_trained
 
     @property
+    def num_steps(self) -> int:
+        """Updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
+        protocol = self.protocol
+        return protocol.max_steps if self.epoch is None else protocol.num_steps(self.epoch)
+
+    @property
+    def outline(self) -> tuple[str, str, FinetuneProtocol]:
+        """Its name, kind and protocol."""
+        return self.info.name, self.info.kind, self.protocol
+
+    @property
     def determinants(self) -> dict[str, Any]:
         """The constants that determine the identity of a fine-tuning."""
         return self.protocol.determinants(is_pooled=KINDS[self.info.kind].is_pooled)
@@ -94,6 +106,17 @@ class TaskResolver:
     _load: Callable[[Path], Task] = field(
         init=False, default_factory=lambda: lru_cache(maxsize=2)(load_task)
     )
+
+    @classmethod
+    def of(cls, study: Study, *, say: Say = lambda _: None) -> TaskResolver:
+        """Return the resolver of a study's tasks."""
+        return cls(
+            store=study.store,
+            libraries=study.config.corpus.libraries,
+            protocol_of=study.config.protocol_of,
+            is_paper=study.config.finetuning.is_paper,
+            say=say,
+        )
 
     def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
         """Return the tasks, each with the one it is trained on; build missing ones."""

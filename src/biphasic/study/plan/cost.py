@@ -85,10 +85,11 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
     return total
 
 
-def segment_cost(segment: Segment, vocab_size: int) -> Cost:
+def segment_cost(segment: Segment) -> Cost:
     """Return the cost of training a segment."""
+    arm = segment.arm
     return training_cost(
-        segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
+        arm.recipe, start=segment.start, end=segment.end, vocab_size=arm.vocab_size
     )
 
 
@@ -97,9 +98,8 @@ def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[s
 
     None for a pretrained model that is not on this machine.
     """
-    recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
     shapes = {
-        point.state: shape_of(recipes[point.arm.name], vocab_size=plan.fingerprint.vocab_size)
+        point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
     }
     flops: dict[str, int | None] = {}
@@ -112,11 +112,9 @@ def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[s
 
 def training_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
     """Count six FLOPs per weight of the body and token, of one fine-tuning."""
-    protocol = task.protocol
-    steps = protocol.max_steps if task.epoch is None else protocol.num_steps(task.epoch)
     texts = KINDS[task.info.kind].texts_per_item
-    length = min(example_tokens, protocol.max_seqlen)
-    return 6 * body * steps * protocol.batch_size * texts * length
+    length = min(example_tokens, task.protocol.max_seqlen)
+    return 6 * body * task.num_steps * task.protocol.batch_size * texts * length
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:

@@ -40,11 +40,11 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
 
 def _changed_arms(first: Plan, second: Plan) -> dict[str, list[str]]:
     """Return the lines about each arm of both plans whose final states differ."""
-    others = {arm.config.name: arm for arm in second.arms}
+    others = {arm.name: arm for arm in second.arms}
     return {
-        arm.config.name: [*_arm_lines(arm.config.name, arm.lineage, other.lineage)]
+        arm.name: [*_arm_lines(arm.name, arm.lineage, other.lineage)]
         for arm in first.arms
-        if (other := others.get(arm.config.name)) and arm.state != other.state
+        if (other := others.get(arm.name)) and arm.state != other.state
     }
 
 
@@ -108,7 +108,7 @@ def _only(plan: Plan, other: Plan, steps: int) -> tuple[list[str], list[str]]:
     if steps:
         lines.append(f"{steps:,} steps of training")
     runs: Counter[str] = Counter()
-    other_runs = {name for group in other.groups for name in group.run_ids()}
+    other_runs = set(other.run_ids())
     for group in plan.groups:
         for name, task_runs in group.runs.items():
             if count := sum(run.id not in other_runs for run in task_runs):

@@ -10,7 +10,7 @@ from typing import Any
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.files import digest
+from biphasic.files import digest, is_complete
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -25,18 +25,21 @@ class FinetuneGroup:
     """All fine-tunings of one state on one task.
 
     Attributes:
-        training: The task that is trained on.
-        evaluations: The tasks that are scored afterwards.
+        evaluations: The tasks that are scored after each fine-tuning; they share a training.
         grid: Learning rates and seeds.
         label: Name in progress displays.
     """
 
     id: str
     state: str
-    training: PlannedTask
     evaluations: tuple[PlannedTask, ...]
     grid: tuple[tuple[float, int], ...]
     label: str
+
+    @property
+    def training(self) -> PlannedTask:
+        """The task that is trained on."""
+        return self.evaluations[0].training
 
     @cached_property
     def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
@@ -55,22 +58,37 @@ class FinetuneGroup:
             yield from self._ids(task)
 
     def _ids(self, task: PlannedTask) -> Iterator[str]:
-        shared = run_determinants(self.state, task)
+        shared = _run_determinants(self.state, task)
         for rate, seed in self.grid:
             yield digest({**shared, "learning_rate": rate, "seed": seed})
 
-    @property
-    def is_zero_shot(self) -> bool:
-        """Whether encoders are scored without training."""
-        return not self.training.is_trained
+    def missing_runs(self, store: Path) -> list[str]:
+        """Return the fine-tunings without a result; only these are looked up."""
+        return [name for name in self.run_ids() if not is_complete(store / "finetunes" / name)]
 
-    @property
-    def num_steps(self) -> int:
-        """Updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
-        if self.is_zero_shot:
-            return 0
-        protocol, epoch = self.training.protocol, self.training.epoch
-        return protocol.max_steps if epoch is None else protocol.num_steps(epoch)
+    def job(self, store: Path, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
+        """Return the job that runs them."""
+        training = self.training
+        return FinetuneJob(
+            id=self.id,
+            label=self.label,
+            store=store,
+            tokenizer=tokenizer,
+            encoder=encoder,
+            state=self.state,
+            training=TaskInput(
+                name=training.info.name, folder=training.folder, protocol=training.protocol
+            ),
+            evaluations=tuple(
+                ScoredTask(
+                    name=task.info.name,
+                    folder=task.folder,
+                    protocol=task.protocol,
+                    runs=self.runs[task.info.name],
+                )
+                for task in self.evaluations
+            ),
+        )
 
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
@@ -81,15 +99,29 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
     return [tuple(group) for group in groups.values()]
 
 
-def check_tasks(
-    tasks: Iterable[PlannedTask], tokenizer: TextTokenizer, *, positions: int | None = None
-) -> None:
-    """Check that tasks can be encoded by their protocols; see `refuse_lengths`."""
-    outlines = ((task.info.name, task.info.kind, task.protocol) for task in tasks)
-    refuse_lengths(outlines, tokenizer, positions=positions)
+def plan_group(
+    state: str,
+    evaluations: tuple[PlannedTask, ...],
+    finetuning: FinetuningConfig,
+    *,
+    run: Seeds,
+    name: str,
+) -> FinetuneGroup:
+    """Plan the fine-tunings of one state for tasks that share a training.
+
+    `run` are the seeds of its pretraining run.
+    """
+    training = evaluations[0].training
+    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
+    if not training.is_trained:
+        # Nothing is trained: no rate to choose, nothing random.
+        grid = [(0.0, ZERO_SHOT_SEED)]
+    scored = " + ".join(task.info.name for task in evaluations)
+    identity = digest(_run_determinants(state, training))
+    return FinetuneGroup(identity, state, evaluations, tuple(grid), f"{name} on {scored}")
 
 
-def refuse_lengths(
+def check_lengths(
     tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
     tokenizer: TextTokenizer,
     *,
@@ -125,7 +157,7 @@ def _task_determinants(task: PlannedTask) -> dict[str, Any]:
     return {"task": task.info.name, "task_sha256": task.info.sha256}
 
 
-def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
+def _run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     """Return everything that determines the scores of a state on a task, except rate and seed."""
     shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
     if task.trainer is None and task.is_trained:
@@ -137,58 +169,3 @@ def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     if task.trainer is not None:
         scored["trained_on"] = _training_determinants(task.trainer)
     return {**shared, **scored}
-
-
-def plan_group(
-    state: str,
-    evaluations: tuple[PlannedTask, ...],
-    finetuning: FinetuningConfig,
-    *,
-    run: Seeds,
-    name: str,
-) -> FinetuneGroup:
-    """Plan the fine-tunings of one state for tasks that share a training.
-
-    `run` are the seeds of its pretraining run.
-    """
-    training = evaluations[0].training
-    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
-    if not training.is_trained:
-        # Nothing is trained: no rate to choose, nothing random.
-        grid = [(0.0, ZERO_SHOT_SEED)]
-    scored = " + ".join(task.info.name for task in evaluations)
-    return FinetuneGroup(
-        id=digest(run_determinants(state, training)),
-        state=state,
-        training=training,
-        evaluations=evaluations,
-        grid=tuple(grid),
-        label=f"{name} on {scored}",
-    )
-
-
-def finetune_job(
-    group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
-) -> FinetuneJob:
-    """Return the job of a group."""
-    training = group.training
-    return FinetuneJob(
-        id=group.id,
-        label=group.label,
-        store=store,
-        tokenizer=tokenizer,
-        encoder=encoder,
-        state=group.state,
-        training=TaskInput(
-            name=training.info.name, folder=training.folder, protocol=training.protocol
-        ),
-        evaluations=tuple(
-            ScoredTask(
-                name=task.info.name,
-                folder=task.folder,
-                protocol=task.protocol,
-                runs=group.runs[task.info.name],
-            )
-            for task in group.evaluations
-        ),
-    )

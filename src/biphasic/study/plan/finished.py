@@ -1,92 +1,99 @@
-"""What a store has of a plan: finished work, and states that another version computed."""
+"""What a store has of a plan: finished work, and what another version or other code made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.amounts import count
 from biphasic.errors import DataError
-from biphasic.files import canonical_json, complete_names, is_complete, read_json
+from biphasic.files import canonical_json, complete_names, is_complete, read_json, remove
+from biphasic.locks import Say, lock_cleaning, refuse_running_work
+from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
+from biphasic.sealed import read_result_record
 from biphasic.study.plan.finetuning import FinetuneGroup
 from biphasic.study.plan.plan import Plan, Segment
+from biphasic.training.state import Checkpoints, read_state_record
 
 _OTHER_VERSION = "another version of biphasic"
 
 
-def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
-    """Return the fine-tunings of one group that have no result; only these are looked up."""
-    return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
-
-
 @dataclass(frozen=True)
 class Finished:
-    """A snapshot of the finished work in a store: identities of states and of fine-tunings."""
+    """A snapshot of the finished work of a plan: identities of states and of fine-tunings."""
 
+    plan: Plan
     states: frozenset[str]
     results: frozenset[str]
 
     @classmethod
-    def of(cls, store: Path) -> Finished:
-        """List the finished work of a store."""
-        return cls(*(frozenset(complete_names(store / kind)) for kind in ("states", "finetunes")))
+    def of(cls, plan: Plan) -> Finished:
+        """List the finished work of a plan's store."""
+        places = (plan.store / kind for kind in ("states", "finetunes"))
+        return cls(plan, *(frozenset(complete_names(place)) for place in places))
 
-    def missing_segments(self, plan: Plan) -> list[Segment]:
+    def missing_segments(self) -> list[Segment]:
         """Return the segments whose state is missing."""
-        return [segment for segment in plan.segments if segment.id not in self.states]
+        return [segment for segment in self.plan.segments if segment.id not in self.states]
 
-    def missing_groups(self, plan: Plan) -> list[FinetuneGroup]:
+    def missing_groups(self) -> list[FinetuneGroup]:
         """Return the groups of fine-tunings with a missing result."""
-        return [group for group in plan.groups if not self.results.issuperset(group.run_ids())]
+        groups = self.plan.groups
+        return [group for group in groups if not self.results.issuperset(group.run_ids())]
 
-    def jobs(self, plan: Plan) -> set[str]:
+    def jobs(self) -> set[str]:
         """Return the identities of the finished jobs."""
-        left = {job.id for job in (*self.missing_segments(plan), *self.missing_groups(plan))}
-        return {job.id for job in (*plan.segments, *plan.groups)} - left
+        left = {job.id for job in (*self.missing_segments(), *self.missing_groups())}
+        return {job.id for job in (*self.plan.segments, *self.plan.groups)} - left
 
-    def results_of(self, plan: Plan) -> Iterator[str]:
-        """Yield the identities of a plan's finished fine-tunings."""
+    def planned_results(self) -> Iterator[str]:
+        """Yield the identities of the plan's finished fine-tunings."""
         if self.results:
-            names = (name for group in plan.groups for name in group.run_ids())
-            yield from (name for name in names if name in self.results)
+            yield from (name for name in self.plan.run_ids() if name in self.results)
 
 
-def outdated_arms(plan: Plan, store: Path) -> list[str]:
+def plan_notes(plan: Plan) -> tuple[str, ...]:
+    """Return sentences about unused settings, and about arms that another version trained."""
+    return (*plan.study.config.unused_rates(), *outdated_arms(plan))
+
+
+def outdated_arms(plan: Plan) -> list[str]:
     """Return a note for each arm whose final state only another version of biphasic computed.
 
     Recipe, data and step are the same, but the identity differs: it includes the version of the
     numbers (`NUMERICS_VERSION`) and the code of plugins.
     """
-    missing = [arm for arm in plan.arms if not is_complete(store / "states" / arm.state)]
+    missing = [arm for arm in plan.arms if not is_complete(plan.store / "states" / arm.state)]
     if not missing:
         return []
-    others = _unplanned_states(plan, store)
+    others = _unplanned_states(plan)
     notes: list[str] = []
     for arm in missing:
-        recipe, total = arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps
-        key = _key(recipe, total, arm.lineage.fingerprint.corpus_hash)
+        recipe, corpus = arm.recipe.model_dump(mode="json"), arm.lineage.fingerprint.corpus_hash
+        key = _key(recipe, arm.recipe.total_steps, corpus)
         if key in others:
             state, before = others[key]
             now = references_in(recipe)
             changed = [shown(old) for old in references_in(before) if old not in now]
             who = f"other code, of {' and '.join(changed)}," if changed else _OTHER_VERSION
             notes.append(
-                f"arm '{arm.config.name}': {who} trained it (state {state[:12]}); results differ "
+                f"arm '{arm.name}': {who} trained it (state {state[:12]}); results differ "
                 "between these versions, so it is trained again"
             )
     return notes
 
 
-def _unplanned_states(plan: Plan, store: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the states of a store that a plan does not have, by recipe, step and corpus.
 
     Each is with its own recipe, as recipes with other code of a plugin count as the same.
     """
     planned = {segment.id for segment in plan.segments}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in sorted((store / "states").glob("*/state.json")):
+    for path in sorted((plan.store / "states").glob("*/state.json")):
         name = path.parent.name
         if name in planned or not is_complete(path.parent):
             continue
@@ -101,3 +108,94 @@ def _unplanned_states(plan: Plan, store: Path) -> dict[str, tuple[str, dict[str,
 
 def _key(recipe: object, step: int, corpus_hash: str) -> str:
     return without_code(canonical_json({"recipe": recipe, "step": step, "corpus": corpus_hash}))
+
+
+@dataclass(frozen=True)
+class OtherCode:
+    """States, checkpoints and results of a store that other code made.
+
+    Results of such states count as well.
+    """
+
+    store: Path
+    states: tuple[str, ...] = ()
+    checkpoints: tuple[Path, ...] = ()
+    results: tuple[str, ...] = ()
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> OtherCode:
+        """Find what other code made of a plan, and of the states that it continues from."""
+        parents = (segment.parent for segment in plan.segments if segment.parent)
+        states = dict.fromkeys([*(segment.id for segment in plan.segments), *parents])
+        segments = [(segment.id, segment.start) for segment in plan.segments]
+        return cls.of(plan.store, states, segments, plan.run_ids())
+
+    @classmethod
+    def of(
+        cls,
+        store: Path,
+        states: Iterable[str] = (),
+        segments: Iterable[tuple[str, int]] = (),
+        results: Iterable[str] = (),
+    ) -> OtherCode:
+        """Find what other code made of states, of segments (end, first step), and of results."""
+        trained = [name for name in states if _is_other_state(store / "states" / name, name)]
+        progress = (Checkpoints.of(store, name, start=start) for name, start in segments)
+        saved = (each.path(step) for each in progress for step in each.steps())
+        checkpoints = tuple(folder for folder in saved if _is_other_state(folder))
+        scored = (name for name in results if _is_other_result(store / "finetunes" / name, trained))
+        return cls(store, tuple(trained), checkpoints, tuple(scored))
+
+    def __bool__(self) -> bool:
+        return bool(self.states or self.checkpoints or self.results)
+
+    def __str__(self) -> str:
+        parts = {"state": self.states, "checkpoint": self.checkpoints, "result": self.results}
+        return ", ".join(count(len(made), name) for name, made in parts.items() if made)
+
+    def note(self, remedy: str = "--fresh") -> str:
+        """Say that they are reused, and which option makes them again."""
+        return (
+            f"made by other code than the running one: {self}; numbers may differ, "
+            f"and {remedy} makes them again"
+        )
+
+    def delete(self, *, say: Say) -> None:
+        """Delete them, and all results of these states."""
+        say(f"deleting what other code made: {self}")
+        finetunes = self.store / "finetunes"
+        with lock_cleaning(self.store) as cleaner:
+            refuse_running_work(self.store, say=say)
+            results = dict.fromkeys([*self.results, *_results_of(finetunes, self.states)])
+            paths = (
+                *(finetunes / name for name in results),
+                *self.checkpoints,
+                *(self.store / "states" / name for name in self.states),
+            )
+            for path in paths:
+                cleaner.check()  # after a suspension, another process may work here
+                remove(path)
+
+
+def _is_other_state(folder: Path, identity: str | None = None) -> bool:
+    if not is_complete(folder):
+        return False
+    return is_other_code("pretraining", read_state_record(folder, identity=identity).code)
+
+
+def _is_other_result(folder: Path, states: Iterable[str]) -> bool:
+    if not is_complete(folder):
+        return False
+    record = read_result_record(folder)
+    made_by = [record.code] if record.code else []
+    return record.state in states or is_other_code("finetuning", made_by)
+
+
+def _results_of(folder: Path, states: Iterable[str]) -> Iterator[str]:
+    """Yield all results of some states, also those of other studies."""
+    for path in folder.glob("*/result.json") if states else ():
+        try:
+            if read_json(path)["state"] in states:
+                yield path.parent.name
+        except (DataError, KeyError, TypeError):
+            continue  # damaged, which whoever needs it is told

@@ -10,15 +10,41 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
 from biphasic.study.spec.naming import point_name
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """An arm with its run from the first step on, and its final state."""
+
+    config: ArmConfig
+    lineage: Lineage
+    state: str
+    is_tuned: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in the study."""
+        return self.config.name
+
+    @property
+    def recipe(self) -> Recipe:
+        """Its recipe, at its tuned rate if it has one."""
+        return self.lineage.recipe
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the tokenizer, special tokens included."""
+        return self.lineage.fingerprint.vocab_size
 
 
 @dataclass(frozen=True)
@@ -27,57 +53,56 @@ class Segment:
 
     Attributes:
         id: Identity of the state at its end.
-        recipe: One of the recipes that pass through it.
         parent: Identity of the state it resumes from; None if it starts from the initial model.
-        label: Name in progress displays.
-        arm: Name of the first arm that passes through it.
+        arm: The first arm that passes through it.
     """
 
     id: str
-    recipe: Recipe
     start: int
     end: int
     parent: str | None
-    label: str
-    arm: str = ""
+    arm: PlannedArm
 
     @property
     def steps(self) -> int:
         """The number of its updates."""
         return self.end - self.start
 
-
-@dataclass(frozen=True)
-class PlannedArm:
-    """An arm and its final state."""
-
-    config: ArmConfig
-    lineage: Lineage
-    state: str
-    is_tuned: bool = False
+    @property
+    def label(self) -> str:
+        """Name in progress displays."""
+        return f"{self.arm.name} {self.start}-{self.end}"
 
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """A state that is evaluated: the end of an arm, or an intermediate step.
+    """A state that is evaluated: the end of an arm, or an intermediate step."""
 
-    Attributes:
-        name: The arm's name, with the step appended for intermediate states.
-        label: Name in reports.
-        family: Objectives up to this step.
-    """
-
-    name: str
-    label: str
-    family: str
-    arm: ArmConfig
+    arm: PlannedArm
     step: int
     state: str
 
     @property
     def is_final(self) -> bool:
         """Whether the arm ends here."""
-        return self.step == sum(phase.steps for phase in self.arm.phases)
+        return self.step == self.arm.recipe.total_steps
+
+    @property
+    def name(self) -> str:
+        """The arm's name, with the step appended for intermediate states."""
+        return self.arm.name if self.is_final else point_name(self.arm.name, self.step)
+
+    @property
+    def label(self) -> str:
+        """Name in reports."""
+        label = self.arm.config.label or self.arm.name
+        return label if self.is_final else f"{label}, step {self.step:,}"
+
+    @property
+    def family(self) -> str:
+        """Objectives up to this step."""
+        placed = self.arm.recipe.placed_phases
+        return family_of([each.phase for each in placed if each.start < self.step])
 
 
 @dataclass(frozen=True)
@@ -87,18 +112,31 @@ class Plan:
     Attributes:
         points: The states that are evaluated: the arms' ends in their order, then others.
         segments: In an order in which they can be trained.
+        assumed: A sentence for each placeholder of missing data.
     """
 
+    study: Study
     arms: tuple[PlannedArm, ...]
     points: tuple[PlannedPoint, ...]
     segments: tuple[Segment, ...]
     groups: tuple[FinetuneGroup, ...] = ()
     tasks: tuple[PlannedTask, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> Path:
+        """The store of the study's root."""
+        return self.study.store
 
     @property
     def fingerprint(self) -> DataFingerprint:
         """What identifies the data, with placeholders for missing ones."""
         return self.arms[0].lineage.fingerprint
+
+    def run_ids(self) -> Iterator[str]:
+        """Yield the identities of all fine-tunings."""
+        for group in self.groups:
+            yield from group.run_ids()
 
     def path(self, state: str) -> list[str]:
         """Return the segments that lead to a state, last first."""
@@ -114,7 +152,7 @@ class Plan:
         groups: dict[str, list[str]] = {}
         for group in self.groups:
             groups.setdefault(group.state, []).append(group.id)
-        jobs = {arm.config.name: self.path(arm.state) for arm in self.arms}
+        jobs = {arm.name: self.path(arm.state) for arm in self.arms}
         for point in self.points:
             jobs[point.arm.name] += groups.get(point.state, ())
         return jobs
@@ -125,40 +163,16 @@ class Plan:
 
 
 def plan_study(
-    config: StudyConfig,
+    study: Study,
     fingerprint: DataFingerprint,
     tasks: tuple[PlannedTask, ...] = (),
     *,
     known: Set[str] = frozenset(),
+    assumed: tuple[str, ...] = (),
 ) -> Plan:
-    """Plan a study on its data.
-
-    Training resumes from `known` states, of any study.
-    """
-    arms, points, segments = _plan_training(config, fingerprint, known)
-    # A state that several arms share has the name and the fine-tuning seeds of the first.
-    first = {point.state: point for point in reversed(points)}
-    states = dict.fromkeys(point.state for point in points)
-    groups = tuple(
-        plan_group(
-            state,
-            evaluations,
-            config.finetuning,
-            run=config.recipe_of(first[state].arm).seeds,
-            name=first[state].name,
-        )
-        for evaluations in by_training(tasks)
-        for state in states
-    )
-    return Plan(arms, points, segments, groups, tasks)
-
-
-def _plan_training(
-    config: StudyConfig, fingerprint: DataFingerprint, known: Set[str]
-) -> tuple[tuple[PlannedArm, ...], tuple[PlannedPoint, ...], tuple[Segment, ...]]:
-    """Return the arms, the states to evaluate, and the segments that train them."""
-    tree, stops = StateTree(), config.points_by_arm()
-    lineages = [Lineage(config.recipe_of(arm), fingerprint) for arm in config.arms]
+    """Plan a study on its data; training resumes from `known` states, of any study."""
+    config, tree, stops = study.config, StateTree(), study.config.points_by_arm()
+    lineages = [Lineage(study.recipes[arm.name], fingerprint) for arm in config.arms]
     nodes = [
         tree.add(lineage, stops.get(arm.name, ()))
         for arm, lineage in zip(config.arms, lineages, strict=True)
@@ -168,44 +182,39 @@ def _plan_training(
     ends: list[PlannedPoint] = []
     intermediate: list[PlannedPoint] = []
     segments: dict[str, Segment] = {}
-    for arm, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
-        total = lineage.recipe.total_steps
-        arms.append(PlannedArm(arm, lineage, by_step[total].identity, config.is_tuned(arm)))
-        points = [_point(arm, lineage.recipe, step, node) for step, node in sorted(by_step.items())]
-        ends.append(points[-1])
-        intermediate += points[:-1]
-        for segment in _segments(arm, lineage.recipe, by_step[total]):
+    for settings, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
+        *between, (_, end) = sorted(by_step.items())
+        arm = PlannedArm(settings, lineage, end.identity, config.is_tuned(settings))
+        arms.append(arm)
+        ends.append(PlannedPoint(arm, end.step, end.identity))
+        intermediate += [PlannedPoint(arm, step, node.identity) for step, node in between]
+        for segment in _segments(arm, end):
             segments.setdefault(segment.id, segment)
-    return tuple(arms), (*ends, *intermediate), tuple(segments.values())
+    points = (*ends, *intermediate)
+    groups = _groups(study, points, tasks)
+    return Plan(study, tuple(arms), points, tuple(segments.values()), groups, tasks, assumed)
 
 
-def _point(arm: ArmConfig, recipe: Recipe, step: int, node: Node) -> PlannedPoint:
-    label = arm.label or arm.name
-    if step == recipe.total_steps:
-        return PlannedPoint(arm.name, label, arm.family, arm, step, node.identity)
-    begun = [placed.phase for placed in recipe.placed_phases if placed.start < step]
-    return PlannedPoint(
-        name=point_name(arm.name, step),
-        label=f"{label}, step {step:,}",
-        family=family_of(begun),
-        arm=arm,
-        step=step,
-        state=node.identity,
-    )
-
-
-def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> Iterator[Segment]:
+def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
     """Yield the segments that lead to an arm's end; an untrained arm has one of no steps."""
     for before, node in list(pairwise(end.path())) or [(end, end)]:
         start, parent = before.step, before.identity if before.step else None
         if node.nearest is not None:
             start, parent = node.nearest
-        yield Segment(
-            id=node.identity,
-            recipe=recipe,
-            start=start,
-            end=node.step,
-            parent=parent,
-            label=f"{arm.name} {start}-{node.step}",
-            arm=arm.name,
+        yield Segment(node.identity, start, node.step, parent, arm)
+
+
+def _groups(
+    study: Study, points: tuple[PlannedPoint, ...], tasks: tuple[PlannedTask, ...]
+) -> tuple[FinetuneGroup, ...]:
+    # A state that several arms share has the name and the fine-tuning seeds of the first.
+    first: dict[str, PlannedPoint] = {}
+    for point in points:
+        first.setdefault(point.state, point)
+    return tuple(
+        plan_group(
+            state, scored, study.config.finetuning, run=point.arm.recipe.seeds, name=point.name
         )
+        for scored in by_training(tasks)
+        for state, point in first.items()
+    )

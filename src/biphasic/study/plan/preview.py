@@ -9,7 +9,6 @@ here connects to the hub.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
@@ -20,13 +19,11 @@ from biphasic.data.text.hub import find_copy
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
-from biphasic.locks import Say
 from biphasic.model.loading.hub import fetch_model
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
-from biphasic.study.plan.finished import outdated_arms
 from biphasic.study.plan.plan import Plan, plan_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import Recipe
 
@@ -34,53 +31,26 @@ GIVEN_VOCABULARY = 128_256
 """Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study."""
 
 
-@dataclass(frozen=True)
-class Preview:
-    """A plan and the assumptions that it makes.
-
-    Attributes:
-        assumed: A sentence for each placeholder.
-        notes: A sentence for each unused setting, and for each arm that another version of
-            biphasic trained.
-    """
-
-    plan: Plan
-    assumed: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-def preview_study(config: StudyConfig, store: Path) -> Preview:
+def preview_study(study: Study) -> Plan:
     """Plan a study, with placeholders for data that can still be fetched or built."""
     assumed: list[str] = []
     problems: list[str] = []
-    recipes = [config.recipe_of(arm) for arm in config.arms]
     fingerprint = DataFingerprint("", "", 0)
     try:
-        fingerprint = _fingerprint(config.corpus, recipes, store, assumed)
+        fingerprint = _fingerprint(study, assumed)
     except (ConfigError, DataError) as error:
         problems.append(str(error))
-    tasks = task_resolver(config, store).look(config.tasks, assumed=assumed, problems=problems)
+    resolver = TaskResolver.of(study)
+    tasks = resolver.look(study.config.tasks, assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
-    plan = plan_study(config, fingerprint, tasks, known=complete_names(store / "states"))
-    return Preview(plan, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store)))
+    known = complete_names(study.store / "states")
+    return plan_study(study, fingerprint, tasks, known=known, assumed=tuple(assumed))
 
 
-def task_resolver(config: StudyConfig, store: Path, *, say: Say = lambda _: None) -> TaskResolver:
-    """Return the resolver of a study's tasks."""
-    return TaskResolver(
-        store=store,
-        libraries=config.corpus.libraries,
-        protocol_of=config.protocol_of,
-        is_paper=config.finetuning.is_paper,
-        say=say,
-    )
-
-
-def _fingerprint(
-    corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]
-) -> DataFingerprint:
-    folder = _corpus_folder(corpus, store)
+def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
+    corpus, recipes = study.config.corpus, [*study.recipes.values()]
+    folder = _corpus_folder(corpus, study.store)
     if folder is None:
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
         described = corpus.model_dump(mode="json", exclude_defaults=True)

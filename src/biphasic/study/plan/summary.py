@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import count, hours, size, thousands
@@ -20,9 +19,8 @@ from biphasic.study.plan.cost import (
     state_bytes,
     training_cost,
 )
-from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import Preview
 
 FORMAT = "biphasic.plan/1"
 _NOT_KNOWN = "not known here"
@@ -112,21 +110,16 @@ class PlanSummary:
         return None if flops is None else flops / rate / 3600
 
 
-def summarise_plan(
-    name: str, preview: Preview, store: Path, *, example_tokens: int = EXAMPLE_TOKENS
-) -> PlanSummary:
-    """Count a plan.
-
-    `example_tokens` is the mean length of a fine-tuning example.
-    """
-    plan, vocab_size = preview.plan, preview.plan.fingerprint.vocab_size
-    costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
+def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanSummary:
+    """Count a plan; `example_tokens` is the mean length of a fine-tuning example."""
+    costs = {segment.id: segment_cost(segment) for segment in plan.segments}
     groups = _groups(plan, costs)
-    tasks, finished = _tasks(plan), Finished.of(store)
-    missing = finished.missing_segments(plan)
+    tasks, finished = _tasks(plan), Finished.of(plan)
+    missing = finished.missing_segments()
+    trainings = [group for group in plan.groups if group.training.is_trained]
     trained = [segment for segment in plan.segments if segment.id in finished.states]
     return PlanSummary(
-        name=name,
+        name=plan.study.config.name,
         groups=groups,
         num_final=len({point.state for point in plan.points if point.is_final}),
         num_checkpoints=len({point.state for point in plan.points}),
@@ -135,19 +128,21 @@ def summarise_plan(
         alone=sum((group.alone for group in groups), Cost()),
         shared=sum(costs.values(), Cost()),
         tasks=tasks,
-        num_trainings=sum(len(group.grid) for group in plan.groups if not group.is_zero_shot),
+        num_trainings=sum(len(group.grid) for group in trainings),
         num_evaluations=sum(task.num_runs for task in tasks),
-        finetuning_steps=sum(len(g.grid) * g.num_steps for g in plan.groups),
+        finetuning_steps=sum(len(g.grid) * g.training.num_steps for g in trainings),
         finetuning_flops=_total(finetuning_flops(plan, example_tokens).values()),
-        state_bytes=_total(state_bytes(s.recipe, vocab_size=vocab_size) for s in plan.segments),
+        state_bytes=_total(
+            state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
+        ),
         done=Done(
             states=len(trained),
             steps=sum(segment.steps for segment in trained),
-            results=sum(1 for _ in finished.results_of(plan)),
+            results=sum(1 for _ in finished.planned_results()),
         ),
         left=sum((costs[segment.id] for segment in missing), Cost()),
-        assumed=preview.assumed,
-        notes=preview.notes,
+        assumed=plan.assumed,
+        notes=plan_notes(plan),
     )
 
 
@@ -175,23 +170,21 @@ def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, 
             for p in plan.points
         ],
         "segments": [
-            {"state": s.id, "parent": s.parent, "start": s.start, "end": s.end, "arm": s.arm}
+            {"state": s.id, "parent": s.parent, "start": s.start, "end": s.end, "arm": s.arm.name}
             for s in plan.segments
         ],
     }
 
 
 def _groups(plan: Plan, costs: dict[str, Cost]) -> tuple[GroupSummary, ...]:
-    vocab_size = plan.fingerprint.vocab_size
-    group_names = {arm.config.name: arm.config.group for arm in plan.arms}
     groups: dict[str, GroupSummary] = {}
     for arm in plan.arms:
-        recipe, name = arm.lineage.recipe, arm.config.group
-        cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
+        name, end = arm.config.group, arm.recipe.total_steps
+        cost = training_cost(arm.recipe, start=0, end=end, vocab_size=arm.vocab_size)
         before = groups.get(name, GroupSummary(name, 0, Cost(), Cost()))
         groups[name] = replace(before, num_arms=before.num_arms + 1, alone=before.alone + cost)
     for segment in plan.segments:
-        name = group_names[segment.arm]
+        name = segment.arm.config.group
         groups[name] = replace(groups[name], new=groups[name].new + costs[segment.id])
     return tuple(groups.values())
 
@@ -266,21 +259,21 @@ def plan_lines(
 def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
     new: dict[str, int] = {}
     for segment in plan.segments:
-        new[segment.arm] = new.get(segment.arm, 0) + segment.steps
+        new[segment.arm.name] = new.get(segment.arm.name, 0) + segment.steps
     stops: dict[str, list[int]] = {}
     for point in plan.points:
         if not point.is_final:
             stops.setdefault(point.arm.name, []).append(point.step)
-    width = max(len(arm.config.name) for arm in plan.arms)
+    width = max(len(arm.name) for arm in plan.arms)
     for arm in plan.arms[:most]:
-        name, total = arm.config.name, arm.lineage.recipe.total_steps
+        name, total = arm.name, arm.recipe.total_steps
         shared = total - new.get(name, 0)
         line = f"  {name:{width}}  {total:>8,} steps, {new.get(name, 0):>8,} of them new"
         if shared:
             line += f", after step {shared:,}"
         if name in stops:
             line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
-        if placed := arm.lineage.recipe.placed_phases:
+        if placed := arm.recipe.placed_phases:
             line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.is_tuned else ''}"
         yield line
     if len(plan.arms) > most:
@@ -291,9 +284,8 @@ def _run_lines(plan: Plan) -> Iterator[str]:
     """Say how many pretraining runs recipes have, and what these vary."""
     runs: dict[str, list[Sequence[int]]] = {}
     for arm in plan.arms:
-        recipe = arm.lineage.recipe
-        seeds = recipe.seeds.model_dump()
-        name = digest(recipe.model_dump(mode="json", exclude={"seeds"}))
+        seeds = arm.recipe.seeds.model_dump()
+        name = digest(arm.recipe.model_dump(mode="json", exclude={"seeds"}))
         runs.setdefault(name, []).append([seeds[stream] for stream in SEED_STREAMS])
     by_what: dict[tuple[str, ...], list[int]] = {}
     for of_recipe in runs.values():

@@ -17,15 +17,15 @@ _TICKS = 8
 
 def plan_svg(plan: Plan, *, title: str) -> str:
     """Return the drawing of a plan, with a title."""
-    names = [arm.config.name for arm in plan.arms]
+    names = [arm.name for arm in plan.arms]
     lanes = {name: _TOP + _LANE * (row + 0.5) for row, name in enumerate(names)}
     left = round(16 + _CHARACTER * max(map(len, names)), 1)
-    last = max(1, *(arm.lineage.recipe.total_steps for arm in plan.arms))
+    last = max(1, *(arm.recipe.total_steps for arm in plan.arms))
 
     def x(step: float) -> float:
         return round(left + _WIDTH * step / last, 1)
 
-    owners = {segment.id: segment.arm for segment in plan.segments}
+    owners = {segment.id: segment.arm.name for segment in plan.segments}
     colours = _colours(plan)
     bottom = _TOP + _LANE * len(names)
     return fill(
@@ -47,9 +47,9 @@ def plan_svg(plan: Plan, *, title: str) -> str:
         ],
         lanes=lanes,
         branches=[
-            (x(segment.start), lanes[arm], lanes[segment.arm])
+            (x(segment.start), lanes[arm], lanes[own])
             for segment in plan.segments
-            if (arm := owners.get(segment.parent or "", segment.arm)) != segment.arm
+            if (arm := owners.get(segment.parent or "", own := segment.arm.name)) != own
         ],
         bars=[
             (x(first), lanes[arm], round(x(end) - x(first), 1), colours[objective],
@@ -66,7 +66,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
 
 def _colours(plan: Plan) -> dict[str, str]:
     """Return the colour of each objective, the same as in all figures."""
-    phases = (placed.phase for arm in plan.arms for placed in arm.lineage.recipe.placed_phases)
+    phases = (placed.phase for arm in plan.arms for placed in arm.recipe.placed_phases)
     objectives = sorted({phase.short_name.upper() for phase in phases})
     styles = objective_styles(objectives)
     return {name: styles[name].color for name in objectives}
@@ -81,7 +81,7 @@ def _key(colours: Mapping[str, str], left: float) -> Iterator[tuple[float, str, 
 def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:
     """Yield arm, objective, first and last step for each phase of each segment."""
     for segment in plan.segments:
-        for placed in segment.recipe.placed_phases:
+        for placed in segment.arm.recipe.placed_phases:
             first, end = max(segment.start, placed.start), min(segment.end, placed.end)
             if first < end:
-                yield segment.arm, placed.phase.short_name.upper(), first, end
+                yield segment.arm.name, placed.phase.short_name.upper(), first, end

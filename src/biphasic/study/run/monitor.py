@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rich.console import Console
 
@@ -44,12 +43,11 @@ class Monitor:
     """Track the jobs of a study."""
 
     def __init__(
-        self, items: Iterable[WorkItem], folder: Path, *, plan: Plan, num_slots: int,
-        console: Console,
-    ) -> None:  # fmt: skip
+        self, items: Iterable[WorkItem], plan: Plan, *, num_slots: int, console: Console
+    ) -> None:
         """Prepare; `items` are the remaining jobs of the plan."""
         self._items = {item.id: item for item in items}
-        self._folder = folder
+        self._folder = plan.study.folder
         self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
         self._waiting = dependents(self._items.values())
         self._lock = threading.Lock()

@@ -27,17 +27,14 @@ from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study
 from biphasic.study.run.record import study_record
 from biphasic.study.run.run import study_lock
-from biphasic.study.spec.load import save_resolved
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.version import __version__
 
 
 def register_study(
-    config: StudyConfig,
+    study: Study,
     *,
-    root: Path,
     console: Console,
-    file: Path | None = None,
     spread: float | None = None,
     pilot: Path | None = None,
 ) -> tuple[RegistrationRecord, ...]:
@@ -47,26 +44,24 @@ def register_study(
     deviation of an arm's score over runs, in percentage points; `pilot` is the folder of a finished
     study whose spreads are assumed instead.
     """
-    if not config.questions:
+    if not study.config.questions:
         raise ConfigError("questions: none, so there is nothing to register; see docs/studies.md")
-    folder, store = root.resolve() / config.name, root.resolve() / "store"
-    with study_lock(folder):
-        refuse_while_cleaning(store)
-        save_resolved(config, folder, file=file)
-        known = read_registrations(folder)
-        prepared = prepare_study(config, root=root, console=console)
-        study = study_record(
-            config, prepared.plan, prepared.data, origin=prepared.paths.origin(), store=store
-        )
-        fixed, code = fixed_part(study), _code()
+    with study_lock(study):
+        refuse_while_cleaning(study.store)
+        study.save()
+        known = read_registrations(study.folder)
+        prepared = prepare_study(study, console=console)
+        written = study_record(prepared)
+        fixed = fixed_part(written)
+        code = {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
         changed = _changed(known[-1], fixed, code) if known else ()
         if known and not changed:
             return known
-        num_scores = len(_existing_scores(prepared.plan, known, store))
+        num_scores = len(_existing_scores(prepared.plan, known))
         if num_scores and not known:
             raise StudyError(
-                f"{store}: has {count(num_scores, 'score')} of this study's arms already, so it "
-                "cannot be registered before the first one; change the arms or their seeds"
+                f"{study.store}: has {count(num_scores, 'score')} of this study's arms already, so "
+                "it cannot be registered before the first one; change the arms or their seeds"
             )
         amends = known[-1].id if known else None
         spread_on, source = _spreads(spread, pilot)
@@ -79,22 +74,22 @@ def register_study(
             num_scores=num_scores,
             fixed=fixed,
             code=code,
-            detectable=tuple(detectable_differences(study, spread_on)) if spread_on else (),
+            detectable=tuple(detectable_differences(written, spread_on)) if spread_on else (),
             spread_from=source,
         )
-        write_registration(folder, record, number=len(known) + 1)
+        write_registration(study.folder, record, number=len(known) + 1)
         return (*known, record)
 
 
-def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord], store: Path) -> list[str]:
+def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[str]:
     """Return the stored results, of any study, of states planned now or registered before."""
     states = {point.state for point in plan.points}
     states |= {arm["state"] for one in known for arm in one.fixed["arms"].values()}
-    planned = {name for group in plan.groups for name in group.run_ids()}
+    planned, results = set(plan.run_ids()), plan.store / "finetunes"
     return [
         name
-        for name in sorted(complete_names(store / "finetunes"))
-        if name in planned or read_result_record(store / "finetunes" / name).state in states
+        for name in sorted(complete_names(results))
+        if name in planned or read_result_record(results / name).state in states
     ]
 
 
@@ -102,10 +97,6 @@ def _changed(
     last: RegistrationRecord, fixed: dict[str, object], code: dict[str, str]
 ) -> tuple[str, ...]:
     return (*changed_parts(last.fixed, fixed), *(("code",) if last.code != code else ()))
-
-
-def _code() -> dict[str, str]:
-    return {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
 
 
 def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], float] | None, str]:

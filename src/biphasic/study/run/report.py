@@ -16,16 +16,14 @@ from biphasic.records import STUDY
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.spec.arms import Name
-from biphasic.study.spec.load import load_resolved
+from biphasic.study.study import Study
 from biphasic.training.records.environment import environment
 
 
-def write_study_report(study: PreparedStudy) -> Path:
+def write_study_report(prepared: PreparedStudy) -> Path:
     """Write `study.json` and the report, unless both are up to date; return the report's path."""
-    folder, store, plan = study.folder, study.store, study.plan
-    record = study_record(
-        study.config, plan, study.data, origin=study.paths.origin(), store=store
-    ).model_dump(mode="json", exclude_unset=True)
+    folder, store = prepared.study.folder, prepared.study.store
+    record = study_record(prepared).model_dump(mode="json", exclude_unset=True)
     if _written(folder) == record and is_current(folder, store):
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
@@ -33,11 +31,12 @@ def write_study_report(study: PreparedStudy) -> Path:
     return write_report(folder, store)
 
 
-def refresh_edited_report(study: PreparedStudy) -> None:
+def refresh_edited_report(prepared: PreparedStudy) -> None:
     """Rewrite the report if the study was edited since.
 
     Its jobs may take hours or be interrupted before the final report.
     """
+    study = prepared.study
     if not (study.folder / "report").is_dir():
         return
     try:
@@ -45,7 +44,7 @@ def refresh_edited_report(study: PreparedStudy) -> None:
     except (DataError, KeyError, TypeError):
         known = None
     if known != settings_digest(study.config):
-        write_study_report(study)
+        write_study_report(prepared)
 
 
 def _written(folder: Path) -> Any:
@@ -72,7 +71,7 @@ class ReportJob(Config):
     """Name of the study."""
 
     @classmethod
-    def of(cls, study: PreparedStudy) -> ReportJob:
+    def of(cls, study: Study) -> ReportJob:
         """Return the job that reports a study."""
         name = study.config.name
         return cls(
@@ -100,7 +99,6 @@ class ReportJob(Config):
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
         """Write the report, unless it is up to date."""
-        root = self.store.parent
-        config = load_resolved(root / self.study)
-        write_study_report(prepare_study(config, root=root, console=Console(quiet=True)))
+        study = Study.saved(self.store.parent / self.study)
+        write_study_report(prepare_study(study, console=Console(quiet=True)))
         report(Progress(1, 1, ""))

@@ -20,14 +20,13 @@ from biphasic.locks import locked_folder, refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.progress import progress_bar, say_on
 from biphasic.registration import is_registered
-from biphasic.study.paths import STORE
 from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
-from biphasic.study.run.prepare import PreparedStudy, prepare_study
+from biphasic.study.run.prepare import prepare_study
 from biphasic.study.run.report import refresh_edited_report, write_study_report
-from biphasic.study.spec.load import save_resolved
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 
 DEFAULT_ROOT = "runs"
 
@@ -78,40 +77,34 @@ class StudyOutcome:
 
 
 def execute_study(
-    config: StudyConfig,
-    *,
-    root: Path,
-    resources: Resources,
-    console: Console,
-    file: Path | None = None,
-    fresh: bool = False,
+    study: Study, *, resources: Resources, console: Console, fresh: bool = False
 ) -> StudyOutcome:
     """Run the missing jobs of a study, and write its report.
 
-    `file` is the study file, if there is one. With `fresh`, jobs that other code has done are
-    missing.
+    With `fresh`, jobs that other code has done are missing.
     """
-    folder = root.resolve() / config.name
     if resources.site is not None:
-        check_fits(resources.site, folder, config.compute.processes)
-    with study_lock(folder):
-        refuse_while_cleaning(root.resolve() / STORE)
-        forget_requests(folder)
-        save_resolved(config, folder, file=file)
-        study = prepare_study(config, root=root, console=console, fresh=fresh)
-        if _could_register(study):
+        check_fits(resources.site, study.folder, study.config.compute.processes)
+    with study_lock(study):
+        refuse_while_cleaning(study.store)
+        forget_requests(study.folder)
+        study.save()
+        prepared = prepare_study(study, console=console, fresh=fresh)
+        if _could_register(prepared.plan):
             say_on(console)(
                 "the questions of this study are not registered; to show that they came before "
                 "the first score, stop and run 'biphasic study register' first"
             )
-        refresh_edited_report(study)
-        items = study.missing_work()
-        outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
+        refresh_edited_report(prepared)
+        items = prepared.missing_work()
+        outcome = WorkOutcome(0, (), ())
+        if items:
+            outcome = _run(items, prepared.plan, resources, console)
         with progress_bar(console, "writing the report"):
-            report = write_study_report(study)
+            report = write_study_report(prepared)
     not_tried = (f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked)
     return StudyOutcome(
-        folder,
+        study.folder,
         report,
         num_executed=outcome.num_executed,
         failures=(*map(str, outcome.failures), *not_tried),
@@ -120,16 +113,16 @@ def execute_study(
     )
 
 
-def _could_register(study: PreparedStudy) -> bool:
+def _could_register(plan: Plan) -> bool:
     """Return whether a study with questions has neither a registration nor a score."""
-    if not study.config.questions or is_registered(study.folder):
+    if not plan.study.config.questions or is_registered(plan.study.folder):
         return False
-    return next(Finished.of(study.store).results_of(study.plan), None) is None
+    return next(Finished.of(plan).planned_results(), None) is None
 
 
-def study_lock(folder: Path) -> AbstractContextManager[object]:
+def study_lock(study: Study) -> AbstractContextManager[object]:
     """Lock a study's folder."""
-    return locked_folder(folder, remedy="use another --root")
+    return locked_folder(study.folder, remedy="use another --root")
 
 
 def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
@@ -138,24 +131,22 @@ def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
     return 1 if is_gpu else max((os.cpu_count() or 1) // num_threads, 1)
 
 
-def _run(
-    items: list[WorkItem], study: PreparedStudy, resources: Resources, console: Console
-) -> WorkOutcome:
+def _run(items: list[WorkItem], plan: Plan, resources: Resources, console: Console) -> WorkOutcome:
     slots = () if resources.site else resources.slots()
     num_slots = resources.site.num_slots if resources.site else len(slots)
-    monitor = Monitor(items, study.folder, plan=study.plan, num_slots=num_slots, console=console)
-    with monitor, _executor(study, resources, slots, monitor) as executor:
+    monitor = Monitor(items, plan, num_slots=num_slots, console=console)
+    with monitor, _executor(plan.study, resources, slots, monitor) as executor:
         return Scheduler(
             items,
             executor,
             policy=resources.policy,
             watcher=monitor,
-            read_requests=lambda: read_requests(study.folder),
+            read_requests=lambda: read_requests(plan.study.folder),
         ).run()
 
 
 def _executor(
-    study: PreparedStudy, resources: Resources, slots: Sequence[Slot], monitor: Monitor
+    study: Study, resources: Resources, slots: Sequence[Slot], monitor: Monitor
 ) -> AbstractContextManager[Executor]:
     """Return the executor of this machine, or of a cluster."""
     if resources.site is None:

@@ -11,40 +11,37 @@ from biphasic.errors import CheckpointError
 from biphasic.execution.graph import with_dependents
 from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
-from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import finetuning_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
-from biphasic.study.spec.study import StudyConfig
 from biphasic.study.status.record import (
     JobCounts,
     StudyStatus,
     progress_by_arm,
     read_progress,
 )
+from biphasic.study.study import Study
 from biphasic.training.state import read_state_record
 
 _MOST_DAMAGED = 5
 
 
-def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
+def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     """Return the status of a study by comparing its plan with the store; add `notes`."""
-    store = folder.parent / STORE
-    preview = preview_study(config, store)
-    plan = preview.plan
-    finished = Finished.of(store)
-    done = finished.jobs(plan)
-    last = read_progress(folder)
+    plan = preview_study(study)
+    finished = Finished.of(plan)
+    done = finished.jobs()
+    last = read_progress(study.folder)
     waiting = _waiting(plan)
     left_over = waiting.keys() - done
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
-    notes = [*notes, *_damage(done, plan, folder, store)]
-    spent, left = _device_time(plan, store, finished)
+    notes = [*notes, *_damage(done, plan)]
+    spent, left = _device_time(finished)
     return StudyStatus(
-        study=config.name,
-        folder=folder,
+        study=study.config.name,
+        folder=study.folder,
         phase="unfinished" if counts.waiting or counts.failed or counts.blocked else "finished",
         runner=None,
         counts=counts,
@@ -52,17 +49,19 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         by_arm=progress_by_arm(plan.jobs_by_arm(), done.__contains__),
         device_seconds_spent=spent,
         device_seconds_left=left,
-        notes=(*notes, *(f"assumed: {sentence}" for sentence in preview.assumed)),
+        notes=(*notes, *(f"assumed: {sentence}" for sentence in plan.assumed)),
     )
 
 
-def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[str]:
+def _damage(done: Set[str], plan: Plan) -> Iterator[str]:
     """Yield missing files and files of wrong size."""
-    for problem in report_damage(folder, hashes=False):
+    for problem in report_damage(plan.study.folder, hashes=False):
         yield f"{problem}; run the study again to rewrite its report"
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
     names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
-    places = [store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)]
+    places = [
+        plan.store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)
+    ]
     damaged = [problem for place in places if (problem := _look(place))]
     yield from damaged[:_MOST_DAMAGED]
     if len(damaged) > _MOST_DAMAGED:
@@ -116,25 +115,25 @@ class _Kind:
         return self.seconds / self.done * self.left if self.seconds and self.done else None
 
 
-def _device_time(plan: Plan, store: Path, finished: Finished) -> tuple[float, float | None]:
+def _device_time(finished: Finished) -> tuple[float, float | None]:
     """Return the device-seconds spent, and an estimate of those left; None if there is none.
 
     It assumes the speed, in operations, of finished jobs of the same kind.
     """
-    kinds = _training(plan, store, finished), _finetuning(plan, store, finished)
+    kinds = _training(finished), _finetuning(finished)
     left = [kind.seconds_left for kind in kinds]
     known = [seconds for seconds in left if seconds is not None]
     return sum(kind.seconds for kind in kinds), sum(known) if len(known) == len(left) else None
 
 
-def _training(plan: Plan, store: Path, finished: Finished) -> _Kind:
-    kind = _Kind()
+def _training(finished: Finished) -> _Kind:
+    kind, plan = _Kind(), finished.plan
     for segment in plan.segments:
-        cost = segment_cost(segment, plan.fingerprint.vocab_size)
+        cost = segment_cost(segment)
         # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
-            state = read_state_record(store / "states" / segment.id, identity=segment.id)
+            state = read_state_record(plan.store / "states" / segment.id, identity=segment.id)
             kind.seconds += state.seconds * int(state.compute.get("processes", 1))
             kind.done += amount
         else:
@@ -142,8 +141,9 @@ def _training(plan: Plan, store: Path, finished: Finished) -> _Kind:
     return kind
 
 
-def _finetuning(plan: Plan, store: Path, finished: Finished) -> _Kind:
-    kind, flops = _Kind(), finetuning_flops(plan)
+def _finetuning(finished: Finished) -> _Kind:
+    kind, plan = _Kind(), finished.plan
+    flops = finetuning_flops(plan)
     for group in plan.groups:
         amount = float(flops[group.id] or len(group.grid))
         ids, size = list(group.run_ids()), len(group.grid)
@@ -151,7 +151,7 @@ def _finetuning(plan: Plan, store: Path, finished: Finished) -> _Kind:
         for names in (ids[index::size] for index in range(size)):  # of each scored task
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
-                folders = (store / "finetunes" / name for name in names)
+                folders = (plan.store / "finetunes" / name for name in names)
                 kind.seconds += max(read_result_record(folder).seconds for folder in folders)
                 kind.done += per_training
             else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from biphasic.amounts import clock, hours
 from biphasic.errors import StudyError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
-from biphasic.study.paths import RESOLVED
+from biphasic.study import RESOLVED
 from biphasic.study.status.record import JobCounts, RunningJob, StudyStatus, read_progress
 
 if TYPE_CHECKING:
@@ -36,17 +36,20 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
             f"{silence / 60:.0f} minutes"
         )
     # Slow imports; watching a running study needs no plan.
-    from biphasic.study.spec.load import load_resolved  # noqa: PLC0415
     from biphasic.study.status.at_rest import status_at_rest  # noqa: PLC0415
+    from biphasic.study.study import Study  # noqa: PLC0415
 
-    saved = load_resolved(folder) if (folder / RESOLVED).is_file() else config
-    if saved is None:
+    if (folder / RESOLVED).is_file():
+        study = Study.saved(folder)
+    elif config is not None:
+        study = Study(config, folder.parent)
+    else:
         raise StudyError(f"{folder}: no study was run here; give its study file")
-    if config is not None and saved != config:
+    if config is not None and study.config != config:
         notes.append(
             "the study file has changed since the last run; this status is of the last run"
         )
-    return status_at_rest(saved, folder, notes)
+    return status_at_rest(study, notes)
 
 
 def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:

@@ -23,11 +23,10 @@ from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.progress import progress_console
 from biphasic.study.api import run_study
-from biphasic.study.paths import STORE
-from biphasic.study.plan.plan import PlannedArm
-from biphasic.study.plan.preview import Preview, preview_study
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
-from biphasic.study.spec.study import StudyConfig
+from biphasic.study.study import Study
 from biphasic.study.tune.file import write_tuned
 from biphasic.study.tune.trials import (
     RateGroup,
@@ -156,9 +155,8 @@ class _Trials:
     def folder(self) -> Path:
         return self.root / self.tuning.name
 
-    @property
-    def store(self) -> Path:
-        return self.root / STORE
+    def _plan(self, rates: Rates) -> Plan:
+        return preview_study(Study(trial_study(self.tuning, rates), self.root))
 
     def try_rates(
         self, rates: Mapping[str, Sequence[float]], *, extend: bool
@@ -178,24 +176,24 @@ class _Trials:
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
         """Train the missing trials; return those of each group, by ascending rate."""
         self._train(rates)
-        ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
-        lost = self._lost()
+        plan, lost = self._plan(rates), self._lost()
+        folders = {arm.name: plan.store / "states" / arm.state for arm in plan.arms}
         return {
-            group.name: [self._trial(group, rate, ends, lost) for rate in rates[group.name]]
+            group.name: [_trial(group, rate, folders, lost) for rate in rates[group.name]]
             for group in self.tuning.groups
         }
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
         """Run the missing trials; the last call runs the whole study to update its report."""
-        config, lost = trial_study(self.tuning, rates), self._lost()
-        arms = _ends(preview_study(config, self.store))
-        kept = [arm for arm in config.arms if arms[arm.name].state not in lost]
+        plan, lost = self._plan(rates), self._lost()
+        kept = [arm for arm in plan.arms if arm.state not in lost]
         names = frozenset(arm.name for arm in kept)
-        missing = [name for name in names if not self._is_done(arms[name])]
-        if not kept or names == self.last or not (missing or is_last):
+        are_done = all(is_complete(plan.store / "states" / arm.state) for arm in kept)
+        if not kept or names == self.last or (are_done and not is_last):
             return
+        config = plan.study.config
         outcome = run_study(
-            config.model_copy(update={"arms": tuple(kept)}),
+            config.model_copy(update={"arms": tuple(arm.config for arm in kept)}),
             root=self.root,
             num_workers=self.num_workers,
             num_threads=self.num_threads,
@@ -206,9 +204,9 @@ class _Trials:
         if outcome.is_stopped:
             raise StoppedError(f"{config.name}: stopped; run the command again to resume")
         if outcome.failed:
-            self._note_lost(config, outcome.failed)
+            self._note_lost(plan, outcome.failed)
 
-    def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
+    def _note_lost(self, plan: Plan, failures: Sequence[Failure]) -> None:
         """Record which trials diverged; they are not retried."""
         reasons = {failure.id: failure.divergence for failure in failures}
         if not all(reasons.values()):
@@ -216,9 +214,9 @@ class _Trials:
             raise StudyError(
                 f"trials failed, so no rate was chosen; run the command again to retry: {errors}"
             )
-        preview, lost = preview_study(config, self.store), self._lost()
-        for arm in preview.plan.arms:
-            for identity in preview.plan.path(arm.state):
+        lost = self._lost()
+        for arm in plan.arms:
+            for identity in plan.path(arm.state):
                 if reason := reasons.get(identity):
                     lost[arm.state] = reason
         write_json(self.folder / _LOST, lost)
@@ -230,32 +228,22 @@ class _Trials:
         remedy = "delete it and run again to retry the trials that diverged"
         return read_json_object(path, remedy=remedy)
 
-    def _is_done(self, arm: PlannedArm) -> bool:
-        return is_complete(self.store / "states" / arm.state)
 
-    def _trial(
-        self,
-        group: RateGroup,
-        rate: float,
-        ends: Mapping[str, PlannedArm],
-        lost: Mapping[str, str],
-    ) -> TrialRecord:
-        name = trial_name(group, rate)
-        state = ends[name].state
-        if not self._is_done(ends[name]):
-            if state not in lost:
-                raise StudyError(f"trial '{name}' is not trained; run the command again to resume")
-            return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
-        folder = self.store / "states" / state
-        heldout = read_state_record(folder, identity=state).heldout
-        if missing := sorted(group.weights.keys() - heldout.keys()):
-            raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
-        loss = sum(weight * heldout[name] for name, weight in group.weights.items())
-        return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
-
-
-def _ends(preview: Preview) -> dict[str, PlannedArm]:
-    return {arm.config.name: arm for arm in preview.plan.arms}
+def _trial(
+    group: RateGroup, rate: float, folders: Mapping[str, Path], lost: Mapping[str, str]
+) -> TrialRecord:
+    """Return the record of a trial; `folders` are those of the trials' states, by name."""
+    name = trial_name(group, rate)
+    folder, state = folders[name], folders[name].name
+    if not is_complete(folder):
+        if state not in lost:
+            raise StudyError(f"trial '{name}' is not trained; run the command again to resume")
+        return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
+    heldout = read_state_record(folder, identity=state).heldout
+    if missing := sorted(group.weights.keys() - heldout.keys()):
+        raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
+    loss = sum(weight * heldout[name] for name, weight in group.weights.items())
+    return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
 
 
 def _record(tuning: Tuning, trials: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:

@@ -8,17 +8,17 @@ from pathlib import Path
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
+from biphasic.study.study import Study
 from biphasic.study.tune.trials import RateGroup, Tuning, trial_schedule, trial_study
 
 
-def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
-    """Yield the lines that describe the trials to run."""
-    config = trial_study(tuning, rates)
-    preview = preview_study(config, store)
-    summary = summarise_plan(config.name, preview, store)
+def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path) -> Iterator[str]:
+    """Yield the lines that describe the trials to run in a root."""
+    plan = preview_study(Study(trial_study(tuning, rates), root))
+    summary = summarise_plan(plan)
     schedule = trial_schedule(tuning, tuning.groups[0].recipe.learning_rate)
     yield (
-        f"{tuning.name}: {len(config.arms):,} trials of {tuning.steps:,} steps "
+        f"{tuning.name}: {len(plan.arms):,} trials of {tuning.steps:,} steps "
         f"({100 * tuning.share:g} % of {tuning.budget:,}), {schedule.warmup_steps:,} of them "
         f"warm-up and {schedule.decay_steps:,} decay"
     )
