@@ -41,7 +41,7 @@ def test_cores_are_slots_where_there_is_no_gpu(monkeypatch, threads, count):
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     assert local_slots(num_threads=threads) == tuple(Slot(index) for index in range(count))
     assert len(local_slots(num_workers=11)) == 11
-    assert Slot(0).environment() == {}
+    assert devices_environment([Slot(0)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_gpus_are_slots_and_may_be_shared(monkeypatch):
     assert [slot.device for slot in local_slots(num_workers=1)] == ["0"]
     with pytest.raises(ConfigError, match="3 workers: there are 2 GPUs with 1 jobs each"):
         local_slots(num_workers=3)
-    assert Slot(1, "1").environment() == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert devices_environment([Slot(1, "1")]) == {"CUDA_VISIBLE_DEVICES": "1"}
     both = [Slot(0, "0"), Slot(1, "1"), Slot(2, "0")]
     assert devices_environment(both) == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
