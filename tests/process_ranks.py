@@ -18,6 +18,7 @@ import torch
 
 from biphasic.config import parse_config
 from biphasic.data.corpus import Corpus
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.errors import BiphasicError
@@ -41,6 +42,7 @@ def process_outcomes(
         "corpus": str(data.corpus.folder),
         "heldout": str(data.heldout.folder),
         "tokenizer": str(folder / "tokenizer"),
+        "pairs": [str(folder) for folder in data.pairs],
         "runs": runs,
     }
     (folder / "runs.json").write_text(json.dumps(plan))
@@ -72,6 +74,7 @@ def main(folder: Path) -> None:
         corpus=Corpus(Path(plan["corpus"])),
         heldout=Corpus(Path(plan["heldout"])),
         tokenizer=TextTokenizer.load(Path(plan["tokenizer"])),
+        pairs={folder: Pairs(folder) for folder in map(Path, plan["pairs"])},
     )
     with joined_process_group() as ranks:
         for each in plan["runs"]:

@@ -20,15 +20,19 @@ from torch import nn
 from biphasic.config import parse_config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
+from biphasic.errors import ConfigError
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.run import first_model
 from biphasic.training.step.coupled import coupled_backward
-from biphasic.training.step.input import StepInputs
+from biphasic.training.step.input import StepInputs, StepRows
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import pass_loss
+from process_ranks import process_outcomes
+from short_runs import Killed, assert_close, assert_same, killing, metrics
+from short_runs import train as short_train
 
 NUM_PAIRS, WIDTH = 6, 16
 
@@ -213,8 +217,6 @@ def new_padded(model: Any) -> Any:
 def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
     pairs, training_data, make_recipe, train
 ):
-    from short_runs import Killed, assert_same, killing
-
     data = replace(training_data, pairs={pairs.folder: pairs})
     recipe = make_recipe(
         {"objective": "mlm", "steps": 2}, phase(pairs, steps=5), phase(pairs, steps=2, batch=4)
@@ -227,8 +229,6 @@ def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
 
 
 def test_an_epoch_reads_each_pair_once_in_any_number_of_phases(pairs, training_data, make_recipe):
-    from biphasic.training.step.input import StepRows
-
     data = replace(training_data, pairs={pairs.folder: pairs})
     recipe = make_recipe(phase(pairs, steps=2), {"objective": "clm", "steps": 1}, phase(pairs))
     rows = StepRows(recipe, data)
@@ -247,8 +247,6 @@ def test_an_epoch_reads_each_pair_once_in_any_number_of_phases(pairs, training_d
     ],
 )
 def test_a_phase_with_pairs_has_no_other_text(pairs, make_recipe, changes, message):
-    from biphasic.errors import ConfigError
-
     with pytest.raises(ConfigError, match=message):
         make_recipe(phase(pairs, **changes)).check()
 
@@ -267,3 +265,39 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
         raw = {"objective": "contrastive", "pairs": pairs.folder, name: value}
         other = parse_config(Contrastive, raw, where="test")
         assert other.determinants(0) != base.determinants(0), name
+
+
+@pytest.mark.slow
+def test_two_ranks_train_what_one_process_does(tmp_path, pairs, training_data, make_recipe):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    recipe = make_recipe(
+        {"objective": "mlm", "steps": 2}, phase(pairs, steps=4, symmetric=True), precision="fp32"
+    )
+    alone = short_train(recipe, data, tmp_path / "alone")
+    ways = {
+        "one pass": {},
+        "passes": {"max_tokens_per_pass": 64},
+        "divided": {"shard": "full"},
+        "divided passes": {"shard": "full", "max_tokens_per_pass": 64},
+    }
+    runs = [
+        {
+            "name": name,
+            "recipe": recipe.model_dump(mode="json"),
+            "store": str(tmp_path / name),
+            "compute": compute,
+        }
+        for name, compute in ways.items()
+    ]
+    outcomes = process_outcomes(tmp_path / "ranks", data, runs, ranks=2)
+    for name, of_ranks in outcomes.items():
+        assert [set(outcome) for outcome in of_ranks] == [{"state", "reported"}] * 2, (
+            name,
+            of_ranks,
+        )
+        assert_close(Path(of_ranks[0]["state"]), alone)
+        # The loss is of all pairs, not of a rank's.
+        for line, other in zip(metrics(Path(of_ranks[0]["state"])), metrics(alone), strict=True):
+            if "loss" in line:
+                assert line["loss"] == pytest.approx(other["loss"], rel=1e-5)
+                assert line["supervised_tokens"] == other["supervised_tokens"]
