@@ -78,6 +78,56 @@ def pairs_build(
     echo(f"pairs: {out}")
 
 
+_From = Annotated[Path, typer.Argument(help="Folder made by 'biphasic pairs'.")]
+
+
+@pairs_app.command("mine")
+def pairs_mine(
+    folder: _From,
+    miner: Annotated[
+        str, typer.Option(help="Folder or hub id of the embedding model that finds negatives.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the pairs with negatives.")],
+    negatives: Annotated[int, typer.Option(min=1, help="Most negatives of a pair.")] = 4,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Most similarity of a negative, as a share of the positive's."
+        ),
+    ] = 0.95,
+    depth: Annotated[int, typer.Option(min=1, help="Documents searched for each query.")] = 100,
+) -> None:
+    """Add hard negatives: documents that are similar to a query and are no answers to it."""
+    from biphasic.data.pairs.folder import Pairs
+    from biphasic.tasks.pairs.build import card_lines
+    from biphasic.tasks.pairs.enrich import mine
+
+    found = mine(Pairs(folder), miner, out, number=negatives, margin=margin, depth=depth)
+    echo("\n".join(card_lines(found)))
+    echo(f"pairs: {out}")
+
+
+@pairs_app.command("teach")
+def pairs_teach(
+    folder: _From,
+    teacher: Annotated[str, typer.Option(help="Folder or hub id of an embedding model.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pairs with the teacher's vectors.")],
+    width: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Dimensions that are kept, the principal ones. Default: the teacher's."
+        ),
+    ] = None,
+) -> None:
+    """Add a teacher's vector of each text, for a phase with the objective 'distill'."""
+    from biphasic.data.pairs.folder import Pairs
+    from biphasic.tasks.pairs.build import card_lines
+    from biphasic.tasks.pairs.enrich import teach
+
+    echo("\n".join(card_lines(teach(Pairs(folder), teacher, out, width=width))))
+    echo(f"pairs: {out}")
+
+
 @pairs_app.command("inspect")
 def pairs_inspect(
     folder: Annotated[Path, typer.Argument(help="Folder made by 'biphasic pairs build'.")],

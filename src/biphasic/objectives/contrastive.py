@@ -7,6 +7,8 @@ query are never its negatives.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,27 +18,17 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
 
-class Contrastive(ObjectiveConfig):
-    """Queries find their documents, and other documents of the step are negatives."""
+class PairObjective(ObjectiveConfig):
+    """An objective on the vectors of texts in pairs."""
 
-    objective: Literal["contrastive"]  # type: ignore[assignment]
     pairs: Path
-    """Folder of pairs, made by `biphasic pairs build`."""
+    """Folder of pairs, made by `biphasic pairs`."""
     batch: Annotated[int, Field(ge=2)] = 64
     """Pairs per step. With `compute.max_tokens_per_pass`, texts of large batches are read in
     several passes, and the loss is that of the whole batch."""
-    temperature: PositiveFloat = 0.05
-    """Cosine similarities are divided by it."""
-    hard_negatives: NonNegativeInt | None = None
-    """Most negatives of a pair that are read, the first ones; by default all."""
-    symmetric: bool = False
-    """Whether documents must also find their queries; the loss is the mean of both directions."""
-    hardness: NonNegativeFloat = 0.0
-    """Weight of hard negatives: this times its similarity is added to the logit of each
-    negative of a query, without a gradient (arXiv:2503.04812, equation 5)."""
     pooling: Literal["mean", "first", "last"] = "mean"
     """State that stands for a text: the mean of all, or that of the first or the last token."""
     attention: Literal["bidirectional", "causal"] = "bidirectional"
@@ -45,9 +37,6 @@ class Contrastive(ObjectiveConfig):
     """Text before each query."""
     document_prompt: str = ""
     """Text before each document."""
-    matryoshka: tuple[PositiveInt, ...] = ()
-    """Numbers of leading dimensions that must also serve as vectors; the loss is the mean over
-    these and the whole vector (arXiv:2205.13147)."""
 
     @property
     def directions(self) -> frozenset[bool]:
@@ -57,44 +46,65 @@ class Contrastive(ObjectiveConfig):
     @property
     def reading(self) -> PairReading:
         """The pairs of each step."""
-        return PairReading(
-            folder=self.pairs,
-            batch=self.batch,
-            hard_negatives=self.hard_negatives,
-            prompts=(self.query_prompt, self.document_prompt),
-        )
+        prompts = (self.query_prompt, self.document_prompt)
+        return PairReading(self.pairs, self.batch, prompts=prompts)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return all settings; identities have the content of the pairs, not their path."""
         del mask_seed
-        names = Contrastive.model_fields.keys() - {"objective", "pairs"}
-        return {"name": "contrastive", **self.model_dump(mode="json", include=set(names))}
+        settings = {name: value for name, value in self.own_settings().items() if name != "pairs"}
+        return {"name": self.objective, **settings}
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
         """Let each text give a vector; labels are its number among the texts of the step."""
         del vocabulary, mask_seed
-        # Imported here: settings are read without torch.
-        from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415
-
         assert isinstance(batch, PairBatch)  # noqa: S101 - a phase with pairs reads no other rows
         starts = batch.packed.spans[:, 0]
         order = np.argsort(starts)
-        supervision = Supervision(
-            rows=batch.packed,
-            positions=starts[order],
-            labels=order,
-            causal=self.attention == "causal",
-            loss=InfoNce(
-                num_queries=len(batch.queries),
-                pairs=batch.pairs,
-                is_positive=batch.is_positive,
-                pooling=self.pooling,
-                temperature=self.temperature,
-                symmetric=self.symmetric,
-                hardness=self.hardness,
-                matryoshka=self.matryoshka,
-            ),
+        is_causal, loss = self.attention == "causal", self.loss_of(batch)
+        return (Supervision(batch.packed, starts[order], order, is_causal, loss),)
+
+    @abstractmethod
+    def loss_of(self, batch: PairBatch) -> StatesLoss:
+        """Return the loss over the vectors of a step."""
+
+
+class Contrastive(PairObjective):
+    """Queries find their documents, and other documents of the step are negatives."""
+
+    objective: Literal["contrastive"]  # type: ignore[assignment]
+    temperature: PositiveFloat = 0.05
+    """Cosine similarities are divided by it."""
+    hard_negatives: NonNegativeInt | None = None
+    """Most negatives of a pair that are read, the first ones; by default all."""
+    symmetric: bool = False
+    """Whether documents must also find their queries; the loss is the mean of both directions."""
+    hardness: NonNegativeFloat = 0.0
+    """Weight of hard negatives: this times its similarity is added to the logit of each
+    negative of a query, without a gradient (arXiv:2503.04812, equation 5)."""
+    matryoshka: tuple[PositiveInt, ...] = ()
+    """Numbers of leading dimensions that must also serve as vectors; the loss is the mean over
+    these and the whole vector (arXiv:2205.13147)."""
+
+    @property
+    def reading(self) -> PairReading:
+        """The pairs of each step, with their negatives."""
+        return replace(super().reading, hard_negatives=self.hard_negatives)
+
+    def loss_of(self, batch: PairBatch) -> StatesLoss:
+        """Return InfoNCE."""
+        # Imported here: settings are read without torch.
+        from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415
+
+        return InfoNce(
+            num_queries=len(batch.queries),
+            pairs=batch.pairs,
+            is_positive=batch.is_positive,
+            pooling=self.pooling,
+            temperature=self.temperature,
+            symmetric=self.symmetric,
+            hardness=self.hardness,
+            matryoshka=self.matryoshka,
         )
-        return (supervision,)

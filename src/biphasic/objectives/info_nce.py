@@ -1,4 +1,4 @@
-"""InfoNCE over the vectors of a step."""
+"""Losses over the vectors of texts: InfoNCE, and the distance to a teacher's."""
 
 from __future__ import annotations
 
@@ -95,3 +95,35 @@ class InfoNce(StatesLoss):
             logits = logits + (self.hardness * chosen.detach()).masked_fill(is_target, 0.0)
         logits = logits.masked_fill(others & ~is_target, -torch.inf)
         return F.cross_entropy(logits, targets, reduction="sum")
+
+
+@dataclass(frozen=True)
+class Distance(StatesLoss):
+    """Squared distance of each unit vector to its target.
+
+    Attributes:
+        targets: float32 [num_texts, width]; of length 1.
+    """
+
+    targets: NDArray[np.float32]
+    pooling: Pooling
+    couples: bool = False
+
+    @property
+    def normaliser(self) -> int:
+        """Number of texts."""
+        return len(self.targets)
+
+    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+        """Return a vector for each text of a pass."""
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+
+    def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the summed squared distances of a pass."""
+        targets = torch.from_numpy(self.targets).to(vectors)[labels]
+        if targets.shape[1] != vectors.shape[1]:
+            raise ConfigError(
+                f"distill: the teacher's vectors have {targets.shape[1]} dimensions, the model's "
+                f"{vectors.shape[1]}; make them with 'pairs teach --width {vectors.shape[1]}'"
+            )
+        return (F.normalize(vectors, dim=-1) - targets).square().sum()

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, create_model
 from biphasic.config import Config
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.contrastive import Contrastive
+from biphasic.objectives.distill import Distill
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
@@ -52,6 +53,6 @@ if TYPE_CHECKING:
 else:
     _KINDS = tuple(
         create_model(f"{kind.__name__}Phase", __base__=(PhaseConfig, kind), __doc__=kind.__doc__)
-        for kind in (*OBJECTIVES, Alternate, Mix, Contrastive)
+        for kind in (*OBJECTIVES, Alternate, Mix, Contrastive, Distill)
     )
     Phase = one_of(*_KINDS, mixin=PhaseConfig)

@@ -5,6 +5,7 @@ Layout of a folder of pairs (see docs/formats.md):
 - `texts.arrow`: column `text`; each text once;
 - `pairs.arrow`: columns `query`, `positive` and `negatives`, as rows of the texts; `scores` of
   positive and negatives by a teacher, empty if there are none; `source`;
+- `vectors.npy`: float32, a teacher's vector of each text, of length 1; only if there is a teacher;
 - `pairs.json`: counts, provenance, content hash;
 - `manifest.json`: SHA-256 of every file.
 """
@@ -12,7 +13,7 @@ Layout of a folder of pairs (see docs/formats.md):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 DETAILS = "pairs.json"
 REMEDY = "delete the folder and build the pairs again"
 _FORMAT = "biphasic.pairs/1"
-_TEXTS, _PAIRS = "texts.arrow", "pairs.arrow"
+_TEXTS, _PAIRS, _VECTORS = "texts.arrow", "pairs.arrow", "vectors.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Pairs:
         queries: int64 [num_pairs]; rows of the texts.
         positives: int64 [num_pairs]; rows of the texts.
         known: int64, sorted; code of each pair, `query * num_texts + positive`.
+        vectors: float32 [num_texts, width], of a teacher; None without one.
         details: Content of `pairs.json`.
     """
 
@@ -78,6 +80,10 @@ class Pairs:
             self._negatives, self._scores, self._sources = (
                 table[name].combine_chunks() for name in ("negatives", "scores", "source")
             )
+            has_vectors = (folder / _VECTORS).is_file()
+            self.vectors: NDArray[np.float32] | None = (
+                np.load(folder / _VECTORS, mmap_mode="r") if has_vectors else None
+            )
         self.known = np.unique(self.queries * self.num_texts + self.positives)
 
     def __len__(self) -> int:
@@ -96,6 +102,9 @@ class Pairs:
         """Return the rows of a pair's negatives."""
         return self._negatives[pair].as_py()
 
+    def __iter__(self) -> Iterator[Pair]:
+        return map(self.pair, range(len(self)))
+
     def pair(self, number: int) -> Pair:
         """Return a pair with its texts."""
         negatives = self.negatives(number)
@@ -111,10 +120,11 @@ def write_pairs(
     *,
     origin: dict[str, Any],
     card: Callable[[], dict[str, Any]] = dict,
+    embed: Callable[[list[str]], NDArray[np.float32]] | None = None,
 ) -> Pairs:
     """Write a folder of pairs, which appears when complete.
 
-    `card` gives what else is recorded, once all pairs are read.
+    `card` gives what else is recorded, once all pairs are read. `embed` gives a teacher's vectors.
     """
     import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
 
@@ -138,12 +148,16 @@ def write_pairs(
     with complete_folder(folder) as partial:
         _write(partial / _TEXTS, pa.table({"text": pa.array(rows, pa.large_string())}))
         _write(partial / _PAIRS, table)
+        content_hash = _content_hash(rows, columns, scores)
+        if embed is not None:
+            np.save(partial / _VECTORS, vectors := embed(list(rows)))
+            content_hash = hashlib.sha256(content_hash.encode() + vectors.tobytes()).hexdigest()
         record = {
             "format": _FORMAT,
             "num_pairs": len(sources),
             "num_texts": len(rows),
             "num_negatives": sum(map(len, columns["negatives"])),
-            "content_hash": _content_hash(rows, columns, scores),
+            "content_hash": content_hash,
             "origin": origin,
             **card(),
         }

@@ -55,6 +55,7 @@ class PairBatch(RowBatch):
         queries: int64 [num_queries]; rows of the texts in the folder of pairs.
         documents: int64 [num_documents]; positives and negatives, likewise.
         pairs: int64 [num_pairs, 2]; query and positive of each pair, as indices of the two.
+        vectors: float32 [num_texts, width], a teacher's; None without one.
         is_positive: bool [num_queries, num_documents]; whether they are a pair, of any step.
     """
 
@@ -62,6 +63,7 @@ class PairBatch(RowBatch):
     documents: NDArray[np.int64]
     pairs: NDArray[np.int64]
     is_positive: NDArray[np.bool_]
+    vectors: NDArray[np.float32] | None = None
 
 
 class PairReader:
@@ -104,18 +106,19 @@ class PairReader:
             row_length=min(row_length, self._max_seqlen),
             pad_id=self._tokenizer.pad_id,
         )
-        rows = np.concatenate([queries, documents]).tolist()
+        rows, vectors = np.concatenate([queries, documents]), self._pairs.vectors
         return PairBatch(
             packed=packed,
             pieces=tuple(
                 Piece(epoch, row, 0, len(sequence) - 2)
-                for row, sequence in zip(rows, sequences, strict=True)
+                for row, sequence in zip(rows.tolist(), sequences, strict=True)
             ),
             texts=packed.spans + np.array([1, -1]),
             queries=queries,
             documents=documents,
             pairs=np.stack([owners, np.searchsorted(documents, positives)], axis=1),
             is_positive=known[places] == codes,
+            vectors=None if vectors is None else vectors[rows],
         )
 
     def _numbers(self, place: int) -> NDArray[np.int64]:

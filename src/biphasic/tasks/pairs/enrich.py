@@ -1,0 +1,114 @@
+"""Pairs made from pairs: with hard negatives of one miner, or with a teacher's vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.pairs.folder import Pairs, write_pairs
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import digest, file_sha256, is_complete
+from biphasic.tasks.embedding import (
+    Choices,
+    Embedder,
+    embedding_settings,
+    fetch_embedding_model,
+    load_embedder,
+)
+from biphasic.tasks.metrics import top_documents
+
+
+def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None) -> Pairs:
+    """Write pairs with a teacher's vectors, of its own or a smaller width.
+
+    A smaller width keeps the directions in which the vectors are largest.
+    """
+    embedder, identity = _embedder(teacher)
+    if width is not None and width > embedder.width:
+        raise ConfigError(f"--width {width}: {teacher} gives {embedder.width} dimensions")
+
+    def embed(texts: list[str]) -> NDArray[np.float32]:
+        vectors, _ = embedder.embed(texts)
+        return vectors if width is None else _reduced(vectors, width)
+
+    origin = {"pairs": pairs.content_hash, "teacher": identity, "width": width or embedder.width}
+    return _finished(folder, origin) or write_pairs(
+        folder, pairs, origin=origin, card=_card(pairs), embed=embed
+    )
+
+
+def mine(
+    pairs: Pairs, miner: str, folder: Path, *, number: int, margin: float, depth: int
+) -> Pairs:
+    """Write pairs with negatives: the documents most similar to a query, but less than its own.
+
+    A negative's similarity is at most `margin` times the positive's, so that few are answers that
+    nobody has marked. Known answers are left out.
+
+    Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
+    """
+    embedder, identity = _embedder(miner)
+    settings = {"number": number, "margin": margin, "depth": depth}
+    origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
+    if finished := _finished(folder, origin):
+        return finished
+    documents = np.unique(pairs.positives)
+    queries = np.unique(pairs.queries)
+    answers, _ = embedder.embed(pairs.texts(documents))
+    asked, _ = embedder.embed(pairs.texts(queries))
+    known = set(pairs.known.tolist())
+
+    def negatives(pair: int) -> tuple[str, ...]:
+        query, positive = int(pairs.queries[pair]), int(pairs.positives[pair])
+        scores = answers @ asked[np.searchsorted(queries, query)]
+        own = scores[np.searchsorted(documents, positive)]
+        limit = own - (1 - margin) * abs(own)
+        (nearest,) = top_documents(scores[None], depth=depth)
+        rows = [int(documents[place]) for place in nearest if scores[place] <= limit]
+        fitting = (row for row in rows if row != query and _code(pairs, query, row) not in known)
+        return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
+
+    mined = (replace(pair, negatives=negatives(n), scores=()) for n, pair in enumerate(pairs))
+    return write_pairs(folder, mined, origin=origin, card=_card(pairs))
+
+
+def _code(pairs: Pairs, query: int, document: int) -> int:
+    return query * pairs.num_texts + document
+
+
+def _card(pairs: Pairs) -> Callable[[], dict[str, Any]]:
+    return lambda: {"counts": pairs.details.get("counts", {})}
+
+
+def _finished(folder: Path, origin: dict[str, Any]) -> Pairs | None:
+    """Return the pairs in a folder if they have this origin."""
+    if not is_complete(folder):
+        return None
+    pairs = Pairs(folder)
+    if pairs.details["origin"] != origin:
+        raise ConfigError(f"{folder}: holds other pairs; choose another folder, or delete it")
+    return pairs
+
+
+def _embedder(model: str) -> tuple[Embedder, str]:
+    """Load an embedding model, whose vectors have length 1; return a hash of its files as well."""
+    folder = fetch_embedding_model(model)
+    settings = embedding_settings(folder, Choices(normalize=True))
+    files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".safetensors"})
+    if not files:
+        raise DataError(f"{folder}: no model")
+    names = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    return load_embedder(settings), digest(names)
+
+
+def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    exact = vectors.astype(np.float64)
+    _, directions = np.linalg.eigh(exact.T @ exact)
+    # Not centred: products of vectors are kept, which are their similarities.
+    kept = exact @ directions[:, ::-1][:, :width]
+    return (kept / np.linalg.norm(kept, axis=1, keepdims=True)).astype(np.float32)
