@@ -69,7 +69,7 @@ def analyze_command(
     """
     import json
 
-    from biphasic.analysis.scores.folder import scores_of
+    from biphasic.analysis.scores.layout import scores_of
     from biphasic.analysis.scores.table import at_one_rate
     from biphasic.analysis.statistics.replicates import over_pretraining
     from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
@@ -133,7 +133,7 @@ def claims_command(
         claims_markdown,
         closing_lines,
     )
-    from biphasic.analysis.scores.folder import scores_of
+    from biphasic.analysis.scores.layout import scores_of
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import over_pretraining
     from biphasic.analysis.text import flat
@@ -264,8 +264,7 @@ def figures_command(
     """
     from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.scores.folder import scores_of
-    from biphasic.analysis.scores.layout import Layout
+    from biphasic.analysis.scores.layout import Layout, scores_of
     from biphasic.analysis.scores.reference import alike_datasets
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -311,6 +310,6 @@ def _read_results(
     folder: Path, only: Sequence[str] | None, without: Sequence[str] | None
 ) -> StudyRecords | Layout:
     from biphasic.analysis.scores.datasets import DatasetChoice
-    from biphasic.analysis.scores.folder import read_results
+    from biphasic.analysis.scores.layout import read_results
 
     return read_results(folder, DatasetChoice(tuple(only or ()), tuple(without or ())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -53,5 +54,6 @@ def compare_arms(
     scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
 ) -> ModelComparison | None:
     """Compare two models on one dataset, without correction; None if one has no score."""
-    family = family_of(scores, dataset, models=(first, second), with_examples=with_examples)
+    scores = scores if with_examples else dataclasses.replace(scores, examples=None)
+    family = family_of(scores, dataset, models=(first, second))
     return family.compare(first, second)

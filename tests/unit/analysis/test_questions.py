@@ -16,8 +16,7 @@ from test_study_examples import NUM_TEST, write_examples
 from biphasic import numerics
 from biphasic.analysis.page import evidence
 from biphasic.analysis.page.evidence import study_answers, study_families
-from biphasic.analysis.questions.answer import Answer
-from biphasic.analysis.questions.forecast import ForecastOutcome
+from biphasic.analysis.questions.answer import Answer, ForecastOutcome
 from biphasic.analysis.questions.markdown import registration_page
 from biphasic.analysis.questions.registered import registration_sentences
 from biphasic.analysis.questions.text import answer_sentence, forecast_sentence

@@ -95,7 +95,8 @@ def test_test_examples_spread_as_the_error_of_a_share():
     examples = variance_split(scores, "d").examples
     assert examples.deviation == pytest.approx(2.165, rel=0.05)
     assert examples.basis == "2 models"
-    assert variance_split(scores, "d", with_examples=False).examples.deviation is None
+    without = dataclasses.replace(scores, examples=None)
+    assert variance_split(without, "d").examples.deviation is None
     lost = variance_split(dataclasses.replace(scores, examples=example_reader({"a": rows})), "d")
     assert lost.examples.basis == "1 model; 1 without: b: no examples"
 

@@ -1,4 +1,6 @@
-"""Results of other tools: `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
+"""Results in a folder: a study's, or those of other tools.
+
+Other tools write `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
 
 If a model was trained on another set than it is tested on, as in retrieval, the run's folder starts
 with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs trained on the same set are compared.
@@ -23,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.analysis.records import Problem
+from biphasic.analysis.records import Problem, StudyRecords, load_study
 from biphasic.analysis.scores.datasets import EVERY, DatasetChoice, paper_datasets
 from biphasic.analysis.scores.examples import (
     ExampleReader,
@@ -34,6 +36,7 @@ from biphasic.analysis.scores.examples import (
 )
 from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import (
     DatasetInfo,
     Scores,
@@ -43,7 +46,7 @@ from biphasic.analysis.scores.table import (
 from biphasic.analysis.text import listing
 from biphasic.errors import DataError, is_system_fault, reading
 from biphasic.files import is_file
-from biphasic.records import Convention
+from biphasic.records import STUDY, Convention
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -90,6 +93,23 @@ class Layout:
             examples=_example_reader(chosen),
         )
         return with_averages(scores)
+
+
+def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout:
+    """Read the chosen datasets of a study's folder, or of one with the layout of other tools."""
+    folder = folder.resolve()
+    if not is_file(folder / STUDY):
+        return read_layout(folder, choice)
+    records = load_study(folder, folder.parent / "store")
+    left_out = choice.left_out(task.name for task in records.tasks)
+    return records.without(left_out) if left_out else records
+
+
+def scores_of(results: StudyRecords | Layout, convention: Convention | None) -> Scores:
+    """Return the scores; the default convention is the study's, else standard."""
+    if isinstance(results, Layout):
+        return results.scores(convention or "standard")
+    return study_scores(results, convention)
 
 
 def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:

@@ -20,7 +20,7 @@ from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks, blocks_of
 from biphasic.analysis.statistics.comparison import ModelComparison
-from biphasic.analysis.statistics.contrast import Contrast, contrast
+from biphasic.analysis.statistics.contrast import contrast
 from biphasic.analysis.statistics.pair_tests import Corrected, FamilyTests, tests_of
 from biphasic.analysis.statistics.pairs import welch
 from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
@@ -46,7 +46,6 @@ class Family:
     blocks: Blocks | None
     apart: tuple[int, ...]
     planned: Mapping[tuple[str, str], PlannedTest]
-    with_examples: bool
 
     @property
     def uses_blocks(self) -> bool:
@@ -55,9 +54,7 @@ class Family:
 
     def tests(self) -> FamilyTests:
         """Test all pairs."""
-        return tests_of(
-            self.scores, self.order, self.dataset, self.blocks, with_examples=self.with_examples
-        )
+        return tests_of(self.scores, self.order, self.dataset, self.blocks)
 
     @property
     def p_adjusted(self) -> NDArray[np.float64]:
@@ -108,7 +105,8 @@ class Family:
         if plan is None:
             place = _place(self._places[first], self._places[second], len(self.order))
             adjusted, over_seeds = (float(p[0]) for p in self._corrected().at(np.array([place])))
-            one = self._contrast(first, second)
+            weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
+            one = contrast(self.scores, weights, blocks=self.blocks)
         else:
             adjusted, over_seeds = plan.p_adjusted, plan.p_over_seeds
             one = plan.contrast_of(first)
@@ -133,10 +131,6 @@ class Family:
             unit=self.scores.unit,
         )
 
-    def _contrast(self, first: str, second: str) -> Contrast | None:
-        weights = {(first, self.dataset.name): 1.0, (second, self.dataset.name): -1.0}
-        return contrast(self.scores, weights, blocks=self.blocks, with_examples=self.with_examples)
-
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.order)}
@@ -148,17 +142,11 @@ def _of_latest(family: Family) -> Corrected:
     return family.tests().corrected(family.apart)
 
 
-def family_of(
-    scores: Scores,
-    dataset: str,
-    *,
-    models: Sequence[str] | None = None,
-    with_examples: bool = True,
-) -> Family:
+def family_of(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> Family:
     """Test all pairs of models on a dataset and correct the p values together."""
     order = tuple(ranked(scores, dataset, models=models))
     places = {name: place for place, name in enumerate(order)}
-    every = planned_tests(scores, with_examples=with_examples)
+    every = planned_tests(scores)
     planned = {key[1:]: test for key, test in every.items() if key[0] == dataset}
     apart = tuple(
         _place(places[first], places[second], len(order))
@@ -166,7 +154,7 @@ def family_of(
         if first in places and second in places
     )
     blocks = blocks_of(scores, order, dataset)
-    return Family(scores, scores.dataset(dataset), order, blocks, apart, planned, with_examples)
+    return Family(scores, scores.dataset(dataset), order, blocks, apart, planned)
 
 
 def _place(first: int, second: int, num_models: int) -> int:

@@ -8,7 +8,7 @@ they are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,16 +110,17 @@ class Contrast:
         return max(detectable((one,)) for one in (joint, alone))
 
 
-def contrast(
-    scores: Scores, weights: Weights, *, blocks: Blocks | None, with_examples: bool = True
-) -> Contrast | None:
+def contrast(scores: Scores, weights: Weights, *, blocks: Blocks | None) -> Contrast | None:
     """Test a weighted sum of scores; None if no seed has all of them."""
     parts = [(weight, scores.get(*key).by_seed or {}) for key, weight in weights.items()]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
     if not seeds:
         return None
     by_seed = {seed: math.fsum(weight * of[seed] for weight, of in parts) for seed in seeds}
-    errors, missing = _example_errors(scores, weights, seeds, is_asked=with_examples)
+    try:
+        errors, missing = contrast_errors(scores, weights, seeds), ""
+    except DataError as error:
+        errors, missing = NO_EXAMPLES, str(error)
     squares = math.fsum(weight**2 for weight in weights.values())
     is_zero_shot = all(scores.dataset(dataset).is_zero_shot for _, dataset in weights)
     without_seeds = is_zero_shot and scores.num_pretraining_runs == 1
@@ -176,17 +177,6 @@ def contrast_of(
 
 
 _ROUNDING = 1e-9
-
-
-def _example_errors(
-    scores: Scores, weights: Weights, seeds: Sequence[int], *, is_asked: bool
-) -> tuple[CrossedErrors, str]:
-    if not is_asked:
-        return NO_EXAMPLES, "scores of single examples were not requested"
-    try:
-        return contrast_errors(scores, weights, seeds), ""
-    except DataError as error:
-        return NO_EXAMPLES, str(error)
 
 
 def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:

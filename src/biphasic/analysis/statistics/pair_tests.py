@@ -120,19 +120,12 @@ class Corrected(NamedTuple):
 
 
 def tests_of(
-    scores: Scores,
-    models: Sequence[str],
-    dataset: DatasetInfo,
-    blocks: Blocks | None,
-    *,
-    with_examples: bool,
+    scores: Scores, models: Sequence[str], dataset: DatasetInfo, blocks: Blocks | None
 ) -> FamilyTests:
     """Test all pairs of models on a dataset; `blocks` is their pooled variance."""
     num_pairs = len(models) * (len(models) - 1) // 2
     without_seeds = dataset.is_zero_shot and scores.num_pretraining_runs == 1
-    examples = None
-    if with_examples and scores.examples is not None:
-        examples = FamilyErrors(scores, models, dataset)
+    examples = FamilyErrors(scores, models, dataset) if scores.examples is not None else None
     # Filled in place: of millions of pairs, only what the correction needs is kept.
     kept, end = np.empty((2 if blocks is None else 6, num_pairs)), 0
     for rows, alone in all_pairs(scores, models, dataset.name):

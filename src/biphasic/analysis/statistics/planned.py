@@ -58,9 +58,7 @@ def sum_of(scores: Scores, planned: Planned) -> Sum | None:
     return tuple((name, weight) for name, weight in weights.items() if weight)
 
 
-def plan_results(
-    scores: Scores, *, only: str | None = None, with_examples: bool = True
-) -> dict[Key, PlannedTest]:
+def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, PlannedTest]:
     """Test the planned comparisons whose scores are known, or those of one family."""
     families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
     for planned in scores.planned:
@@ -69,19 +67,16 @@ def plan_results(
         terms = sum_of(scores, planned)
         for dataset in planned.datasets if terms else ():
             weights = {(model, dataset): weight for model, weight in terms or ()}
-            blocks = blocks_for(scores, weights)
-            one = contrast(scores, weights, blocks=blocks, with_examples=with_examples)
+            one = contrast(scores, weights, blocks=blocks_for(scores, weights))
             if one is not None and terms:
                 families[planned.question][planned.question, dataset, terms] = one
     return {key: test for family in families.values() for key, test in _corrected(family).items()}
 
 
-def planned_tests(
-    scores: Scores, *, with_examples: bool
-) -> Mapping[tuple[str, str, str], PlannedTest]:
+def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
     """Return the tests of pairs by dataset, first and second model, each of its first family."""
     found: dict[tuple[str, str, str], PlannedTest] = {}
-    for (_, dataset, terms), test in plan_results(scores, with_examples=with_examples).items():
+    for (_, dataset, terms), test in plan_results(scores).items():
         if [weight for _, weight in terms] == [1.0, -1.0]:
             first, second = (model for model, _ in terms)
             if (dataset, second, first) not in found:

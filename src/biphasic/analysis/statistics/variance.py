@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +22,6 @@ from biphasic.amounts import count
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.example_compare import influences
 from biphasic.errors import DataError
-
-_ZERO_SHOT = "zero-shot: nothing is fine-tuned"
 
 
 class SpreadSource(NamedTuple):
@@ -49,22 +47,25 @@ class VarianceSplit(NamedTuple):
     examples: SpreadSource
 
 
-def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:
+Found = tuple[float | None, str]
+"""`SpreadSource.deviation` and `.basis`."""
+
+
+def variance_split(scores: Scores, dataset: str) -> VarianceSplit:
     """Split the spread of scores on one dataset; of recipes, that of their single runs."""
     scores = scores if scores.runs is None else scores.runs.finished
     about = scores.dataset(dataset)
     keys = ((model.name, dataset) for model in scores.distinct)
     by_model = {key[0]: scores.cells[key] for key in keys if key in scores.cells}
+    found = _finetuning(by_model), _rate_choice(by_model)
+    if about.is_zero_shot:
+        found = ((None, "zero-shot: nothing is fine-tuned"),) * 2
     return VarianceSplit(
         SpreadSource("pretraining seed", *_pretraining(scores, by_model)),
-        SpreadSource("fine-tuning seed", *_finetuning(by_model, about)),
-        SpreadSource("choice of the learning rate", *_rate_choice(by_model, about)),
-        SpreadSource("test examples", *_examples(scores, about, by_model, is_asked=with_examples)),
+        SpreadSource("fine-tuning seed", *found[0]),
+        SpreadSource("choice of the learning rate", *found[1]),
+        SpreadSource("test examples", *_examples(scores, about, by_model)),
     )
-
-
-Found = tuple[float | None, str]
-"""`SpreadSource.deviation` and `.basis`."""
 
 
 def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
@@ -75,8 +76,8 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
         means = [score.estimate.mean for score in members if score.estimate]
         if len(means) < 2:
             continue
-        noise = [_variance([*(s.by_seed or {}).values()], of_mean=True) for s in members]
-        known = [value for value in noise if value is not None]
+        noise = [(_variance(score.by_seed), len(score.by_seed or ())) for score in members]
+        known = [value / num for value, num in noise if value is not None]
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
         between.append((excess, len(means) - 1))
         is_noise_known = is_noise_known and bool(known)
@@ -89,10 +90,8 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
     return math.sqrt(max(pooled, 0.0)), f"{runs}{noise_note}"
 
 
-def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
-    if dataset.is_zero_shot:
-        return None, _ZERO_SHOT
-    variances = [_variance([*(score.at_one_rate or {}).values()]) for score in by_model.values()]
+def _finetuning(by_model: dict[str, Score]) -> Found:
+    variances = [_variance(score.at_one_rate) for score in by_model.values()]
     known = [value for value in variances if value is not None]
     if not known:
         return None, "no model has two seeds at one learning rate"
@@ -100,15 +99,12 @@ def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
     return math.sqrt(statistics.fmean(known)), basis
 
 
-def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
-    if dataset.is_zero_shot:
-        return None, _ZERO_SHOT
+def _rate_choice(by_model: dict[str, Score]) -> Found:
     if all((score.num_rates or 1) < 2 for score in by_model.values()):
         return None, "one learning rate only"
     added = []
     for score in by_model.values():
-        chosen = _variance([*(score.by_seed or {}).values()])
-        fixed = _variance([*(score.at_one_rate or {}).values()])
+        chosen, fixed = _variance(score.by_seed), _variance(score.at_one_rate)
         if chosen is not None and fixed is not None:
             added.append(chosen - fixed)
     if not added:
@@ -120,11 +116,7 @@ def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
     return math.sqrt(max(excess, 0.0)), basis
 
 
-def _examples(
-    scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score], *, is_asked: bool
-) -> Found:
-    if not is_asked:
-        return None, "scores of single examples were not requested"
+def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) -> Found:
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
@@ -146,7 +138,6 @@ def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float
     return math.fsum(float(mean.var(ddof=1)) / len(mean) for mean in means) / len(members) ** 2
 
 
-def _variance(values: Sequence[float], *, of_mean: bool = False) -> float | None:
-    if len(values) < 2:
-        return None
-    return statistics.variance(values) / (len(values) if of_mean else 1)
+def _variance(by_seed: Mapping[int, float] | None) -> float | None:
+    values = [*(by_seed or {}).values()]
+    return statistics.variance(values) if len(values) > 1 else None
