@@ -174,14 +174,7 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     except DataError as error:
         reader.note("damaged", f"registration: {error}")
     problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, outcomes))
-    return StudyRecords(
-        study=study,
-        arms=arms,
-        outcomes=outcomes,
-        problems=problems,
-        store=store,
-        registrations=registrations,
-    )
+    return StudyRecords(study, arms, outcomes, problems, store, registrations)
 
 
 class _Reader:
@@ -290,9 +283,7 @@ class _Reader:
         lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
         for text in damaged:
             self.note("damaged", text)
-        if not self._has_same_heldout(state):
-            return SegmentLines(training=lines.training)
-        return lines
+        return lines if self._has_same_heldout(state) else SegmentLines(training=lines.training)
 
     def _segments(self, arm: ArmRecord) -> tuple[TrainedSegment, ...]:
         segments = []
@@ -304,17 +295,9 @@ class _Reader:
             # The ledger counts from step 0, a segment from where the previous one ended.
             total_tokens = sum(entry.tokens for entry in state.ledger)
             total_flops = sum(entry.flops for entry in state.ledger)
-            segments.append(
-                TrainedSegment(
-                    state=identity,
-                    start_step=step,
-                    end_step=state.step,
-                    tokens=total_tokens - tokens,
-                    flops=total_flops - flops,
-                    seconds=state.seconds,
-                    environment=state.environment,
-                )
-            )
+            spent = total_tokens - tokens, total_flops - flops, state.seconds
+            one = TrainedSegment(identity, step, state.step, *spent, state.environment)
+            segments.append(one)
             step, tokens, flops = state.step, total_tokens, total_flops
         return tuple(segments)
 
@@ -361,10 +344,10 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
         for segment in arm.segments:
             for key, value in segment.environment.items():
                 values[key].add(json.dumps(value, sort_keys=True, default=str))
-    mixed = {key: distinct for key, distinct in sorted(values.items()) if len(distinct) > 1}
     return [
         Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(distinct))}")
-        for key, distinct in mixed.items()
+        for key, distinct in sorted(values.items())
+        if len(distinct) > 1
     ]
 
 
@@ -372,13 +355,9 @@ def _other_code(arms: Iterable[ArmData], outcomes: Iterable[Outcome]) -> list[Pr
     """Name what other code than the running one made."""
     states = {arm.name: arm.state for arm in arms if arm.state}
     trained = [name for name, state in states.items() if is_other_code("pretraining", state.code)]
-    results = (outcome.result for outcome in outcomes if outcome.result)
-    codes = Counter(result.code for result in results)
-    scored = sum(
-        number
-        for code, number in codes.items()
-        if is_other_code("finetuning", [code] if code else [])
-    )
+    codes = Counter(outcome.result.code for outcome in outcomes if outcome.result)
+    is_other = {code: is_other_code("finetuning", [code] if code else []) for code in codes}
+    scored = sum(number for code, number in codes.items() if is_other[code])
     parts = [f"the states of {listing(trained, most=5)}"] if trained else []
     parts += [count(scored, "fine-tuning")] if scored else []
     if not parts:

@@ -75,13 +75,11 @@ def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
 
 
 class _Kind(NamedTuple):
-    """Properties that models must share for their pairs to be computed together."""
+    """What models must share: examples, and the seeds with a score and with single examples."""
 
     ids_sha256: str
     seeds: frozenset[int]
-    """Seeds with a score."""
     read: frozenset[int]
-    """Seeds with single examples."""
 
 
 class _MemberErrors:
@@ -106,13 +104,11 @@ class _MemberErrors:
             has_all = common <= one.read & other.read
             if not common or one.ids_sha256 != other.ids_sha256 or not has_all:
                 continue
-            tables = [
+            first, second = (
                 _table([cells[place] for place in kinds[kind]], common) for kind in (one, other)
-            ]
-            self._blocks.append(
-                (np.array(kinds[one]), tables[0], np.array(kinds[other]), tables[1])
             )
-            self._num_examples = tables[0].shape[2]
+            self._blocks.append((np.array(kinds[one]), first, np.array(kinds[other]), second))
+            self._num_examples = first.shape[2]
 
     def of(self, rows: range) -> CrossedErrors:
         """Return the errors of the pairs of some models with all later ones."""
@@ -138,23 +134,19 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
     Files are read once per table of scores, since averages and comparisons need them repeatedly.
     Eight bytes are kept for each example of each run.
     """
+    if scores.examples is None:
+        raise DataError("there are no scores of single examples")
     key = model, dataset
     if key not in scores.influences:
         try:
-            scores.influences[key] = _read(scores, model, dataset)
+            examples = scores.examples(model, dataset)
+            if len(examples.ids) < 2:
+                raise DataError(f"{dataset}: a spread needs two examples or more")
+            by_seed = {seed: PERCENT * run.influences for seed, run in examples.by_seed.items()}
+            scores.influences[key] = CellInfluences(digest([*examples.ids]), by_seed)
         except DataError as error:
             scores.influences[key] = error
     known = scores.influences[key]
     if isinstance(known, DataError):
         raise DataError(str(known))
     return known
-
-
-def _read(scores: Scores, model: str, dataset: str) -> CellInfluences:
-    if scores.examples is None:
-        raise DataError("there are no scores of single examples")
-    examples = scores.examples(model, dataset)
-    if len(examples.ids) < 2:
-        raise DataError(f"{dataset}: a spread needs two examples or more")
-    by_seed = {seed: PERCENT * run.influences for seed, run in examples.by_seed.items()}
-    return CellInfluences(digest([*examples.ids]), by_seed)

@@ -33,9 +33,6 @@ def over_pretraining(scores: Scores) -> Scores:
     A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover pretraining
     variance. Recipes are paired if they share pretraining seeds, which draw the same initial
     weights, rows and masks. Models that were pretrained once are omitted.
-
-    Args:
-        scores: Scores of single models, including replicates.
     """
     groups = scores.replicates
     if not groups:
@@ -43,41 +40,29 @@ def over_pretraining(scores: Scores) -> Scores:
             f"{scores.source}: each model was pretrained once; to measure pretraining variance, "
             "give arms several seeds, such as axes: {recipe.seed: [0, 1, 2]}"
         )
-    numbers = {
-        seeds: number
-        for number, seeds in enumerate(
-            sorted({model.pretraining_seeds for group in groups for model in group})
-        )
-    }
+    distinct = {model.pretraining_seeds for group in groups for model in group}
+    numbers = {seeds: number for number, seeds in enumerate(sorted(distinct))}
     is_balanced = len(set(map(len, groups))) == 1
-    cells: dict[tuple[str, str], Score] = {}
+    models = []
     for group in groups:
-        for dataset in scores.datasets:
-            cells[group[0].name, dataset.name] = _pooled(scores, group, dataset.name, numbers)
+        label = _label(group) if is_balanced else f"{_label(group)} ({len(group)} runs)"
+        one = dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
+        models.append(one)
+    fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
     return dataclasses.replace(
         scores,
-        models=tuple(
-            dataclasses.replace(
-                group[0],
-                label=_label(group) if is_balanced else f"{_label(group)} ({len(group)} runs)",
-                replicate_of="",
-                pretraining_seeds=(),
-            )
+        models=tuple(models),
+        cells={
+            (group[0].name, dataset.name): _pooled(scores, group, dataset.name, numbers)
             for group in groups
-        ),
-        cells=cells,
+            for dataset in scores.datasets
+        },
         num_pretraining_runs=min(map(len, groups)),
-        fixed_streams=_fixed_streams(groups),
+        fixed_streams=tuple(dict.fromkeys(name for names in fixed for name in names)),
         shares_finetuning_seeds=_shares_seeds(scores, groups),
         runs=scores,
         examples=_reader(scores, groups, numbers),
     )
-
-
-def _fixed_streams(groups: Sequence[tuple[ModelInfo, ...]]) -> tuple[str, ...]:
-    """Return what the runs of some recipe have in common."""
-    fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
-    return tuple(dict.fromkeys(name for names in fixed for name in names))
 
 
 def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bool:
@@ -133,18 +118,13 @@ def _pooled(
     dataset: str,
     numbers: Mapping[tuple[int, ...], int],
 ) -> Score:
-    by_run: dict[int, float] = {}
-    spreads: dict[int, float] = {}
-    is_complete = True
-    for model in group:
-        score = scores.get(model.name, dataset)
-        if not score.by_seed:
-            is_complete = False
-            continue
-        mean = math.fsum(score.by_seed.values()) / len(score.by_seed)
-        by_run[numbers[model.pretraining_seeds]] = mean
-        if score.rate_spread:
-            spreads[numbers[model.pretraining_seeds]] = fmean(score.rate_spread.values())
-        is_complete = is_complete and score.is_complete
+    runs = {numbers[model.pretraining_seeds]: scores.get(model.name, dataset) for model in group}
+    by_run = {
+        run: math.fsum(score.by_seed.values()) / len(score.by_seed)
+        for run, score in runs.items()
+        if score.by_seed
+    }
+    spreads = {run: fmean(of.rate_spread.values()) for run, of in runs.items() if of.rate_spread}
     pooled = estimate([*by_run.values()], convention=scores.convention)
+    is_complete = all(score.by_seed and score.is_complete for score in runs.values())
     return Score(pooled, by_run, is_complete=is_complete, rate_spread=spreads or None)
