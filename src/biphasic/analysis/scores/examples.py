@@ -54,12 +54,7 @@ class RunExamples:
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """Test examples of the selected runs of a model on a dataset.
-
-    Attributes:
-        ids: Names of the examples, in the order of all runs' terms.
-        by_seed: The run selected for each seed.
-    """
+    """Test examples of the run selected for each seed; `ids` name them in the order of terms."""
 
     ids: tuple[str, ...]
     by_seed: Mapping[int, RunExamples]
@@ -67,12 +62,7 @@ class ExampleScores:
 
 @dataclass(frozen=True)
 class CellInfluences:
-    """Contribution of each test example of a dataset to a model's score.
-
-    Attributes:
-        ids_sha256: Hash of the names of the examples, in order.
-        by_seed: By seed, `RunExamples.influences` in percent points, [num_examples].
-    """
+    """By seed, `RunExamples.influences` in percent points; with a hash of the examples' names."""
 
     ids_sha256: str
     by_seed: Mapping[int, Array]

@@ -60,12 +60,7 @@ Column = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Layout:
-    """All runs below a folder, and problems of the others.
-
-    Attributes:
-        runs: Runs with scores, by model and dataset.
-        problems: Omitted or missing runs.
-    """
+    """All runs with scores below a folder, and problems of the others."""
 
     folder: Path
     datasets: Mapping[str, DatasetInfo]
@@ -183,12 +178,10 @@ def _rate(text: str) -> float | None:
 
 
 def _columns(places: Iterable[_Place]) -> dict[Column, DatasetInfo]:
-    """Return the display name of each dataset and training set, in order.
-
-    A name includes the task if two tasks have a dataset of that name. If models were trained on
-    different sets for a task's dataset, each training set forms its own task, so averages and
-    comparisons do not mix them.
-    """
+    """Return the display name of each dataset and training set, in order."""
+    # A name includes the task if two tasks have a dataset of that name. If models were trained on
+    # different sets for a task's dataset, each training set forms its own task, so averages and
+    # comparisons do not mix them.
     keys = sorted({place.column for place in places})
     tasks: dict[str, set[str]] = defaultdict(set)
     sets: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -216,10 +209,8 @@ def _choose(
     others = [info.name for info in infos if info.task in tasks and info.name not in theirs]
     left_out = choice.left_out([info.name for info in infos], default=others)
     if named := [name for name in others if name in left_out and not choice.only]:
-        text = (
-            f"{listing(named)}: not in the reference study's averages; --dataset chooses datasets"
-        )
-        problems.append(Problem("left out", text))
+        text = "not in the reference study's averages; --dataset chooses datasets"
+        problems.append(Problem("left out", f"{listing(named)}: {text}"))
     return {
         column: replace(info, metric=theirs[info.name].metric) if info.name in theirs else info
         for column, info in columns.items()
@@ -302,18 +293,12 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
                 yield Problem("missing", f"{model} has no results on {dataset}")
             elif lacks:
                 points = ", ".join(f"{rate:g} with seed {seed}" for rate, seed in lacks)
-                yield Problem(
-                    "missing",
-                    f"{model} on {dataset}: {len(lacks)} of {len(grid)} runs without a score: "
-                    f"learning rate {points}",
-                )
+                text = f"{len(lacks)} of {len(grid)} runs without a score: learning rate {points}"
+                yield Problem("missing", f"{model} on {dataset}: {text}")
 
 
 def _example_reader(chosen: Mapping[Cell, tuple[GridScore[Path], ...]]) -> ExampleReader:
-    """Return a reader of the examples of the selected runs.
-
-    Examples have no names in these files, so their order identifies them.
-    """
+    """Return a reader of the examples of the selected runs, whose order identifies them."""
 
     def read(model: str, dataset: str) -> ExampleScores:
         runs = chosen.get((model, dataset), ())

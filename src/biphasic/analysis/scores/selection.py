@@ -22,13 +22,7 @@ RunT = TypeVar("RunT")
 
 @dataclass(frozen=True)
 class GridScore(Generic[RunT]):
-    """A run of the grid with scores.
-
-    Attributes:
-        validation: Score used for selection.
-        test: Reported score.
-        run: The object that the scores belong to.
-    """
+    """A run of the grid, with the scores for selection and for reporting, and what made them."""
 
     rate: float
     seed: int

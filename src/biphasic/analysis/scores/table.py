@@ -303,24 +303,17 @@ def with_averages(scores: Scores) -> Scores:
     a seed. A seed without a score on one dataset is omitted. A model that lacks a dataset has no
     average, as averages over fewer datasets are not comparable.
     """
-    categories: dict[str, list[DatasetInfo]] = defaultdict(list)
-    for dataset in scores.datasets:
-        if not dataset.is_average:
-            categories[dataset.task].append(dataset)
+    single = [dataset for dataset in scores.datasets if not dataset.is_average]
     datasets: list[DatasetInfo] = []
     cells = dict(scores.cells)
-    for task, members in categories.items():
+    for task in dict.fromkeys(dataset.task for dataset in single):
+        members = [dataset for dataset in single if dataset.task == task]
         datasets += members
         if len(members) < 2:
             continue
         metrics = {member.metric for member in members}
-        average = DatasetInfo(
-            average_name(task),
-            task,
-            metrics.pop() if len(metrics) == 1 else "mixed",
-            is_average=True,
-            about=members[0].about,
-        )
+        metric, name = metrics.pop() if len(metrics) == 1 else "mixed", average_name(task)
+        average = DatasetInfo(name, task, metric, is_average=True, about=members[0].about)
         datasets.append(average)
         for model in scores.models:
             parts = [scores.get(model.name, member.name) for member in members]
@@ -335,14 +328,16 @@ def at_one_rate(scores: Scores) -> Scores:
     Scores for which these are unknown are omitted. Single examples are omitted as well, because
     they belong to the best rates.
     """
-    cells = {}
-    for key, score in scores.cells.items():
-        if score.at_one_rate is not None:
-            by_seed = dict(score.at_one_rate)
-            estimated = estimate([*by_seed.values()], convention=scores.convention)
-            cells[key] = dataclasses.replace(
-                score, estimate=estimated, by_seed=by_seed, num_rates=score.num_rates and 1
-            )
+    cells = {
+        key: dataclasses.replace(
+            score,
+            estimate=estimate([*score.at_one_rate.values()], convention=scores.convention),
+            by_seed=score.at_one_rate,
+            num_rates=score.num_rates and 1,
+        )
+        for key, score in scores.cells.items()
+        if score.at_one_rate is not None
+    }
     return dataclasses.replace(scores, cells=cells, examples=None)
 
 

@@ -33,16 +33,11 @@ _SAMPLES = 9_999
 
 @dataclass(frozen=True)
 class Blocks:
-    """The pooled variance of arms on a dataset.
-
-    Attributes:
-        variance: Residual variance of an arm's score in a run, in squared percentage points.
-        spread_p: P value of John's test of equal spreads.
-    """
+    """The pooled variance of arms on a dataset, and the p value of John's test of equal spreads."""
 
     num_arms: int
     num_runs: int
-    variance: float
+    variance: float  # of an arm's score in a run, in squared percentage points
     spread_p: float
 
     @property

@@ -29,9 +29,7 @@ class ModelComparison:
         p_value: Two-sided, of the test that decides, uncorrected; None without two seeds each, or
             if the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
             over test examples.
-        p_adjusted: Corrected for the family.
-        p_over_seeds: Over seeds alone, corrected likewise.
-        family_size: Number of comparisons corrected for.
+        p_adjusted: Corrected for the family; `p_over_seeds` likewise, over seeds alone.
         num_arms: Number of arms whose pairs Tukey's correction covers; None for Holm's.
         is_planned: Whether the study named it beforehand; all others are exploratory.
         unit: What the pairs are, as in `Scores`.

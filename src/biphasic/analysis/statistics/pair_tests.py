@@ -33,19 +33,12 @@ Places = NDArray[np.int64] | slice
 
 
 class PooledErrors(NamedTuple):
-    """Squared standard errors by the pooled variance, [num_pairs].
-
-    Attributes:
-        means: Mean differences, in percentage points.
-        over_runs: Over runs alone.
-        joint: Over runs and test examples.
-        freedom: Degrees of freedom of `joint`.
-    """
+    """Mean differences and squared standard errors by the pooled variance, [num_pairs]."""
 
     means: Array
     over_runs: Array
-    joint: Array
-    freedom: Array
+    joint: Array  # over runs and test examples
+    freedom: Array  # of `joint`
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,7 @@ _TIED = 1e-12
 
 @dataclass(frozen=True)
 class ExactTest:
-    """A two-sided test over pairs.
-
-    Attributes:
-        p_value: Probability of a difference at least as large if arms do not differ.
-        floor: The smallest possible p value for this number of pairs.
-    """
+    """A two-sided test over pairs; `floor` is its smallest p value for this number of pairs."""
 
     p_value: float
     floor: float
@@ -191,13 +186,7 @@ def quadrature(num: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 class Criterion(NamedTuple):
-    """A t test that a difference must pass.
-
-    Attributes:
-        error: Standard error of the difference.
-        freedom: Degrees of freedom.
-        critical: Smallest t value that passes, after correction.
-    """
+    """A t test that a difference must pass; `critical` is the smallest t value that passes."""
 
     error: float
     freedom: float

@@ -29,9 +29,8 @@ class Design:
     Attributes:
         weights: Of the arms in the comparison.
         num_arms: Arms whose variance is pooled.
-        num_runs: Runs of each arm: pretraining runs, or fine-tuning seeds.
+        num_runs: Runs of each arm: pretraining runs (`are_blocks`), or fine-tuning seeds.
         num_comparisons: Comparisons of its question, which are corrected together.
-        are_blocks: Whether runs are pretraining runs, whose variance is pooled over arms.
         spread: Standard deviation of an arm's score over runs, in percentage points, beside what
             all arms share.
     """
@@ -100,11 +99,7 @@ def _is_clear(design: Design, draw: Draw, difference: float) -> bool:
 
 
 def residual_spread(scores: Scores, dataset: str) -> float:
-    """Return the standard deviation of scores over runs, beside what all models share.
-
-    Raises:
-        DataError: Fewer than two models have two runs in common.
-    """
+    """Return the standard deviation of scores over runs, beside what all models share."""
     found = [scores.get(model.name, dataset).by_seed or {} for model in scores.finished.models]
     known = [by_seed for by_seed in found if len(by_seed) > 1]
     runs = sorted(set.intersection(*map(set, known))) if known else []
