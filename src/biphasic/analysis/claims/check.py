@@ -54,10 +54,8 @@ class Check:
     comparisons: tuple[Comparison, ...]
     expected: str = ""
     """What each comparison should show, such as `significantly higher`."""
-    at_least: float | None = None
-    """Minimum that must hold: an integer, or a share such as 8/12, rounded up."""
-    at_most: float | None = None
-    """Maximum that may hold; shares are rounded down."""
+    at_least: float | None = None  # a number, or a share such as 8/12, rounded up
+    at_most: float | None = None  # shares are rounded down
     most_often: str = ""
     """A factor: the expected level must win more often than any other level of it."""
     weaker: bool = False
@@ -203,5 +201,5 @@ def _some(checks: Sequence[Check]) -> bool | None:
     A check with a maximum also holds in an empty table, so it counts only if there are no others.
     """
     positive = [check for check in checks if check.at_most is None]
-    answers = [answer for check in positive for answer in check.answers]
-    return any_holds(answers if positive else [check.holds for check in checks])
+    answers = {answer for check in positive for answer in check.answers}
+    return any_holds(answers if positive else {check.holds for check in checks})

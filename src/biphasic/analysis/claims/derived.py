@@ -106,9 +106,5 @@ def _derived(
         for key, by_seed in values.items()
         if by_seed
     }
-    datasets = tuple(dataset for dataset in scores.datasets if not dataset.is_average)
-    return with_averages(
-        replace(
-            scores, models=tuple(models), datasets=datasets, cells=cells, examples=None, runs=None
-        )
-    )
+    alone = replace(scores, models=tuple(models), cells=cells, examples=None, runs=None)
+    return with_averages(alone)

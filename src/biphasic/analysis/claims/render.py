@@ -51,28 +51,21 @@ def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes
             for name, (paper, standard) in changes.items()
         },
         "claims": [
-            {
-                **{name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")},
-                **{name: getattr(one, name) for name in ("verdict", "numbers", "scope", "missing")},
-                "checks": [_record(check) for check in one.checks],
-            }
+            {name: getattr(one.claim, name) for name in ("id", "text", "source", "reading")}
+            | {name: getattr(one, name) for name in ("verdict", "numbers", "scope", "missing")}
+            | {"checks": [_record(check) for check in one.checks]}
             for one in results
         ],
     }
 
 
 def _record(check: Check) -> dict[str, Any]:
-    comparisons = [
-        {"where": check.where(one), "text": one.text, "holds": one.holds}
-        for one in check.comparisons
-    ]
-    return {
-        "expected": check.expected,
-        "needed": check.needed,
-        "weaker": check.weaker,
-        "holds": check.holds,
-        "comparisons": comparisons,
-        "missing": check.missing,
+    names = ("expected", "needed", "weaker", "holds", "missing")
+    return {name: getattr(check, name) for name in names} | {
+        "comparisons": [
+            {"where": check.where(one), "text": one.text, "holds": one.holds}
+            for one in check.comparisons
+        ]
     }
 
 

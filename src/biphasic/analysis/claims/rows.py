@@ -112,11 +112,9 @@ def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
 
 
 def held_factors(named: Collection[str]) -> list[str]:
-    """Return the factors that must be equal between rows, given the ones that differ.
-
-    Some factors follow from others. The objective determines the share of CLM and, for a finished
-    model, the start of continued training; continuing changes the objective and the share.
-    """
+    """Return the factors that must be equal between rows, given the ones that differ."""
+    # Some factors follow from others. The objective determines the share of CLM and, for a finished
+    # model, the start of continued training; continuing changes the objective and the share.
     names = set(named)
     held = {"task", "dataset"}
     if "model" not in names:
@@ -133,10 +131,7 @@ def held_factors(named: Collection[str]) -> list[str]:
 
 
 def grouped(rows: Rows, held: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Divide rows into groups that agree in the held factors.
-
-    A row without a masking rate belongs to the group of every rate of the others.
-    """
+    """Divide rows into groups that agree; a row without a masking rate is in those of all rates."""
     firm = [factor for factor in held if factor != "mask_rate"]
     buckets: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for row in rows:

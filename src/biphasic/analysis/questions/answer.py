@@ -10,7 +10,7 @@ from typing import Literal
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.source import asked_of
 from biphasic.analysis.scores.table import Planned, Scores
-from biphasic.analysis.statistics.planned import PlannedTest, Sum, plan_results, sum_of
+from biphasic.analysis.statistics.planned import PlannedTest, plan_results, sum_of
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
 Verdict = Literal["supported", "counts against", "undecided", "no data"]
@@ -45,18 +45,12 @@ class ForecastOutcome:
 
 @dataclass(frozen=True)
 class AskedOutcome:
-    """A comparison of a question on one dataset.
-
-    Attributes:
-        label: The arms, as `a − b` or `(a − b) − (c − d)`.
-        test: None if a score is missing.
-        is_complete: False while runs that might change it are missing.
-    """
+    """A comparison of a question on one dataset; it is incomplete while runs are missing."""
 
     asked: AskedRecord
     dataset: str
-    label: str
-    test: PlannedTest | None
+    label: str  # the arms, as `a − b` or `(a − b) − (c − d)`
+    test: PlannedTest | None  # None if a score is missing
     is_complete: bool
 
     @property
@@ -86,17 +80,12 @@ class AskedOutcome:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question and what its comparisons say.
-
-    Attributes:
-        unit: What the tests are over, as in `Scores`.
-        problem: Why its arms cannot be compared; empty if they can.
-    """
+    """A question and what its comparisons say."""
 
     question: QuestionRecord
     outcomes: tuple[AskedOutcome, ...]
-    unit: str
-    problem: str = ""
+    unit: str  # what the tests are over, as in `Scores`
+    problem: str = ""  # why its arms cannot be compared
 
     @property
     def num_for(self) -> int:
@@ -148,45 +137,24 @@ def answer_questions(
 
 def _answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
     planned = [*asked_of(question)]
-    for scores in sources:
-        sums = [sum_of(scores, one) for one in planned]
-        if all(sums):
-            tests = plan_results(scores, only=question.name)
-            outcomes = tuple(
-                _outcome(scores, one, record, terms, dataset=dataset, tests=tests)
-                for one, record, terms in zip(planned, question.comparisons, sums, strict=True)
-                for dataset in one.datasets
+    scores = next((one for one in sources if all(sum_of(one, p) for p in planned)), None)
+    tests = {} if scores is None else plan_results(scores, only=question.name)
+    outcomes = []
+    for one, record in zip(planned, question.comparisons, strict=True):
+        terms = () if scores is None else sum_of(scores, one) or ()
+        for dataset in one.datasets:
+            is_complete = scores is not None and all(
+                scores.get(model, dataset).is_complete for model, _ in terms
             )
-            return Answer(question, outcomes, scores.unit)
-    outcomes = tuple(
-        AskedOutcome(record, dataset, _label(one), None, is_complete=False)
-        for one, record in zip(planned, question.comparisons, strict=True)
-        for dataset in one.datasets
-    )
-    problem = "some of its arms have several pretraining runs and others have one"
-    return Answer(question, outcomes, sources[0].unit, problem)
+            test = tests.get((question.name, dataset, terms))
+            outcomes.append(AskedOutcome(record, dataset, _label(one, scores), test, is_complete))
+    if scores is None:
+        problem = "some of its arms have several pretraining runs and others have one"
+        return Answer(question, tuple(outcomes), sources[0].unit, problem)
+    return Answer(question, tuple(outcomes), scores.unit)
 
 
-def _outcome(
-    scores: Scores,
-    planned: Planned,
-    record: AskedRecord,
-    terms: Sum | None,
-    *,
-    dataset: str,
-    tests: dict[tuple[str, str, Sum], PlannedTest],
-) -> AskedOutcome:
-    models = [model for model, _ in terms or ()]
-    return AskedOutcome(
-        asked=record,
-        dataset=dataset,
-        label=_label(planned, scores),
-        test=tests.get((planned.question, dataset, terms or ())),
-        is_complete=all(scores.get(model, dataset).is_complete for model in models),
-    )
-
-
-def _label(planned: Planned, scores: Scores | None = None) -> str:
+def _label(planned: Planned, scores: Scores | None) -> str:
     """Write a comparison as a difference of arms' names."""
     labels = scores.labels if scores else {}
 
