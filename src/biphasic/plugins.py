@@ -76,6 +76,26 @@ def short_name(reference: str) -> str:
     return named["name"] or named["type"].lower()
 
 
+def named_plugins(*settings: object) -> dict[str, tuple[str, ...]]:
+    """Return file or distribution and version, with the hash of the code, by short name."""
+    texts: dict[str, set[str]] = {}
+    for plugin in _plugins_in(settings):
+        is_file = plugin.reference.startswith(f"{plugin.origin}:")
+        text = plugin.reference if is_file else f"{plugin.origin}, {plugin.reference}"
+        texts.setdefault(plugin.name, set()).add(text)
+    return {name: tuple(sorted(found)) for name, found in sorted(texts.items())}
+
+
+def _plugins_in(value: object) -> Iterator[Plugin]:
+    if isinstance(value, Config):
+        if (plugin := getattr(value, "plugin", None)) is not None:
+            yield plugin
+        value = tuple(getattr(value, name) for name in type(value).model_fields)
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _plugins_in(item)
+
+
 def references_in(record: object) -> list[str]:
     """Return what names plugins in a record, with their hashes."""
     return sorted(set(re.findall(rf'"({_PINNED})"', json.dumps(record))))

@@ -303,6 +303,8 @@ class StateRecord(Record):
     """Steps from which on code, versions or hardware differed from before; not written if none."""
     code: tuple[str, ...] = ()
     """Hashes of the code that trained it, from step 0 on (`numerics.py`); none in old states."""
+    plugins: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda found: not found)] = {}
+    """File, or distribution and version, with the hash of the code; not written if none."""
 
 
 class TrainingLine(Record):

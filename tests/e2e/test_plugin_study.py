@@ -48,14 +48,16 @@ def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     [state] = (root / "store/states").glob("*/state.json")
     record = json.loads(state.read_text())
     assert [entry["objective"] for entry in record["ledger"]] == ["clm", "stride"]
-    assert record["recipe"]["phases"][1]["objective"].startswith("stride.py:Stride@")
+    reference = record["recipe"]["phases"][1]["objective"]
+    assert reference.startswith("stride.py:Stride@")
+    assert record["plugins"] == {"stride": [reference]}
 
     path.unlink()
     report = root / "own/report/report.html"
     report.unlink()
     made = run_command("study", "report", root / "own")
     assert made.returncode == 0, made.stderr
-    assert report.is_file()
+    assert reference in report.read_text(encoding="utf-8")
     assert "1/1" in run_command("study", "status", root / "own").stdout
 
     write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))

@@ -30,6 +30,7 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
+from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -182,6 +183,7 @@ class Run:
             compute=self.compute.model_dump(mode="json"),
             changes=(*self.changes, *filter(None, [self.change])),
             code=self.code,
+            plugins=named_plugins(self.lineage.recipe),
         )
         return Snapshot(
             weights=taken(self.optimizer.weights.masters),

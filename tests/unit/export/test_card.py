@@ -71,6 +71,11 @@ class TestState:
         card = card_of(make_state(step=5, ledger=[LEDGER[0], {**LEDGER[1], "steps": 2}]))
         assert rows(card, "2")[0][3] == "2 of 5"
 
+    def test_plugins(self, make_state, card_of):
+        named = f"striding 1.2, strides@{64 * 'a'}"
+        card = card_of(make_state(plugins={"strides": [named]}))
+        assert f"Plugins that trained it, with the hash of their code:\n\n- `{named}`\n" in card
+
     def test_losses(self, state, card_of):
         card = card_of(state)
         assert rows(card, "CLM") == [["CLM", "5.125"]]

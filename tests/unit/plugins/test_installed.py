@@ -7,7 +7,7 @@ import pytest
 from biphasic import plugins
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.plugins import installed_names
+from biphasic.plugins import installed_names, named_plugins
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import STRIDE
@@ -67,6 +67,7 @@ def test_an_installed_plugin_is_found_by_name(package):
     assert phase.plugin.origin == "striding 1.2"
     assert (phase.every, phase.short_name) == (3, "strides")
     assert phase.objective == f"strides@{phase.plugin.code}"
+    assert named_plugins(recipe()) == {"strides": (f"striding 1.2, strides@{phase.plugin.code}",)}
 
 
 def test_its_identity_covers_the_modules_of_its_package_that_it_imports(package):

@@ -57,6 +57,7 @@ def training_facts(
         ],
         "score_rows": [_score_row(score) for score in scores],
         "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
+        "plugins": [text for texts in state.plugins.values() for text in texts],
     }
 
 

@@ -11,6 +11,7 @@ from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking import MaskingConfig
+from biphasic.plugins import named_plugins
 from biphasic.records import (
     AgainstRecord,
     ArmRecord,
@@ -208,6 +209,7 @@ def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
         }
         for name, corpus in corpora.items()
     }
+    plugins = named_plugins(*(arm.recipe for arm in prepared.plan.arms))
     return {
         "data": {
             **described,
@@ -216,6 +218,7 @@ def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
             "origin": prepared.paths.origin(),
         },
         "recipe": config.recipe.model_dump(mode="json"),
+        **({"plugins": plugins} if plugins else {}),
         "finetuning": config.finetuning.model_dump(mode="json"),
         "settings_sha256": settings_digest(config),
     }
