@@ -40,7 +40,7 @@ _NAMED = re.compile(
     r"(?:@(?P<code>[0-9a-f]{64}))?"
 )
 _PINNED = r"[\w.:-]+@[0-9a-f]{64}"
-_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name)")
+_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind)")
 """Settings that may name a plugin, also in a study's axes."""
 _sources: dict[str, bytes] = {}
 _stores: list[Path] = []
@@ -141,6 +141,13 @@ def find_plugin(group: Group, reference: str, base: type) -> Plugin:
     return plugin
 
 
+def is_plugin(group: Group, name: str) -> bool:
+    """Return whether a name means a plugin: a file's class, a pinned or an installed one."""
+    if _NAMED.fullmatch(name) is None:
+        return False
+    return ".py:" in name or "@" in name or name in installed_names(group)
+
+
 def installed_names(group: Group) -> list[str]:
     """Return the names of installed plugins, without importing them."""
     return sorted({point.name for point in _points(group)})
@@ -215,13 +222,18 @@ def look_in(store: Path) -> None:
 
 def keep_files(store: Path, *settings: Config) -> None:
     """Copy the files of plugins that some settings name into a store."""
+    records = (each.model_dump(mode="json") for each in settings)
+    keep_named(store, *(name for record in records for name in references_in(record)))
+
+
+def keep_named(store: Path, *references: str) -> None:
+    """Copy the files of plugins with these names into a store; other names are ignored."""
     look_in(store)
-    for each in settings:
-        for reference in references_in(each.model_dump(mode="json")):
-            name, _, code = reference.partition("@")
-            if code in _sources:
-                with complete_folder(store / FOLDER / code, identity=code) as partial_folder:
-                    (partial_folder / name.partition(":")[0]).write_bytes(_sources[code])
+    for reference in references:
+        name, _, code = reference.partition("@")
+        if code in _sources:
+            with complete_folder(store / FOLDER / code, identity=code) as partial_folder:
+                (partial_folder / name.partition(":")[0]).write_bytes(_sources[code])
 
 
 def _validated(
@@ -235,8 +247,7 @@ def _validated(
     name = raw.get(key)
     if not isinstance(name, str) or name in names:
         return ours(raw)
-    is_named = ".py:" in name or "@" in name
-    if not (is_named or name in installed_names(group)):
+    if not is_plugin(group, name):
         return ours(raw)
     try:
         plugin = find_plugin(group, name, base)

@@ -29,7 +29,7 @@ from biphasic.tasks.folder import (
     task_files,
     write_task_folder,
 )
-from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.kinds.registry import KINDS, known_kind
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
@@ -89,7 +89,7 @@ def prepare_task(
 def split_source(source: str) -> tuple[str | None, str]:
     """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")
-    return (kind, rest) if colon and kind in KINDS else (None, source)
+    return (known_kind(kind), rest) if colon and kind in KINDS else (None, source)
 
 
 def published_source(source: str) -> tuple[str, str | None] | None:

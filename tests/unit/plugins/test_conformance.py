@@ -121,7 +121,7 @@ def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
 
 
 PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-SMOOTHED, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+_, SMOOTHED, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 LOSSES = {
     "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
     "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),

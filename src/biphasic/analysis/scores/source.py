@@ -39,6 +39,7 @@ from biphasic.analysis.scores.table import (
 )
 from biphasic.errors import DataError, is_system_fault
 from biphasic.files import digest
+from biphasic.plugins import short_name
 from biphasic.records import (
     ArmRecord,
     Convention,
@@ -152,7 +153,8 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         convention=convention,
         models=tuple(_study_model(arm) for arm in records.arms),
         datasets=tuple(
-            DatasetInfo(t.name, t.kind.upper(), t.metric, about=t.about) for t in records.tasks
+            DatasetInfo(t.name, short_name(t.kind).upper(), t.metric, about=t.about)
+            for t in records.tasks
         ),
         cells=cells,
         planned=tuple(_planned(records.study)),

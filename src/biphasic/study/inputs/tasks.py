@@ -18,6 +18,7 @@ from biphasic.config import nearest
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
+from biphasic.plugins import keep_named
 from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
@@ -121,7 +122,8 @@ class TaskResolver:
     def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
         """Return the tasks, each with the one it is trained on; build missing ones."""
         alone = _once(lambda task: self._read(task, self._made(task)))
-        planned = (self._with_trainer(task, tasks, alone) for task in tasks)
+        planned = [self._with_trainer(task, tasks, alone) for task in tasks]
+        keep_named(self.store, *(task.info.kind for task in planned))
         return tuple(map(self._with_overlaps, planned))
 
     def look(

@@ -11,6 +11,7 @@ from typing import Any
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import digest, is_complete
+from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -154,7 +155,8 @@ def _training_determinants(task: PlannedTask) -> dict[str, Any]:
 
 
 def _task_determinants(task: PlannedTask) -> dict[str, Any]:
-    return {"task": task.info.name, "task_sha256": task.info.sha256}
+    code = code_of(KINDS[task.info.kind])
+    return {"task": task.info.name, "task_sha256": task.info.sha256, **code}
 
 
 def _run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from biphasic.amounts import count, hours, size, thousands
 from biphasic.analysis.text import listing
 from biphasic.files import digest
+from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
     EXAMPLE_TOKENS,
@@ -338,7 +339,7 @@ def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:
     )
     for task in summary.tasks:
         on = f", after training on {task.trained_on}" if task.trained_on != task.name else ""
-        yield f"  {task.name:<12} {task.kind}  {task.num_runs:>7,} runs{on}"
+        yield f"  {task.name:<12} {short_name(task.kind)}  {task.num_runs:>7,} runs{on}"
     if summary.num_reused > 0:
         yield f"  {summary.num_reused:,} evaluations reuse a training of another task"
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.facts import KindFacts
+from biphasic.plugins import Plugin
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 
@@ -99,6 +100,7 @@ class TaskKind(ABC):
     with one answer each. Start from them if they fit.
 
     Attributes:
+        plugin: Where it comes from; None for ours. biphasic sets it.
         name: Name in files and on the command line.
         facts: What reports say about it: title, metrics, and whether encoders are fine-tuned.
         encoded: Class of its encoded tasks; made from task, tokenizer and `protocol`.
@@ -125,6 +127,7 @@ class TaskKind(ABC):
         output_note: Sentence in cards about the meaning of outputs.
     """
 
+    plugin: Plugin | None = None
     name: ClassVar[str]
     facts: ClassVar[KindFacts]
     encoded: ClassVar[Callable[..., EncodedTask]]

@@ -1,15 +1,17 @@
-"""The kinds of tasks. Add new ones here.
+"""The kinds of tasks. Add new ones of ours here.
 
-See docs/tasks.md and docs/formats.md.
+See docs/tasks.md and docs/formats.md; docs/plugins.md for those of other people.
 """
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 from biphasic.config import nearest
+from biphasic.plugins import find_plugin, is_plugin
 from biphasic.tasks.kinds.classification import Classification, MultiLabel
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
@@ -19,29 +21,49 @@ from biphasic.tasks.kinds.retrieval import Retrieval, ZeroShot
 from biphasic.tasks.kinds.similarity import Similarity
 from biphasic.tasks.kinds.tagging import Tagging
 
-KINDS: dict[str, TaskKind] = {
-    kind.name: kind
-    for kind in (
-        Classification(),
-        MultiLabel(),
-        Regression(),
-        Tagging(),
-        QuestionAnswering(),
-        Retrieval(),
-        ZeroShot(),
-        MinimalPairs(),
-        Similarity(),
-    )
-}  # each kind by its name
+
+class _Kinds(UserDict[str, TaskKind]):
+    """Kinds by name: iterates over ours, and finds those of plugins when they are named."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or (isinstance(name, str) and is_plugin("task_kinds", name))
+
+    def __missing__(self, name: str) -> TaskKind:
+        if not is_plugin("task_kinds", name):
+            raise KeyError(name)
+        plugin = find_plugin("task_kinds", name, TaskKind)
+        kind = plugin.type()
+        kind.plugin = plugin
+        return kind
 
 
-def _known(name: str) -> str:
+KINDS = _Kinds(
+    {
+        kind.name: kind
+        for kind in (
+            Classification(),
+            MultiLabel(),
+            Regression(),
+            Tagging(),
+            QuestionAnswering(),
+            Retrieval(),
+            ZeroShot(),
+            MinimalPairs(),
+            Similarity(),
+        )
+    }
+)  # each kind by its name
+
+
+def known_kind(name: str) -> str:
+    """Return the name of a kind, with the hash of its code if it is a plugin."""
     if name not in KINDS:
         raise ValueError(f"unknown value '{name}'{nearest(name, KINDS)}")
-    return name
+    plugin = KINDS[name].plugin
+    return name if plugin is None else plugin.reference
 
 
-KindName = Annotated[str, AfterValidator(_known)]  # type of settings and records that name a kind
+KindName = Annotated[str, AfterValidator(known_kind)]  # type of what names a kind
 
 
 def kinds_with(setting: str) -> tuple[str, ...]:

@@ -1,0 +1,95 @@
+"""Kinds of tasks from a file or an installed package."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from biphasic.errors import ConfigError
+from biphasic.evaluation.evaluate import evaluate
+from biphasic.tasks.kinds.registry import KINDS
+from biphasic.tasks.source import split_source
+from biphasic.tasks.task_file import load_task_file
+from custom_tasks import write_csv
+from plugin_files import forget_plugins
+from tiny_use import words, write_model
+
+PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
+MOOD = PAGE.partition("```python\n")[2].partition("```")[0]
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A task file that names the kind in a file beside it."""
+    forget_plugins()
+    rng, folder = np.random.default_rng(0), tmp_path / "texts"
+    folder.mkdir()
+    for split, number in (("train", 24), ("dev", 8), ("test", 8)):
+        rows = [[" ".join([*words(rng), pet]), pet] for pet in ("cat", "dog") * (number // 2)]
+        write_csv(folder / f"{split}.csv", ["text", "label"], rows)
+    (tmp_path / "mood.py").write_text(MOOD)
+    path = tmp_path / "task.yaml"
+    path.write_text("{kind: './mood.py:Mood', folder: texts}")
+    yield path
+    forget_plugins()
+
+
+def scored(tmp_path, task):
+    torch.set_num_threads(1)
+    return evaluate(
+        write_model(tmp_path / "eurobert", "eurobert"),
+        str(task),
+        learning_rates=[1e-3],
+        seeds=[0],
+        protocol={"max_steps": 2, "batch_size": 8, "max_seqlen": 32},
+        root=tmp_path / "root",
+        console=Console(file=io.StringIO()),
+    )
+
+
+@pytest.mark.usefixtures("unprobed", "warm")
+def test_a_task_file_names_a_kind_in_a_file(task, tmp_path):
+    kind = load_task_file(task).kind
+    assert kind.startswith("mood.py:Mood@")
+    assert KINDS[kind].facts.title == "mood"
+    first = scored(tmp_path, task)
+    assert (first.metric, first.task.kind) == ("accuracy", kind)
+    [result] = (tmp_path / "root/store/finetunes").glob("*/result.json")
+    assert json.loads(result.read_text())["about"]["title"] == "mood"
+    assert len([*(tmp_path / "root/store/plugins").glob("*/mood.py")]) == 1
+    # Comments are no code; other code gives other results.
+    (tmp_path / "mood.py").write_text(MOOD + "\n# the end\n")
+    assert scored(tmp_path, task).results[0].id == first.results[0].id
+    (tmp_path / "mood.py").write_text(MOOD + "    trained_unit = 'texts'\n")
+    assert scored(tmp_path, task).results[0].id != first.results[0].id
+
+
+def test_what_is_no_kind_is_refused(task, tmp_path):
+    (tmp_path / "mood.py").write_text(MOOD.replace("(Classification)", ""))
+    with pytest.raises(ConfigError, match=r"mood\.py: Mood cannot be used: it lacks base TaskKind"):
+        load_task_file(task)
+    task.write_text("{kind: moods, folder: texts}")
+    with pytest.raises(ConfigError, match="unknown value 'moods'"):
+        load_task_file(task)
+
+
+def test_an_installed_kind_is_found_by_name(tmp_path, monkeypatch):
+    package, info = tmp_path / "moods", tmp_path / "moods-2.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text(MOOD)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moods\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[biphasic.task_kinds]\nmood = moods:Mood\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "task.yaml"
+    path.write_text("{kind: mood, folder: texts}")
+    kind = load_task_file(path).kind
+    assert kind == f"mood@{KINDS['mood'].plugin.code}"
+    assert KINDS[kind].plugin.origin == "moods 2.0"
+    assert "mood" not in [*KINDS]
+    assert split_source("mood:texts") == (kind, "texts")
+    assert split_source("moods:texts") == (None, "moods:texts")
