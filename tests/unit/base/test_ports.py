@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from biphasic.errors import LostRankError
+from biphasic import ports
+from biphasic.errors import ConfigError, LostRankError
 from biphasic.ports import private_connections
 from other_user import as_other_user, can_connect, needs_root
 
@@ -50,6 +51,14 @@ def test_sockets_made_before_are_left_alone(environment):
 def test_libraries_are_told_to_use_loopback(environment):
     with private_connections():
         assert os.environ["GLOO_SOCKET_IFNAME"] == os.environ["NCCL_SOCKET_IFNAME"] == "lo"
+
+
+def test_a_kernel_without_packet_filters_is_refused_in_one_line(environment, monkeypatch):
+    monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)  # unknown to the kernel, as to gVisor's
+    expected = r"^processes: .*\(packet filter: Protocol not available\); set compute.processes to 1"
+    with pytest.raises(ConfigError, match=expected), private_connections():
+        server = listening()
+    server.close()
 
 
 @needs_root
