@@ -140,7 +140,7 @@ class SlurmCluster:
         fields = self.run("scontrol", "--oneliner", "show", "job", number).split(" ")
         return dict(field.split("=", 1) for field in fields if "=" in field)
 
-    def wait(self, event: str, happens: Callable[[], object], *, seconds: float = 60.0) -> None:
+    def wait(self, event: str, happens: Callable[[], object], *, seconds: float = 300.0) -> None:
         """Wait until `happens()` is true.
 
         Args:

@@ -125,18 +125,19 @@ def test_a_long_training_requeues_itself(slurm: SlurmCluster, tmp_path: Path):
     (tmp_path / "corpus.yaml").write_text(yaml.safe_dump(corpus))
     start = time.monotonic()
     assert run_command(*pretrain(tmp_path, "alone")).returncode == 0
-    half = int(time.monotonic() - start) // 2
+    # A quarter: on a busy machine the second training may be twice as fast as the first.
+    part = int(time.monotonic() - start) // 4
     script = (Path(__file__).parents[2] / "sites/pretrain.sbatch").read_text()
     script = script.replace("--gpus=1", "--ntasks=1").replace("--partition=gpu", "--partition=main")
     line = "biphasic pretrain recipe.yaml --root runs --max-time 11:50:00"
     assert line in script
-    limit = ["--max-time", f"00:{half // 60:02}:{half % 60:02}"]
+    limit = ["--max-time", f"00:{part // 60:02}:{part % 60:02}"]
     again = " ".join(map(str, ["biphasic", *pretrain(tmp_path, "runs"), *limit]))
     (tmp_path / "job.sh").write_text(script.replace(line, again))
     environment = f"--export=ALL,PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
     job = slurm.run("sbatch", "--parsable", environment, f"--chdir={tmp_path}", tmp_path / "job.sh")
     done = {"COMPLETED", "FAILED"}
-    slurm.wait("it ends", lambda: slurm.job(job)["JobState"] in done, seconds=240)
+    slurm.wait("it ends", lambda: slurm.job(job)["JobState"] in done, seconds=900)
     log = (tmp_path / f"slurm-{job}.out").read_text()
     assert int(slurm.job(job)["Restarts"]) >= 1, log
     [alone], [resumed] = (
