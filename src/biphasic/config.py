@@ -27,14 +27,12 @@ if TYPE_CHECKING:
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
+# Pattern of names that become folders or parts of file names.
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
-"""Pattern of names that become folders or parts of file names."""
+# Maximum size of a file of settings; PyYAML parses this much in about 15 seconds.
 MOST_BYTES = 1 << 19
-"""Maximum size of a file of settings; PyYAML parses this much in about 15 seconds."""
-MOST_VALUES = 1_000_000
-"""Maximum number of values in a file of settings, with aliases expanded."""
-DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"
-"""Pattern of times `HH:MM:SS`."""
+MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
+DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
 _MOST_SHOWN = 80
 _MOST_ISSUES = 100
 _LONGEST_NAME = 200
@@ -46,6 +44,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 4
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _MOST_SHOWN
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 4 * _MOST_SHOWN
+# Keys that only one kind of file has, with the message for a file of that kind.
 _FILES = (
     (
         {"arms", "tasks", "include"},
@@ -55,7 +54,6 @@ _FILES = (
     ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),
     ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),
 )
-"""Keys that only one kind of file has, with the message for a file of that kind."""
 _NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's error types
 
 
@@ -152,10 +150,7 @@ def raw_config(
 
 
 def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
-    """Load one YAML file as a mapping.
-
-    `text` is parsed instead of the file's content. Messages begin with the path.
-    """
+    """Load one YAML file as a mapping."""
     with reading(path, ConfigError):
         try:
             if text is None:

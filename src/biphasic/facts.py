@@ -11,34 +11,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MetricFacts:
-    """A metric of a kind of task: a share, shown in percentage points; higher is better.
+    """A metric of a kind of task: a share, shown in percentage points; higher is better."""
 
-    Attributes:
-        key: Its name in records.
-        title: Its name in reports.
-        is_signed: Whether it runs from -1 to 1, as a correlation does, and not from 0 to 1.
-        at_zero: What a score of 0 in every run means.
-    """
-
-    key: str
-    title: str
+    key: str  # Its name in records.
+    title: str  # Its name in reports.
+    # Whether it runs from -1 to 1, as a correlation does, and not from 0 to 1.
     is_signed: bool = False
-    at_zero: str = "every seed scores 0"
+    at_zero: str = "every seed scores 0"  # What a score of 0 in every run means.
 
 
 @dataclass(frozen=True)
 class KindFacts:
-    """What a report says about a kind of task.
+    """What a report says about a kind of task."""
 
-    Attributes:
-        title: Its name in words.
-        metrics: Its metrics; the first is the default primary one.
-        is_trained: Whether encoders are fine-tuned. Otherwise a task has one run, without a
-            learning rate, a seed or a validation score.
-    """
-
-    title: str
-    metrics: tuple[MetricFacts, ...]
+    title: str  # Its name in words.
+    metrics: tuple[MetricFacts, ...]  # Its metrics; the first is the default primary one.
+    # Whether encoders are fine-tuned. Otherwise a task has one run, without a learning rate, a seed
+    # or a validation score.
     is_trained: bool = True
 
     @property
@@ -86,6 +75,7 @@ def _kind(title: str, *metrics: str, is_trained: bool = True) -> KindFacts:
 
 
 _RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
+# Kinds whose records do not carry their facts.
 FIRST_KINDS = {
     "sc": _kind("sequence classification", "accuracy", "macro_f1", "matthews"),
     "ml": _kind("multi-label classification", "micro_f1", "macro_f1", "subset_accuracy"),
@@ -95,14 +85,10 @@ FIRST_KINDS = {
     "ir": _kind("retrieval", *_RETRIEVAL),
     "zs": _kind("zero-shot", *_RETRIEVAL, is_trained=False),
 }
-"""Kinds whose records do not carry their facts."""
 
 
 def facts_of(kind: str, recorded: KindFacts | None = None) -> KindFacts:
-    """Return the facts of a kind: those in a record, or those of one of the first kinds.
-
-    Reports write kinds in capitals; an unknown one has its name as its title.
-    """
+    """Return the facts of a kind: those in a record, or those of one of the first kinds."""
     return recorded or FIRST_KINDS.get(kind.lower()) or KindFacts(kind, ())
 
 

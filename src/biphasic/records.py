@@ -16,22 +16,18 @@ from biphasic.facts import KindFacts, facts_of
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
-STUDY = "study.json"
-"""File with the arms, tasks and runs of a study, in its folder."""
-PRETRAINING = "pretraining"
-"""Name of held-out losses in tables, next to the names of tasks."""
-ZERO_SHOT_SEED = 0
-"""Seed of the single run of a zero-shot task, which has no randomness."""
-FEW_HELDOUT = 20
-"""Held-out losses on fewer documents are not representative."""
+STUDY = "study.json"  # File with the arms, tasks and runs of a study, in its folder.
+PRETRAINING = "pretraining"  # Name of held-out losses in tables, next to the names of tasks.
+ZERO_SHOT_SEED = 0  # Seed of the single run of a zero-shot task, which has no randomness.
+FEW_HELDOUT = 20  # Held-out losses on fewer documents are not representative.
 
 
+# What the seeds of a pretraining run decide.
 SEED_STREAMS = {
     "data_seed": "order of rows",
     "init_seed": "initial weights",
     "mask_seed": "masks",
 }
-"""What the seeds of a pretraining run decide."""
 
 
 def fixed_streams(runs: Iterable[Sequence[int]]) -> list[str]:

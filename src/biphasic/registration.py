@@ -18,11 +18,9 @@ _TASK = {"kind", "metric", "num_train", "num_validation", "num_test", "trained_o
 
 
 def fixed_part(study: StudyRecord) -> dict[str, Any]:
-    """Return what a registration fixes, by part.
-
-    The identities of states and fine-tunings cover text, tasks and protocol. Defaults are left out,
-    so a later version of biphasic, with more fields, finds no change.
-    """
+    """Return what a registration fixes, by part."""
+    # Identities of states and fine-tunings cover text, tasks and protocol. Defaults are left out: a
+    # later version of biphasic, with more fields, must find no change.
 
     def plain(record: Any, include: set[str] | None = None) -> Any:
         return record.model_dump(mode="json", include=include, exclude_defaults=True)
@@ -53,11 +51,7 @@ def registration_id(fixed: Mapping[str, Any], code: Mapping[str, str], amends: s
 
 
 def read_registrations(study_folder: Path) -> tuple[RegistrationRecord, ...]:
-    """Read a study's registrations: the first one, then its amendments.
-
-    Raises:
-        DataError: One of them was changed, or lacks its predecessor.
-    """
+    """Read a study's registrations: the first one, then its amendments."""
     records: list[RegistrationRecord] = []
     for name in sorted(complete_names(study_folder / REGISTRATIONS)):
         folder = study_folder / REGISTRATIONS / name

@@ -245,10 +245,7 @@ def train_recipe(
     rewinds: int = 0,
     fresh: bool = False,
 ) -> Path:
-    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`.
-
-    A new state records the held-out losses of `heldout_objectives`.
-    """
+    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
     keep_files(store, recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
     number = 0
@@ -279,11 +276,8 @@ def train_recipe(
 
 
 def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:
-    """Return the lineage that skips the step of a fault.
-
-    It is the same one if the step was finite when computed again, and None if a held-out loss was
-    not finite, as skipping cannot help then.
-    """
+    """Return the lineage that skips the step of a fault."""
+    # Computed again, the step may be finite; and skipping cannot help if a held-out loss was not.
     from biphasic.training.fault import find_fault  # noqa: PLC0415 - loads torch
 
     fault = find_fault(store, lineage.identities[-1], error)
@@ -295,10 +289,7 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
 
 
 def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
-    """Return the step of the newest state of a lineage; with `fresh`, of one by the running code.
-
-    Others are deleted.
-    """
+    """Return the step of the newest state of a lineage; with `fresh`, made by the running code."""
     identities = lineage.identities
     while True:
         states = [is_complete(store / "states" / name) for name in identities]

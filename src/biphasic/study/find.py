@@ -26,10 +26,7 @@ def _holds_study(folder: Path) -> bool:
 
 
 def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig | None]:
-    """Return the folder of a study, and its settings if `target` is a study file.
-
-    `target` is a study file, a study folder, or the name of a study; None for the root's only one.
-    """
+    """Return the folder of a study, and its settings if `target` is a study file."""
     known = [folder.name for folder in study_folders(root)] if root.is_dir() else []
     if target is None:
         if len(known) != 1:

@@ -32,55 +32,37 @@ from biphasic.training.state import read_state_record
 
 _MOST = 12
 _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
-_OLD_LOCKS = ("claims", "locks")
-"""Folders in which earlier versions kept their locks."""
+_OLD_LOCKS = ("claims", "locks")  # Folders in which earlier versions kept their locks.
 _OLD_LOCK_DAYS = 1
 _BUILTIN = "builtin-"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file or folder that could be deleted.
+    """A file or folder that could be deleted."""
 
-    Attributes:
-        kind: Heading under which it is listed.
-        about: Human-readable description; empty if unknown.
-    """
-
-    kind: str
+    kind: str  # Heading under which it is listed.
     path: Path
     num_bytes: int
-    about: str = ""
+    about: str = ""  # Human-readable description; empty if unknown.
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Items to delete, or deleted.
-
-    Attributes:
-        studies: Names of the studies of the root.
-        items: Items that no study needs.
-        kept: Items kept only because a call outside of studies pinned them.
-        pins: Pins to delete with their items.
-        unsure: Why corpora and tasks are excluded; empty if they are included.
-    """
+    """Items to delete, or deleted."""
 
     root: Path
-    studies: tuple[str, ...]
-    items: tuple[Item, ...]
-    kept: tuple[Item, ...]
-    pins: tuple[Pin, ...]
-    unsure: tuple[str, ...]
+    studies: tuple[str, ...]  # Names of the studies of the root.
+    items: tuple[Item, ...]  # Items that no study needs.
+    kept: tuple[Item, ...]  # Items kept only because a call outside of studies pinned them.
+    pins: tuple[Pin, ...]  # Pins to delete with their items.
+    unsure: tuple[str, ...]  # Why corpora and tasks are excluded; empty if they are included.
 
 
 def clean(
     root: Path, *, delete: bool = False, also_pretrained: bool = False, say: Say | None = None
 ) -> Cleaning:
-    """Find items that no study of a root needs, and optionally delete them.
-
-    With `also_pretrained`, items that only `pretrain`, `adapt`, `evaluate` or `finetune` pinned are
-    included. `say` receives a message before waiting for the heartbeat of another machine.
-    """
+    """Find items that no study of a root needs, and optionally delete them."""
     root = root.resolve()
     store = root / STORE
     if store.is_symlink():
@@ -145,12 +127,9 @@ def _pins(store: Path) -> tuple[Pin, ...]:
 def _useless_items(
     store: Path, folders: Iterable[Path], reachable: Reachable, *, also_foreign: bool
 ) -> list[Item]:
-    """Return unreachable items of a store, and leftovers in the folders of its studies.
-
-    Results are listed before their states: a result without its state would look like a result of
-    an external model. With `also_foreign`, results of models that are not states of the store are
-    included.
-    """
+    """Return unreachable items of a store, and leftovers in the folders of its studies."""
+    # Results come before their states: a result without its state would look like a result of an
+    # external model, which is kept unless `also_foreign`.
     items = [
         *_unreachable_work(store, reachable, also_foreign=also_foreign),
         *_unreachable_inputs(store, reachable),

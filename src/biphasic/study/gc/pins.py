@@ -47,10 +47,7 @@ def record_pin(
     results: Iterable[str] = (),
     data: Iterable[Path] = (),
 ) -> None:
-    """Write a pin, or extend an existing one.
-
-    Corpora outside of the store are ignored.
-    """
+    """Write a pin, or extend an existing one."""
     path = _path(store, identity)
     known = Pin(id=identity, made_by=made_by)
     if path.is_file():

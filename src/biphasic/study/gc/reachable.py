@@ -20,26 +20,17 @@ from biphasic.training.state import read_state_record
 
 @dataclass
 class Reachable:
-    """Reachable names in a store.
+    """Reachable names in a store."""
 
-    Attributes:
-        states: Identities of states, finished or not.
-        results: Identities of fine-tunings.
-        groups: Identities of jobs of fine-tunings.
-        corpora: Content hashes of training text.
-        data: Folders of `data/`.
-        tasks: Folders of `tasks/`.
-        unsure: Studies whose data cannot be derived from their settings; while there are any, all
-            corpora and tasks are kept.
-    """
-
-    states: set[str] = field(default_factory=set[str])
-    results: set[str] = field(default_factory=set[str])
-    groups: set[str] = field(default_factory=set[str])
-    corpora: set[str] = field(default_factory=set[str])
-    data: set[str] = field(default_factory=set[str])
-    tasks: set[str] = field(default_factory=set[str])
+    states: set[str] = field(default_factory=set[str])  # Identities of states, finished or not.
+    results: set[str] = field(default_factory=set[str])  # Identities of fine-tunings.
+    groups: set[str] = field(default_factory=set[str])  # Identities of jobs of fine-tunings.
+    corpora: set[str] = field(default_factory=set[str])  # Content hashes of training text.
+    data: set[str] = field(default_factory=set[str])  # Folders of `data/`.
+    tasks: set[str] = field(default_factory=set[str])  # Folders of `tasks/`.
     studies: set[str] = field(default_factory=set[str])
+    # Studies whose data cannot be derived from their settings; while there are any, all corpora and
+    # tasks are kept.
     unsure: list[str] = field(default_factory=list[str])
 
 

@@ -22,17 +22,12 @@ from biphasic.study.study import Study
 
 @dataclass
 class Verification:
-    """The outcome of verifying a study.
+    """The outcome of verifying a study."""
 
-    Attributes:
-        checked: Number of verified items by kind.
-        missing: Number of missing items by kind: not made yet, or deleted.
-        damage: One line per problem, with its remedy.
-    """
-
-    checked: Counter[str] = field(default_factory=Counter[str])
+    checked: Counter[str] = field(default_factory=Counter[str])  # Number of verified items by kind.
+    # Number of missing items by kind: not made yet, or deleted.
     missing: Counter[str] = field(default_factory=Counter[str])
-    damage: list[str] = field(default_factory=list[str])
+    damage: list[str] = field(default_factory=list[str])  # One line per problem, with its remedy.
 
     def check(self, kind: str, folders: Iterable[Path], *, is_named: bool = False) -> None:
         """Verify complete folders, which `is_named` by their identities; count missing ones."""
@@ -54,10 +49,7 @@ class Verification:
 
 
 def verify_study(folder: Path, *, say: Say) -> Verification:
-    """Verify all files that a study uses: text, tasks, states, fine-tunings, report.
-
-    Nothing is written.
-    """
+    """Verify all files that a study uses: text, tasks, states, fine-tunings, report."""
     study, verification, record = Study.saved(folder), Verification(), None
     store = study.store
     try:

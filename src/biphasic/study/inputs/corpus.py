@@ -156,10 +156,8 @@ def prepare_corpus(
     console: Console,
     recipes: Sequence[Recipe] = (),
 ) -> DataPaths:
-    """Build the corpus of a study, unless it is built.
-
-    Before, which may save hours, check the pretrained model that `recipes` begin with.
-    """
+    """Build the corpus of a study, unless it is built."""
+    # The pretrained model is checked before the corpus is built, which may take hours.
     if config.folder is None and not is_built(folder):
         # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.blend import build_bar  # noqa: PLC0415
@@ -214,10 +212,7 @@ def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
 
 
 def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say: Say) -> Path:
-    """Build the built-in tasks unless they are built; return their folder.
-
-    `libraries` are those whose documentation to use; all installed ones when None.
-    """
+    """Build the built-in tasks unless they are built; return their folder."""
     key = digest(builtin_tasks_origin(libraries))[:32]
     folder = store / "tasks" / f"builtin-{key}"
     with wait_for_work(store, f"tasks-{key}", doing=f"building tasks-{key}", say=say):

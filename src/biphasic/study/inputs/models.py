@@ -79,10 +79,8 @@ def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
 
 
 def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
-    """Check that recipes can train a model, on this machine or another one.
-
-    A model that does not fit into this machine's memory is not loaded.
-    """
+    """Check that recipes can train a model, on this machine or another one."""
+    # A model that does not fit into this machine's memory is trained on another one.
     for recipe in recipes:
         check_positions(recipe, model.folder)
     if required_memory(model.folder, use="load") > free_memory():
@@ -151,11 +149,9 @@ def check_state(model: LocalModel, store: Path, *, say: Say) -> None:
 
 
 def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Continuation | None:
-    """Return the continuation of a state's run; None if the model is no state, or of other text.
-
-    Other inputs of the run, its pretrained model and the corpora of single phases, are those in
-    the state's record.
-    """
+    """Return the continuation of a state's run; None if the model is no state, or of other text."""
+    # Other inputs of the run, its pretrained model and the corpora of phases, are those of the
+    # state.
     if not is_state(model):
         return None
     state = read_json_object(model.folder / "state.json")

@@ -34,23 +34,15 @@ from biphasic.tasks.task_file import load_task_file
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task with everything that its fine-tunings need.
+    """A task with everything that its fine-tunings need."""
 
-    Attributes:
-        info: Description of the task, with the study's name and main metric.
-        folder: Its examples, in the format of docs/formats.md.
-        protocol: Constants of its fine-tunings.
-        num_examples: Number of examples by split; queries for retrieval.
-        epoch: Examples in one epoch of training, pairs for retrieval; None if unknown.
-        trainer: The task that encoders are fine-tuned on instead, or None.
-    """
-
-    info: TaskInfo
-    folder: Path
-    protocol: FinetuneProtocol
-    num_examples: dict[str, int]
+    info: TaskInfo  # Description of the task, with the study's name and main metric.
+    folder: Path  # Its examples, in the format of docs/formats.md.
+    protocol: FinetuneProtocol  # Constants of its fine-tunings.
+    num_examples: dict[str, int]  # Number of examples by split; queries for retrieval.
+    # Examples in one epoch of training, pairs for retrieval; None if unknown.
     epoch: int | None = None
-    trainer: PlannedTask | None = None
+    trainer: PlannedTask | None = None  # The task that encoders are fine-tuned on instead, or None.
 
     @property
     def is_read(self) -> bool:
@@ -129,11 +121,7 @@ class TaskResolver:
     def look(
         self, tasks: tuple[TaskConfig, ...], *, assumed: list[str], problems: list[str]
     ) -> tuple[PlannedTask, ...]:
-        """Return the tasks that can be planned, each with the one it is trained on.
-
-        Sentences about all placeholders, and about each task that cannot be planned, are appended
-        to `assumed` and `problems`.
-        """
+        """Return the tasks that can be planned, each with the one it is trained on."""
         planned: list[PlannedTask] = []
         with _scratch_unless_writable(self.store) as scratch:
 
@@ -271,10 +259,7 @@ class TaskResolver:
 
 
 def task_outline(source: str) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the kind of a task and the settings in its description, without reading examples.
-
-    The kind is None if the source is invalid; reading the task then raises the error.
-    """
+    """Return the kind of a task and the settings in its description, without reading examples."""
     if source in BUILTIN_TASKS:
         return BUILTIN_TASKS[source], {}
     kind, rest = split_source(source)

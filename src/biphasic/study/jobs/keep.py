@@ -31,12 +31,9 @@ class KeptModel:
 
 
 def keep_best(folder: Path, finetuned: TrainedModel) -> None:
-    """Keep a model in a folder of its own, unless the one that is kept there is better.
-
-    The score on validation decides; a diverged model is never kept. Ties go to the smaller rate,
-    then to the smaller seed, so the best model of a grid is among those that its parts keep in
-    their folders. Without a validation score nothing is trained and all models are equal.
-    """
+    """Keep a model in a folder of its own, unless the one that is kept there is better."""
+    # The score on validation decides; a diverged model is never kept. Ties go to the smaller rate,
+    # then to the smaller seed, so the best model of a grid is among those that its parts keep.
     result = finetuned.results[0]
     if result.scores is None:
         return

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
     from biphasic.training.loop import StepReport
 
-RANK = "biphasic.study.jobs.rank"
-"""Module of the ranks that train a job together."""
+RANK = "biphasic.study.jobs.rank"  # Module of the ranks that train a job together.
 
 
 class TrainJob(Config):

@@ -29,23 +29,17 @@ if TYPE_CHECKING:
     from biphasic.study.inputs.tasks import PlannedTask
     from biphasic.study.plan.plan import Plan, Segment
 
-EXAMPLE_TOKENS = 256
-"""Assumed length of a fine-tuning example, in tokens."""
+EXAMPLE_TOKENS = 256  # Assumed length of a fine-tuning example, in tokens.
 _FP32 = 4
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a part of training.
-
-    Attributes:
-        tokens: Rows times their length.
-        flops: Of matrix products; None if the model's dimensions are unknown.
-    """
+    """The cost of a part of training."""
 
     steps: int = 0
-    tokens: int = 0
-    flops: int | None = 0
+    tokens: int = 0  # Rows times their length.
+    flops: int | None = 0  # Of matrix products; None if the model's dimensions are unknown.
 
     def __add__(self, other: Cost) -> Cost:
         both = self.flops is not None and other.flops is not None
@@ -94,10 +88,7 @@ def segment_cost(segment: Segment) -> Cost:
 
 
 def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
-    """Count six FLOPs per weight and token for each group; attention and scoring are not counted.
-
-    None for a pretrained model that is not on this machine.
-    """
+    """Count six FLOPs per weight and token for each group, without attention and scoring."""
     shapes = {
         point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
@@ -126,10 +117,7 @@ def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
 
 
 def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters | None:
-    """Count the parameters of a model; None for a pretrained model that is not on this machine.
-
-    Norms of a pretrained model are not counted.
-    """
+    """Count the parameters of a model; None for a pretrained model that is not on this machine."""
     shape, architecture = shape_of(recipe, vocab_size=vocab_size), recipe.architecture
     if shape is None:
         return None

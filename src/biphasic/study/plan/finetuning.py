@@ -23,19 +23,14 @@ from biphasic.training.recipe import Seeds
 
 @dataclass(frozen=True)
 class FinetuneGroup:
-    """All fine-tunings of one state on one task.
-
-    Attributes:
-        evaluations: The tasks that are scored after each fine-tuning; they share a training.
-        grid: Learning rates and seeds.
-        label: Name in progress displays.
-    """
+    """All fine-tunings of one state on one task."""
 
     id: str
     state: str
+    # The tasks that are scored after each fine-tuning; they share a training.
     evaluations: tuple[PlannedTask, ...]
-    grid: tuple[tuple[float, int], ...]
-    label: str
+    grid: tuple[tuple[float, int], ...]  # Learning rates and seeds.
+    label: str  # Name in progress displays.
 
     @property
     def training(self) -> PlannedTask:
@@ -108,10 +103,7 @@ def plan_group(
     run: Seeds,
     name: str,
 ) -> FinetuneGroup:
-    """Plan the fine-tunings of one state for tasks that share a training.
-
-    `run` are the seeds of its pretraining run.
-    """
+    """Plan the fine-tunings of one state for tasks that share a training."""
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
     if not training.is_trained:
@@ -128,11 +120,7 @@ def check_lengths(
     *,
     positions: int | None = None,
 ) -> None:
-    """Check that `max_seqlen` is long enough for each task and within the model's positions.
-
-    Each task has a name, a kind (None if unknown) and a protocol. Without `positions`, the model
-    sets no limit.
-    """
+    """Check that `max_seqlen` is long enough for each task and within the model's positions."""
     problems: list[str] = []
     for name, kind, protocol in tasks:
         if positions is not None and protocol.max_seqlen > positions:

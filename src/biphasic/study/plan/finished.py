@@ -61,11 +61,9 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def outdated_arms(plan: Plan) -> list[str]:
-    """Return a note for each arm whose final state only another version of biphasic computed.
-
-    Recipe, data and step are the same, but the identity differs: it includes the version of the
-    numbers (`NUMERICS_VERSION`) and the code of plugins.
-    """
+    """Return a note for each arm whose final state only another version of biphasic computed."""
+    # Recipe, data and step are the same, but the identity differs: it includes the version of the
+    # numbers (`NUMERICS_VERSION`) and the code of plugins.
     missing = [arm for arm in plan.arms if not is_complete(plan.store / "states" / arm.state)]
     if not missing:
         return []
@@ -87,10 +85,8 @@ def outdated_arms(plan: Plan) -> list[str]:
 
 
 def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the states of a store that a plan does not have, by recipe, step and corpus.
-
-    Each is with its own recipe, as recipes with other code of a plugin count as the same.
-    """
+    """Return the states of a store that a plan does not have, by recipe, step and corpus."""
+    # Recipes with other code of a plugin have the same key, so each state is with its own recipe.
     planned = {segment.id for segment in plan.segments}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted((plan.store / "states").glob("*/state.json")):

@@ -49,19 +49,14 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class Segment:
-    """Train from one state to a later one.
+    """Train from one state to a later one."""
 
-    Attributes:
-        id: Identity of the state at its end.
-        parent: Identity of the state it resumes from; None if it starts from the initial model.
-        arm: The first arm that passes through it.
-    """
-
-    id: str
+    id: str  # Identity of the state at its end.
     start: int
     end: int
+    # Identity of the state it resumes from; None if it starts from the initial model.
     parent: str | None
-    arm: PlannedArm
+    arm: PlannedArm  # The first arm that passes through it.
 
     @property
     def steps(self) -> int:
@@ -107,21 +102,16 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a study computes.
-
-    Attributes:
-        points: The states that are evaluated: the arms' ends in their order, then others.
-        segments: In an order in which they can be trained.
-        assumed: A sentence for each placeholder of missing data.
-    """
+    """Everything that a study computes."""
 
     study: Study
     arms: tuple[PlannedArm, ...]
+    # The states that are evaluated: the arms' ends in their order, then others.
     points: tuple[PlannedPoint, ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...]  # In an order in which they can be trained.
     groups: tuple[FinetuneGroup, ...] = ()
     tasks: tuple[PlannedTask, ...] = ()
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()  # A sentence for each placeholder of missing data.
 
     @property
     def store(self) -> Path:

@@ -27,8 +27,8 @@ from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import Recipe
 
+# Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study.
 GIVEN_VOCABULARY = 128_256
-"""Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study."""
 
 
 def preview_study(study: Study) -> Plan:

@@ -29,18 +29,12 @@ _NOT_KNOWN = "not known here"
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """A group of the study's arms.
+    """A group of the study's arms."""
 
-    Attributes:
-        name: The group; empty for arms without one.
-        alone: Total cost if each arm were trained separately.
-        new: Cost of the training that they do not share with an earlier arm.
-    """
-
-    name: str
+    name: str  # The group; empty for arms without one.
     num_arms: int
-    alone: Cost
-    new: Cost
+    alone: Cost  # Total cost if each arm were trained separately.
+    new: Cost  # Cost of the training that they do not share with an earlier arm.
 
 
 @dataclass(frozen=True)
@@ -64,41 +58,25 @@ class Done:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """Counts and costs of a plan.
-
-    Attributes:
-        num_final: States at the end of arms; equal arms share one.
-        num_checkpoints: All states that are evaluated.
-        num_states: All states that are saved, branching points included.
-        num_segments: Segments that train at least one step.
-        alone: Cost of all arms without sharing.
-        shared: Cost with sharing.
-        num_trainings: Fine-tunings.
-        num_evaluations: Scores of a fine-tuned encoder on a task.
-        finetuning_steps: Upper bound of the optimizer updates of all fine-tunings.
-        finetuning_flops: Estimated FLOPs of all fine-tunings; None if unknown.
-        state_bytes: Size of all states on disk.
-        left: Cost of the missing states.
-        assumed: A sentence for each placeholder.
-    """
+    """Counts and costs of a plan."""
 
     name: str
     groups: tuple[GroupSummary, ...]
-    num_final: int
-    num_checkpoints: int
-    num_states: int
-    num_segments: int
-    alone: Cost
-    shared: Cost
+    num_final: int  # States at the end of arms; equal arms share one.
+    num_checkpoints: int  # All states that are evaluated.
+    num_states: int  # All states that are saved, branching points included.
+    num_segments: int  # Segments that train at least one step.
+    alone: Cost  # Cost of all arms without sharing.
+    shared: Cost  # Cost with sharing.
     tasks: tuple[TaskSummary, ...]
-    num_trainings: int
-    num_evaluations: int
-    finetuning_steps: int
-    finetuning_flops: int | None
-    state_bytes: int | None
+    num_trainings: int  # Fine-tunings.
+    num_evaluations: int  # Scores of a fine-tuned encoder on a task.
+    finetuning_steps: int  # Upper bound of the optimizer updates of all fine-tunings.
+    finetuning_flops: int | None  # Estimated FLOPs of all fine-tunings; None if unknown.
+    state_bytes: int | None  # Size of all states on disk.
     done: Done
-    left: Cost
-    assumed: tuple[str, ...]
+    left: Cost  # Cost of the missing states.
+    assumed: tuple[str, ...]  # A sentence for each placeholder.
     notes: tuple[str, ...]
 
     @property
@@ -224,11 +202,7 @@ def plan_lines(
     jobs_here: int | None = None,
     most: int = 60,
 ) -> Iterator[str]:
-    """Yield the lines that describe a plan.
-
-    `rate` is the speed of a device, in FLOP/s; with `jobs_here`, that of a job on this machine,
-    which runs as many at once. At most `most` arms are listed.
-    """
+    """Yield the lines that describe a plan."""
     between = summary.num_checkpoints - summary.num_final
     yield (
         f"{summary.name}: {count(len(plan.arms), 'arm')}, "

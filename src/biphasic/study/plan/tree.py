@@ -27,35 +27,25 @@ _TURNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Everything that determines the states of a run.
+    """Everything that determines the states of a run."""
 
-    Attributes:
-        root: Identity of the state before the first update.
-        stretches: Canonical JSON of an update, and the number of equal updates in a row; no two
-            neighbours are equal.
-    """
-
-    root: str
+    root: str  # Identity of the state before the first update.
+    # Canonical JSON of an update, and the number of equal updates in a row; no two neighbours are
+    # equal.
     stretches: tuple[Stretch, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state that the plan needs.
-
-    Attributes:
-        parent: The previous node; None for the initial state of a run.
-        identity: Of the state; empty until `StateTree.name_states`.
-        edge: The updates from the parent.
-        children: The next nodes, by the first update of their edge.
-        nearest: Step and identity of the last known state between the parent and this node.
-    """
+    """A state that the plan needs."""
 
     step: int
-    parent: Node | None
-    identity: str = ""
-    edge: list[Stretch] = field(default_factory=list[Stretch])
+    parent: Node | None  # The previous node; None for the initial state of a run.
+    identity: str = ""  # Of the state; empty until `StateTree.name_states`.
+    edge: list[Stretch] = field(default_factory=list[Stretch])  # The updates from the parent.
+    # The next nodes, by the first update of their edge.
     children: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    # Step and identity of the last known state between the parent and this node.
     nearest: tuple[int, str] | None = None
 
     def path(self) -> list[Node]:
@@ -85,10 +75,7 @@ class StateTree:
         return {step: nodes[step] for step in stops}
 
     def name_states(self, known: Set[str] = frozenset()) -> None:
-        """Compute the identity of each node, as `Lineage.identities` does.
-
-        Each node notes the nearest `known` state on its edge.
-        """
+        """Compute the identity of each node, as `Lineage.identities` does."""
         waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
@@ -173,10 +160,8 @@ def _phase_stretches(
 
 
 def _around_rate(spec: StepSpec) -> tuple[str, str]:
-    """Return the canonical JSON of an update before and after its learning rate.
-
-    JSON writes numbers as `repr` does.
-    """
+    """Return the canonical JSON of an update before and after its learning rate."""
+    # JSON writes numbers as `repr` does.
     head, name, rest = canonical_json(spec.determinants()).partition(_RATE)
     rate = repr(spec.learning_rate)
     if not rest.startswith(rate):

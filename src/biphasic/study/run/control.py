@@ -14,16 +14,12 @@ from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.study.status.record import FailedJob, read_progress
 
 _POLL_SECONDS = 0.5
+# A new runner drops requests to the previous one, so the request is repeated.
 _AGAIN_SECONDS = 10.0
-"""A new runner drops requests to the previous one, so the request is repeated."""
 
 
 def cancel_study(folder: Path, *, say: Say) -> bool:
-    """Stop a study on any machine, and wait until it has stopped.
-
-    Running jobs save their progress, if they can, and resume from it next time. `say` receives
-    messages about the request and its result. Return whether the study was running.
-    """
+    """Stop a study on any machine, and wait until it has stopped."""
     runner = find_owner(folder / LOCK)
     if runner is None:
         say(f"{folder.name} is not running")
@@ -37,10 +33,7 @@ def cancel_study(folder: Path, *, say: Say) -> bool:
 
 
 def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[FailedJob, ...]:
-    """Ask the runner of a study to retry failed jobs; return these jobs.
-
-    `jobs` are identities, prefixes of identities, or labels; all failed jobs when empty.
-    """
+    """Ask the runner of a study to retry failed jobs; return these jobs."""
     progress = read_progress(folder)
     failures = () if progress is None else progress.failures
     if not failures:

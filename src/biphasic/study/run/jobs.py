@@ -20,8 +20,7 @@ from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.run.report import ReportJob
 
-WORKER = "biphasic.study.run.worker"
-"""Module of the processes that run jobs."""
+WORKER = "biphasic.study.run.worker"  # Module of the processes that run jobs.
 AnyJob = TrainJob | FinetuneJob | CorpusJob | ReportJob
 _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminator="kind")])
 

@@ -13,27 +13,19 @@ from biphasic.execution.graph import WorkItem, dependents
 from biphasic.files import write_text
 
 _FOLDER = "jobset"
+# Kubernetes allows 63 characters for a pod, whose name adds those of its Job and its index.
 _LONGEST_NAME = 36
-"""Kubernetes allows 63 characters for a pod, whose name adds those of its Job and its index."""
 
 
 @dataclass(frozen=True)
 class Pods:
-    """What pods are made of.
+    """What pods are made of."""
 
-    Attributes:
-        image: Container image with biphasic.
-        claim: Volume claim that all pods can write to.
-        mount: Folder of the volume in pods.
-        gpus: GPUs of a pod that runs a job on one slot.
-        parallelism: Most pods at once.
-    """
-
-    image: str
-    claim: str
-    mount: Path
-    gpus: int
-    parallelism: int
+    image: str  # Container image with biphasic.
+    claim: str  # Volume claim that all pods can write to.
+    mount: Path  # Folder of the volume in pods.
+    gpus: int  # GPUs of a pod that runs a job on one slot.
+    parallelism: int  # Most pods at once.
 
 
 def levels(items: Iterable[WorkItem]) -> Iterator[list[WorkItem]]:
@@ -50,11 +42,7 @@ def levels(items: Iterable[WorkItem]) -> Iterator[list[WorkItem]]:
 def jobset(
     name: str, items: Iterable[WorkItem], report: str, *, folder: Path, root: Path, pods: Pods
 ) -> dict[str, Any]:
-    """Write lists of jobs into the study's folder; return the manifest that runs them in order.
-
-    `report` is the identity of the job that writes the report; `root`, the folder of studies as
-    pods see it.
-    """
+    """Write lists of jobs into the study's folder; return the manifest that runs them in order."""
     groups = [([item.id for item in group], group[0].num_slots) for group in levels(items)]
     jobs: list[dict[str, Any]] = []
     for number, (identities, slots) in enumerate([*groups, ([report], 0)]):

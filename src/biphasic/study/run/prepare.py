@@ -54,10 +54,7 @@ class PreparedStudy:
 
 
 def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> PreparedStudy:
-    """Build or find a study's data, and check all inputs of its jobs.
-
-    With `fresh`, finished work that other code made is deleted.
-    """
+    """Build or find a study's data, and check all inputs of its jobs."""
     config, store, say = study.config, study.store, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
     corpus = locate_corpus(config.corpus, store)
@@ -107,10 +104,9 @@ def locate_tasks(study: Study, *, say: Say) -> tuple[PlannedTask, ...]:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Verify the inputs of missing jobs and of the report before any job runs.
-
-    Only the sizes of other states are checked; `study verify` checks their hashes.
-    """
+    """Verify the inputs of missing jobs and of the report before any job runs."""
+    # Only sizes of states that no missing job reads are checked; `study verify` checks their
+    # hashes.
     finished, store = Finished.of(plan), plan.store
     missing = finished.missing_segments()
     needed = {segment.parent for segment in missing}

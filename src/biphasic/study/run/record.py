@@ -39,10 +39,9 @@ from biphasic.training.timeline import PlacedPhase
 
 
 def study_record(prepared: PreparedStudy) -> StudyRecord:
-    """Return `study.json` without `provenance.environment`, which the writer adds.
-
-    Reading the hardware requires torch, and an up-to-date report is not rewritten.
-    """
+    """Return `study.json` without `provenance.environment`, which the writer adds."""
+    # `provenance.environment` is added by the writer: reading the hardware requires torch, and a
+    # report that is up to date is not rewritten.
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
     return StudyRecord(
@@ -129,11 +128,8 @@ def _mask_rate(placed: PlacedPhase, step: int) -> float | None:
 
 
 def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
-    """Return the finished model that training continued from, and the number of steps since.
-
-    A model is finished when its schedule has decayed and another one begins. If that happens
-    more than once, the last one counts.
-    """
+    """Return the finished model that training continued from, and the number of steps since."""
+    # A model is finished when its schedule has decayed and another one begins; the last one counts.
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
         if placed.schedule_start == placed.start and before.schedule.decay_steps:
             objectives = family_of([earlier.phase for earlier in begun[: placed.index]])

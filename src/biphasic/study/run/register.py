@@ -38,12 +38,7 @@ def register_study(
     spread: float | None = None,
     pilot: Path | None = None,
 ) -> tuple[RegistrationRecord, ...]:
-    """Register a study, or amend its registration if it has changed; return all registrations.
-
-    Builds or finds the data, which are part of what is fixed. `spread` is the assumed standard
-    deviation of an arm's score over runs, in percentage points; `pilot` is the folder of a finished
-    study whose spreads are assumed instead.
-    """
+    """Register a study, or amend its registration if it has changed; return all registrations."""
     if not study.config.questions:
         raise ConfigError("questions: none, so there is nothing to register; see docs/studies.md")
     with study_lock(study):

@@ -32,10 +32,8 @@ def write_study_report(prepared: PreparedStudy) -> Path:
 
 
 def refresh_edited_report(prepared: PreparedStudy) -> None:
-    """Rewrite the report if the study was edited since.
-
-    Its jobs may take hours or be interrupted before the final report.
-    """
+    """Rewrite the report if the study was edited since."""
+    # Its jobs may take hours or be interrupted before the final report.
     study = prepared.study
     if not (study.folder / "report").is_dir():
         return

@@ -33,19 +33,12 @@ DEFAULT_ROOT = "runs"
 
 @dataclass(frozen=True)
 class Resources:
-    """What a study may compute on.
+    """What a study may compute on."""
 
-    Attributes:
-        site: A cluster; this machine when None, which all but `policy` describe.
-        num_workers: Parallel jobs; as many as fit when None.
-        num_threads: Threads per job.
-        jobs_per_gpu: Jobs that share a GPU.
-    """
-
-    site: Site | None = None
-    num_workers: int | None = None
-    num_threads: int = 1
-    jobs_per_gpu: int = 1
+    site: Site | None = None  # A cluster; this machine when None, which all but `policy` describe.
+    num_workers: int | None = None  # Parallel jobs; as many as fit when None.
+    num_threads: int = 1  # Threads per job.
+    jobs_per_gpu: int = 1  # Jobs that share a GPU.
     policy: RetryPolicy = field(default_factory=RetryPolicy)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -59,30 +52,21 @@ class Resources:
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The outcome of `run_study`.
-
-    Attributes:
-        report: Path of `report.html`.
-        num_executed: Jobs run by this process.
-        failures: One line per failed job, and per job that was skipped because it needs one.
-        is_stopped: Whether the study was cancelled.
-    """
+    """The outcome of `run_study`."""
 
     folder: Path
-    report: Path
-    num_executed: int
+    report: Path  # Path of `report.html`.
+    num_executed: int  # Jobs run by this process.
+    # One line per failed job, and per job that was skipped because it needs one.
     failures: tuple[str, ...]
     failed: tuple[Failure, ...] = ()
-    is_stopped: bool = False
+    is_stopped: bool = False  # Whether the study was cancelled.
 
 
 def execute_study(
     study: Study, *, resources: Resources, console: Console, fresh: bool = False
 ) -> StudyOutcome:
-    """Run the missing jobs of a study, and write its report.
-
-    With `fresh`, jobs that other code has done are missing.
-    """
+    """Run the missing jobs of a study, and write its report."""
     if resources.site is not None:
         check_fits(resources.site, study.folder, study.config.compute.processes)
     with study_lock(study):

@@ -17,23 +17,15 @@ ASSUMED_MFU = 0.4
 
 @dataclass(frozen=True)
 class Device:
-    """A compute device, as torch counts them.
+    """A compute device, as torch counts them."""
 
-    Attributes:
-        name: Value of `--device`.
-        flops: Peak FLOP/s; None if it must be given.
-        memory: Bytes; None if unknown.
-        watts: Maximum power; None if unknown.
-        source: Where the numbers are from.
-        mfu: Share of the peak that the model FLOPs of training reach; an assumption unless the
-            source says how it was measured.
-    """
-
-    name: str
-    flops: float | None
-    memory: float | None
-    watts: float | None
-    source: str
+    name: str  # Value of `--device`.
+    flops: float | None  # Peak FLOP/s; None if it must be given.
+    memory: float | None  # Bytes; None if unknown.
+    watts: float | None  # Maximum power; None if unknown.
+    source: str  # Where the numbers are from.
+    # Share of the peak that the model FLOPs of training reach; an assumption unless the source says
+    # how it was measured.
     mfu: float = ASSUMED_MFU
 
 
@@ -68,10 +60,7 @@ def choose_device(
     memory: float | None = None,
     watts: float | None = None,
 ) -> Device:
-    """Return a device of the table; given numbers replace its own.
-
-    Without a name, `flops` describes another GPU; without that too, it is an H100.
-    """
+    """Return a device of the table; given numbers replace its own."""
     given = {"flops": flops, "memory": memory, "watts": watts}
     given = {field: value for field, value in given.items() if value is not None}
     for field, value in given.items():

@@ -30,62 +30,46 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
 FORMAT = "biphasic.estimate/1"
+# Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose.
 MARGIN = 0.1
-"""Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose."""
+# Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces.
 PROCESS_BYTES = 1_000_000_000
-"""Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces."""
+# Compute settings that save memory, the cheapest first: weights, gradients and moments divided over
+# all devices, and activation checkpointing.
 WAYS: dict[str, dict[str, Any]] = {
     "stored": {},
     "sharded": {"shard": "full"},
     "recomputed": {"activation_checkpointing": True},
     "both": {"shard": "full", "activation_checkpointing": True},
 }
-"""Compute settings that save memory, the cheapest first: weights, gradients and moments divided
-over all devices, and activation checkpointing."""
 _MOST_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
 class ObjectiveEstimate:
-    """One objective of a phase, on full rows of one document each.
-
-    Attributes:
-        supervised_share: Share of the tokens that it predicts; the largest if it changes.
-        flops_per_token: Of forward and backward pass.
-    """
+    """One objective of a phase, on full rows of one document each."""
 
     objective: str
-    supervised_share: float
-    flops_per_token: float
+    supervised_share: float  # Share of the tokens that it predicts; the largest if it changes.
+    flops_per_token: float  # Of forward and backward pass.
 
 
 @dataclass(frozen=True)
 class PhaseEstimate:
-    """A phase.
-
-    Attributes:
-        rows_per_device: Rows of a step that a device reads, at most.
-        rows_that_fit: Rows per pass on the device, in each of `WAYS`; empty if its memory is
-            unknown.
-    """
+    """A phase."""
 
     steps: int
     max_seqlen: int
     rows_per_step: int
-    rows_per_device: int
+    rows_per_device: int  # Rows of a step that a device reads, at most.
     objectives: tuple[ObjectiveEstimate, ...]
+    # Rows per pass on the device, in each of `WAYS`; empty if its memory is unknown.
     rows_that_fit: dict[str, int]
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of one device at the peak of the largest step, if all its rows are one pass.
-
-    Attributes:
-        margin: For fragmentation.
-        process: Besides training.
-        total: All parts.
-    """
+    """Memory of one device at the peak of the largest step, if all its rows are one pass."""
 
     weights: int
     masters: int
@@ -94,9 +78,9 @@ class MemoryEstimate:
     activations: int
     head: int
     temporary: int
-    margin: int
-    process: int
-    total: int
+    margin: int  # For fragmentation.
+    process: int  # Besides training.
+    total: int  # All parts.
 
     @classmethod
     def of(cls, peak: Memory) -> MemoryEstimate:
@@ -108,47 +92,34 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Training on as many devices of one kind.
-
-    Attributes:
-        mfu: Share of the devices' peak that model FLOPs reach.
-        kwh: Energy at the devices' maximum power; None if that is unknown.
-    """
+    """Training on as many devices of one kind."""
 
     device: str
-    mfu: float
+    mfu: float  # Share of the devices' peak that model FLOPs reach.
     tokens_per_second: float
     hours: float
-    kwh: float | None
+    kwh: float | None  # Energy at the devices' maximum power; None if that is unknown.
 
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """What a recipe needs.
+    """What a recipe needs."""
 
-    Attributes:
-        model: Name of the preset, or its dimensions.
-        devices: Number of devices.
-        tokens: Nominal tokens of the run: rows times their length.
-        flops: Model FLOPs of the run.
-        memory: Memory per device, in each of `WAYS`; those that divide weights need two devices.
-        compute: Suggested compute settings; None if the device is too small, or its memory unknown.
-        times: For the device, and for the others of the table.
-    """
-
-    model: str
+    model: str  # Name of the preset, or its dimensions.
     vocab_size: int
     precision: str
-    devices: int
+    devices: int  # Number of devices.
     device: Device
     mfu: float
     parameters: Parameters
     phases: tuple[PhaseEstimate, ...]
-    tokens: int
-    flops: int
+    tokens: int  # Nominal tokens of the run: rows times their length.
+    flops: int  # Model FLOPs of the run.
+    # Memory per device, in each of `WAYS`; those that divide weights need two devices.
     memory: dict[str, MemoryEstimate]
+    # Suggested compute settings; None if the device is too small, or its memory unknown.
     compute: dict[str, Any] | None
-    times: tuple[TimeEstimate, ...]
+    times: tuple[TimeEstimate, ...]  # For the device, and for the others of the table.
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as a record."""
@@ -353,11 +324,8 @@ def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> in
 
 
 def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any] | None:
-    """Return compute settings with which every phase fits.
-
-    Several passes cost little, sharding more, and activation checkpointing a third of the time:
-    they are used only if a device cannot hold a row without them.
-    """
+    """Return compute settings with which every phase fits."""
+    # Several passes cost little, sharding more, and activation checkpointing a third of the time.
     for way, settings in WAYS.items():
         rows = [number for phase in phases if (number := phase.rows_that_fit.get(way))]
         if len(rows) < len(phases):

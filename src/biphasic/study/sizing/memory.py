@@ -23,9 +23,9 @@ from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import Precision
 
+# `cuda`: variable-length attention in bf16. `cpu`: a processor without bf16 instructions, on which
+# bf16 factors are multiplied in fp32 and scores are stored.
 Kernels = Literal["cuda", "cpu"]
-"""`cuda`: variable-length attention in bf16. `cpu`: a processor without bf16 instructions, on which
-bf16 factors are multiplied in fp32 and scores are stored."""
 
 _ADAMW = AdamW()
 _FP32 = 4
@@ -37,19 +37,12 @@ _LIBRARIES = 12 << 20  # what libraries on a CPU keep after the first products o
 
 @dataclass(frozen=True)
 class PassShape:
-    """The largest forward and backward pass of a device.
+    """The largest forward and backward pass of a device."""
 
-    Attributes:
-        rows: Number of rows.
-        row_length: Their length in tokens.
-        supervised: Labels, at most.
-        num_passes: Passes per update, this one included.
-    """
-
-    rows: int
-    row_length: int
-    supervised: int
-    num_passes: int = 1
+    rows: int  # Number of rows.
+    row_length: int  # Their length in tokens.
+    supervised: int  # Labels, at most.
+    num_passes: int = 1  # Passes per update, this one included.
 
     @property
     def tokens(self) -> int:
@@ -59,25 +52,15 @@ class PassShape:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes held at the peak of an update, by part.
+    """Bytes held at the peak of an update, by part."""
 
-    Attributes:
-        weights: Weights that the model computes with, unless they are masters.
-        masters: fp32 weights.
-        moments: Of the optimizer.
-        gradients: Of the model, their fp32 sums over passes, and what is summed over processes.
-        activations: Stored by the forward pass.
-        head: Logits, and gradients that the head computes beside them.
-        temporary: Intermediate results of the layer in progress, and what libraries keep.
-    """
-
-    weights: int
-    masters: int
-    moments: int
-    gradients: int
-    activations: int
-    head: int
-    temporary: int
+    weights: int  # Weights that the model computes with, unless they are masters.
+    masters: int  # fp32 weights.
+    moments: int  # Of the optimizer.
+    gradients: int  # Of the model, their fp32 sums over passes, and what is summed over processes.
+    activations: int  # Stored by the forward pass.
+    head: int  # Logits, and gradients that the head computes beside them.
+    temporary: int  # Intermediate results of the layer in progress, and what libraries keep.
 
     @property
     def total(self) -> int:
@@ -87,21 +70,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Training:
-    """Everything besides rows that determines the memory of a device.
-
-    Attributes:
-        processes: Devices that train together.
-        shards: Devices that divide weights, moments and gradients among them (`shard`); with 1,
-            each holds all.
-        recomputes: Whether layers recompute their activations (`activation_checkpointing`).
-    """
+    """Everything besides rows that determines the memory of a device."""
 
     architecture: Architecture
     parameters: Parameters
     precision: Precision
-    processes: int
+    processes: int  # Devices that train together.
     kernels: Kernels
-    recomputes: bool
+    recomputes: bool  # Whether layers recompute their activations (`activation_checkpointing`).
+    # Devices that divide weights, moments and gradients among them (`shard`); with 1, each holds
+    # all.
     shards: int = 1
     optimizer: OptimizerConfig = _ADAMW
 

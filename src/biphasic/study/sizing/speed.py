@@ -28,17 +28,13 @@ from biphasic.training.step.passes import Pass, pass_loss
 _SECONDS = 1.0
 _ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
-_CLEARLY = 1.15
-"""Gain from which another precision is recommended; less may be chance."""
+_CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def measure_speed(precision: str) -> float:
-    """Return the FLOP/s of forward and backward passes of `nano` in this process.
-
-    They compute as training does, on its device and threads. Other models, and reading and updates,
-    make training half to twice as fast.
-    """
+    """Return the FLOP/s of forward and backward passes of `nano` in this process."""
+    # Other models, reading and updates make training half to twice as fast.
     config = architecture_config(
         PRESETS["nano"], vocab_size=_VOCABULARY, max_seqlen=_LENGTH, special_ids=_SPECIAL
     )

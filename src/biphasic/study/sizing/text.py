@@ -49,7 +49,10 @@ def estimate_lines(estimate: ResourceEstimate) -> Iterator[str]:
     for field, title in _PARTS.items():
         sizes = (gigabytes(getattr(memory, field)) for memory in estimate.memory.values())
         yield f"  {title:<28} {_cells(sizes)}"
-    yield "  stored, recomputed: the activations; sharded: the other three; both: all of them"
+    yield (
+        "  stored/recomputed: how activations are handled; sharded: weights, gradients and moments "
+        "are split; both: recomputed and sharded"
+    )
     yield ""
     yield from _fit_lines(estimate)
     yield ""

@@ -45,8 +45,7 @@ class RecipeConfig(RecipeSettings):
         return parse_config(RecipeConfig, merge_settings(raw, changes), where="recipe")
 
 
-SEED = "seed"
-"""A setting of recipes in study files: one seed for all streams of a pretraining run."""
+SEED = "seed"  # A setting of recipes in study files: one seed for all streams of a pretraining run.
 
 
 def spelled_out(recipe: Any) -> Any:
@@ -147,10 +146,8 @@ def family_of(phases: Sequence[Phase]) -> str:
 
 
 def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge changes into settings: mappings are merged, other values replaced.
-
-    `model` is always replaced, because dimensions and a pretrained model are alternatives.
-    """
+    """Merge changes into settings: mappings are merged, other values replaced."""
+    # Dimensions and a pretrained model are alternatives, so `model` is always replaced.
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)

@@ -24,8 +24,8 @@ from biphasic.study.spec.naming import arm_name
 
 _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
+# Ten times as many arms as can be planned in a minute; more is probably a mistake.
 MOST_ARMS = 10_000
-"""Ten times as many arms as can be planned in a minute; more is probably a mistake."""
 
 
 class _Budget(Config):

@@ -23,17 +23,14 @@ class PlannedComparison(Config):
     """Tasks on which they are compared; defaults to all."""
 
 
+# Names of the states of both sides; several if they are runs of a recipe.
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
-"""Names of the states of both sides; several if they are runs of a recipe."""
 
 
 def resolve(
     comparison: PlannedComparison, recipes: Mapping[str, str], tasks: Sequence[str], where: str
 ) -> Sides:
-    """Return the names of both sides.
-
-    `recipes` are identities of recipes without their seeds, by name of each evaluated state.
-    """
+    """Return the names of both sides."""
     for task in comparison.tasks or ():
         if task not in tasks:
             raise ConfigError(f"{where}: no task '{task}'{nearest(task, tasks)}")

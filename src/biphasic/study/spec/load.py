@@ -22,10 +22,7 @@ INCLUDE = "include"
 def load_study(
     path: Path | str, overrides: Iterable[str] = (), *, text: str | None = None
 ) -> StudyConfig:
-    """Load a study file; relative paths are resolved against its folder.
-
-    `text` is parsed instead of the file's content.
-    """
+    """Load a study file; relative paths are resolved against its folder."""
     path = Path(path)
     with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
         raw = _read(path, chain=(), known={}, text=text)
@@ -43,10 +40,7 @@ def _read(
     known: dict[Path, dict[str, Any]],
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a file's settings merged into those it includes; each file is read once.
-
-    `chain` are the files that include it, resolved; `text` is parsed instead of its content.
-    """
+    """Return a file's settings merged into those it includes; each file is read once."""
     place = path.resolve()
     if place in chain:
         cycle = " -> ".join(map(str, (*chain, place)))

@@ -115,10 +115,8 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
 
 
 def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Iterator[str]:
-    """Name the optimizer if it is another one, and settings that differ where both have them.
-
-    Settings that only this one has are compared with their defaults.
-    """
+    """Name the optimizer if it is another one, and settings that differ where both have them."""
+    # Settings that only this optimizer has are compared with their defaults.
     if optimizer.name != shared.name:
         yield optimizer.short_name
     fields = type(optimizer).model_fields

@@ -129,8 +129,8 @@ def _refuse_repeats(
                 )
 
 
+# Sides of a comparison with their weights, as multiples of the first one's.
 Weights = tuple[tuple[tuple[str, ...], Fraction], ...]
-"""Sides of a comparison with their weights, as multiples of the first one's."""
 
 
 def _weights(asked: AskedArms) -> Weights:

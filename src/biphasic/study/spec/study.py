@@ -42,10 +42,8 @@ from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.recipe import Recipe, Seeds
 
 PAPER = "paper"
-SEEDS_OF_RUN = 1000
-"""Fine-tuning seeds that a pretraining run may have."""
-RESERVED = ("store", "logs")
-"""Names of folders in a root that are not studies."""
+SEEDS_OF_RUN = 1000  # Fine-tuning seeds that a pretraining run may have.
+RESERVED = ("store", "logs")  # Names of folders in a root that are not studies.
 
 
 class TaskConfig(Config):
@@ -291,11 +289,9 @@ class StudyConfig(Config):
     def protocol_of(
         self, task: TaskConfig, needed: Mapping[str, Any] | None = None
     ) -> FinetuneProtocol:
-        """Return a task's protocol; `max_seqlen` defaults to the model's maximum.
-
-        Settings that the task's description needs override those that all tasks share; the study's
-        settings for this task override both.
-        """
+        """Return a task's protocol; `max_seqlen` defaults to the model's maximum."""
+        # The task's description overrides what all tasks share, and the study's settings for this
+        # task override both.
         longest = self.longest_input
         try:
             protocol = merge_protocol(
@@ -364,11 +360,7 @@ def anchor_source(source: str, folder: Path) -> str:
 
 
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
-    """Return the main metric of a task.
-
-    With the reference study's protocol, it is the study's, unless the study or the task's
-    description sets another metric.
-    """
+    """Return the main metric of a task."""
     known = KINDS[info.kind].facts.metric_keys
     if task.metric is not None and task.metric not in known:
         raise ConfigError(

@@ -101,10 +101,7 @@ def why_not_tuned(arm: ArmConfig) -> str | None:
 def tuned_rate(
     recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]
 ) -> ArmRate | BeginningRate | None:
-    """Return the tuned rate of an arm, if it has one; a rate by name precedes one by beginning.
-
-    An arm's own peak and the schedules of its phases override tuned rates.
-    """
+    """Return the tuned rate of an arm, if it has one; a rate by name precedes one by beginning."""
     if not rates or why_not_tuned(arm) is not None:
         return None
     named = (rate for rate in rates if isinstance(rate, ArmRate) and arm.name in rate.arms)

@@ -116,10 +116,9 @@ class _Kind:
 
 
 def _device_time(finished: Finished) -> tuple[float, float | None]:
-    """Return the device-seconds spent, and an estimate of those left; None if there is none.
-
-    It assumes the speed, in operations, of finished jobs of the same kind.
-    """
+    """Return the device-seconds spent, and an estimate of those left; None if there is none."""
+    # Jobs that are left are assumed to have the speed, in operations, of finished ones of their
+    # kind.
     kinds = _training(finished), _finetuning(finished)
     left = [kind.seconds_left for kind in kinds]
     known = [seconds for seconds in left if seconds is not None]

@@ -17,8 +17,7 @@ from biphasic.study.status.record import JobCounts, RunningJob, StudyStatus, rea
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
-_QUIET_SECONDS = 60.0
-"""The status reports a missing heartbeat after this time."""
+_QUIET_SECONDS = 60.0  # The status reports a missing heartbeat after this time.
 _MOST_ARMS = 40
 _BAR = 20
 

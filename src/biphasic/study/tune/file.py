@@ -32,11 +32,7 @@ _MARK = "# Chosen by `biphasic study tune`"
 def write_tuned(
     file: Path, target: Path, config: StudyConfig, rates: Sequence[TunedRate], *, curve: Path
 ) -> list[str]:
-    """Write a study file with tuned rates; return the changes as the lines of a diff.
-
-    Raises:
-        ConfigError: The result would be another study; nothing is written.
-    """
+    """Write a study file with tuned rates; return the changes as the lines of a diff."""
     with file.open(encoding="utf-8", newline="") as stream:
         before = stream.read()
     folder = target.resolve().parent
@@ -57,13 +53,7 @@ def write_tuned(
 
 
 def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
-    """Return the text of a study file with tuned rates in it.
-
-    The given rates replace all rates of the file.
-
-    Raises:
-        ConfigError: The file is not in block style, with one setting per line.
-    """
+    """Return the text of a study file with tuned rates in place of those that it has."""
     places = _places(text)
     if not places:
         entries = ", ".join(map(_entry, rates))
@@ -87,10 +77,8 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
 
 
 def _places(text: str) -> dict[str, tuple[int, int]]:
-    """Return the first and last index of each top-level setting; empty for a flow-style file.
-
-    The ends of nested blocks are not used: a parser reports them only at the next setting.
-    """
+    """Return the first and last index of each top-level setting; empty for a flow-style file."""
+    # The ends of nested blocks are not used: a parser reports them only at the next setting.
     places: dict[str, tuple[int, int]] = {}
     depth, key, is_value = 0, "", False
     for event in yaml.parse(text, Loader=yaml.SafeLoader):

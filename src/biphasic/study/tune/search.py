@@ -38,12 +38,11 @@ from biphasic.study.tune.trials import (
 )
 from biphasic.training.state import read_state_record
 
+# Share of the longest budget: the reference study chose its rate on a tenth of its data.
 DEFAULT_SHARE = 0.1
-"""Share of the longest budget: the reference study chose its rate on a tenth of its data."""
-LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Default rates to try, as factors of the study's rate."""
+LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # Default rates to try, as factors of the study's rate.
+# Maximum number of rates to try beyond the list when its lowest or highest rate is the best.
 MOST_RUNGS = 3
-"""Maximum number of rates to try beyond the list when its lowest or highest rate is the best."""
 _DIGITS = 12  # of rates beyond the list, which are products
 _LOST = "lost.json"
 
@@ -53,18 +52,12 @@ Edge = Literal["", "lowest", "highest"]
 
 @dataclass(frozen=True)
 class TuneOutcome:
-    """The outcome of `tune_study`.
+    """The outcome of `tune_study`."""
 
-    Attributes:
-        record: The trials, their losses and the chosen rates.
-        folder: The folder of the trials, with the loss curves.
-        difference: Changes of the study file, as the lines of a diff.
-    """
-
-    record: TuneRecord
-    folder: Path
+    record: TuneRecord  # The trials, their losses and the chosen rates.
+    folder: Path  # The folder of the trials, with the loss curves.
     num_executed: int
-    difference: tuple[str, ...]
+    difference: tuple[str, ...]  # Changes of the study file, as the lines of a diff.
 
 
 def tune_study(
@@ -282,11 +275,7 @@ def default_rates(peak: float) -> tuple[float, ...]:
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Parse a list of rates such as `5e-4,1e-3,2e-3`.
-
-    Raises:
-        ConfigError: A rate is not a positive number, or is listed twice.
-    """
+    """Parse a list of rates such as `5e-4,1e-3,2e-3`."""
     try:
         rates = tuple(sorted(float(part) for part in text.split(",")))
     except ValueError:
@@ -317,10 +306,8 @@ def as_good(trials: Sequence[TrialRecord]) -> tuple[float, ...]:
 
 
 def edge_of(trials: Sequence[TrialRecord]) -> Edge:
-    """Return whether the best rate is the lowest or the highest of all rates tried.
-
-    A diverged trial counts as a worse one. If all trials diverged, the best rate is lower.
-    """
+    """Return whether the best rate is the lowest or the highest of all rates tried."""
+    # A diverged trial counts as a worse one. If all trials diverged, the best rate is lower.
     chosen = best(trials)
     rates = sorted(trial.peak for trial in trials)
     if chosen is None or chosen.peak == rates[0]:
@@ -329,10 +316,8 @@ def edge_of(trials: Sequence[TrialRecord]) -> Edge:
 
 
 def next_rate(trials: Sequence[TrialRecord]) -> float | None:
-    """Return the next rate to try beyond the best one; None if the best one is not at an edge.
-
-    It extends the list by the ratio of the two rates at that edge.
-    """
+    """Return the next rate to try beyond the best one; None if the best one is not at an edge."""
+    # The list goes on by the ratio of the two rates at its edge.
     edge = edge_of(trials)
     if not edge:
         return None

@@ -36,28 +36,22 @@ from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
 _LONGEST_GROUP = 50
+# Setting that trials leave out: another rate has other faults, and a trial ends earlier.
 _SKIP = "skip_steps"
-"""Setting that trials leave out: another rate has other faults, and a trial ends earlier."""
 _NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
 
 
 @dataclass(frozen=True)
 class RateGroup:
-    """Arms that get one rate: those with one beginning, or the replicates of one arm.
+    """Arms that get one rate: those with one beginning, or the replicates of one arm."""
 
-    Attributes:
-        by: Whether trials have the first objective alone, or all phases.
-        name: Short name: of a beginning, such as `nano-mlm40`, or of the first arm.
-        weights: Weight of each held-out loss in the comparison of trials, by objective.
-        arms: The arms, in the study's order; trials have the settings of the first.
-        recipe: Recipe of the first arm, at the shared rate.
-    """
-
-    by: TuneBy
-    name: str
+    by: TuneBy  # Whether trials have the first objective alone, or all phases.
+    name: str  # Short name: of a beginning, such as `nano-mlm40`, or of the first arm.
+    # Weight of each held-out loss in the comparison of trials, by objective.
     weights: Mapping[str, float]
+    # The arms, in the study's order; trials have the settings of the first.
     arms: tuple[ArmConfig, ...]
-    recipe: Recipe
+    recipe: Recipe  # Recipe of the first arm, at the shared rate.
 
     @property
     def measure(self) -> str:
@@ -85,21 +79,14 @@ class RateGroup:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The plan of a tuning.
-
-    Attributes:
-        share: Length of a trial, as a share of the longest budget.
-        budget: Steps of the longest schedule to tune.
-        groups: Beginnings or arms that get a rate.
-        untuned: Arms that keep their rate, with the reason.
-    """
+    """The plan of a tuning."""
 
     config: StudyConfig
     by: TuneBy
-    share: float
-    budget: int
-    groups: tuple[RateGroup, ...]
-    untuned: Mapping[str, str]
+    share: float  # Length of a trial, as a share of the longest budget.
+    budget: int  # Steps of the longest schedule to tune.
+    groups: tuple[RateGroup, ...]  # Beginnings or arms that get a rate.
+    untuned: Mapping[str, str]  # Arms that keep their rate, with the reason.
 
     @cached_property
     def steps(self) -> int:
@@ -123,11 +110,7 @@ class Tuning:
 
 
 def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") -> Tuning:
-    """Plan the tuning of a study; `share` is a trial's length, as in `Tuning`.
-
-    Raises:
-        ConfigError: The share is invalid, or no arm can be tuned.
-    """
+    """Plan the tuning of a study; `share` is a trial's length, as in `Tuning`."""
     if not 0 < share <= 1:
         raise ConfigError(f"--share: expected a share in (0, 1] of the budget (got {share:g})")
     if len(config.name) > _LONGEST_NAME:
@@ -180,11 +163,9 @@ def _schedule_steps(recipe: Recipe, by: TuneBy) -> int:
 
 
 def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
-    """Return the weights of the held-out losses that measure an objective; empty if none does.
-
-    MLM at any rate is measured at the masking rate of held-out losses. Mixtures weight their
-    objectives by rows, alternations by turns.
-    """
+    """Return the weights of the held-out losses that measure an objective; empty if none does."""
+    # MLM at any rate is measured at the masking rate of held-out losses. Mixtures weight their
+    # objectives by rows, alternations by turns.
     if isinstance(objective, Clm | Mlm):
         return {objective.objective: 1.0}
     if isinstance(objective, Mix):
@@ -257,11 +238,7 @@ def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
 
 
 def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyConfig:
-    """Return the study whose arms are the trials.
-
-    Raises:
-        ConfigError: A trial is too short for its schedule or phase.
-    """
+    """Return the study whose arms are the trials."""
     config = tuning.config
     arms = [
         _trial_arm(tuning, group, rate) for group in tuning.groups for rate in rates[group.name]
