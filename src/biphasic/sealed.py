@@ -79,8 +79,13 @@ class SealedFolder:
         return f"{self.folder.name[:12]}/{name}" if name else str(self.folder)
 
 
-def read_result_record(folder: Path) -> ResultRecord:
-    """Read the record of a fine-tuning in a store; a CheckpointError if it is no intact result."""
+def read_sealed(kind: type[RecordT], folder: Path, name: str, *, identity: str | None) -> RecordT:
+    """Read a record of a store; a CheckpointError if the folder is not intact, or another one's."""
     remedy = f"delete the folder {folder} and run again"
-    sealed = SealedFolder(folder, identity=folder.name, remedy=remedy, error=CheckpointError)
-    return sealed.record(ResultRecord, "result.json")
+    sealed = SealedFolder(folder, identity=identity, remedy=remedy, error=CheckpointError)
+    return sealed.record(kind, name)
+
+
+def read_result_record(folder: Path) -> ResultRecord:
+    """Read the record of a fine-tuning in a store."""
+    return read_sealed(ResultRecord, folder, "result.json", identity=folder.name)

@@ -28,7 +28,7 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.records import StateRecord
-from biphasic.sealed import SealedFolder
+from biphasic.sealed import read_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,13 +188,8 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
-    """Read the record of a complete state, which cannot be recreated on its own.
-
-    An identity of None means any, as of a checkpoint.
-    """
-    remedy = f"delete the folder {folder} and run again"
-    sealed = SealedFolder(folder, identity=identity, remedy=remedy, error=CheckpointError)
-    return sealed.record(StateRecord, "state.json")
+    """Read the record of a complete state; an identity of None means any, as of a checkpoint."""
+    return read_sealed(StateRecord, folder, "state.json", identity=identity)
 
 
 def verify_state(

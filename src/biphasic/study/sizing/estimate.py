@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,20 +191,16 @@ def estimate(
         raise ConfigError("phases: the recipe trains nothing")
     recipe.check()
     ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
-    ways = {
-        way: Training(
-            architecture=recipe.architecture,
-            parameters=parameters,
-            precision=recipe.precision,
-            processes=devices,
-            kernels="cpu" if chosen.name == "cpu" else "cuda",
-            recomputes="activation_checkpointing" in settings,
-            shards=devices if "shard" in settings else 1,
-            optimizer=recipe.optimizer,
-        )
-        for way, settings in WAYS.items()
-        if devices > 1 or "shard" not in settings
-    }
+    plain = Training(
+        architecture=recipe.architecture,
+        parameters=parameters,
+        precision=recipe.precision,
+        processes=devices,
+        kernels="cpu" if chosen.name == "cpu" else "cuda",
+        recomputes=False,
+        optimizer=recipe.optimizer,
+    )
+    ways = dict(_ways(plain))
     phases = tuple(_phase(placed, shape, ways, chosen.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
     others = [other for other in DEVICES.values() if other.flops and other.name != chosen.name]
@@ -225,6 +221,15 @@ def estimate(
             _time(each, cost, mfu=mfu or each.mfu, devices=devices) for each in (chosen, *others)
         ),
     )
+
+
+def _ways(plain: Training) -> Iterator[tuple[str, Training]]:
+    """Yield training in each of `WAYS`; those that divide weights need two devices."""
+    for way, settings in WAYS.items():
+        recomputes, is_divided = "activation_checkpointing" in settings, "shard" in settings
+        if plain.processes > 1 or not is_divided:
+            shards = plain.processes if is_divided else 1
+            yield way, replace(plain, recomputes=recomputes, shards=shards)
 
 
 def supervised_share(objective: ObjectiveConfig) -> float:

@@ -29,7 +29,6 @@ from biphasic.study.spec.tuned_rates import (
     TunedRate,
     check_rates,
     tuned_rate,
-    with_tuned_rate,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
@@ -274,7 +273,12 @@ class StudyConfig(Config):
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe, with its tuned rate if it has one."""
-        return with_tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
+        recipe = arm.recipe_from(self.recipe)
+        rate = tuned_rate(recipe, arm, self.tuned_rates)
+        if rate is None:
+            return recipe
+        schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
+        return recipe.model_copy(update={"learning_rate": schedule})
 
     def is_tuned(self, arm: ArmConfig) -> bool:
         """Return whether an arm has a tuned rate."""

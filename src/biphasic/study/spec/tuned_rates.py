@@ -7,7 +7,7 @@ replaces it. It does not change the names of arms. `biphasic study tune` writes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,9 +44,13 @@ class BeginningRate(Config):
     peak: PositiveFloat
     """Peak rate of the first schedule, which ends where a phase has its own schedule."""
 
-    def fits(self, recipe: Recipe) -> bool:
-        """Return whether a recipe has this model, first objective and optimizer."""
-        return (self.model, self.phase.model_dump(), self.optimizer) == tuned_by(recipe)
+    @classmethod
+    def of(cls, recipe: Recipe, *, peak: float) -> BeginningRate:
+        """Return a rate for recipes that begin as one does, which must have a phase."""
+        phase = recipe.phases[0].model_dump(exclude=set(PhaseConfig.model_fields))
+        optimizer = recipe.optimizer.name
+        beginning = {"model": recipe.model, "phase": phase, "optimizer": optimizer}
+        return cls.model_validate({**beginning, "peak": peak})
 
     def anchored(self, folder: Path) -> BeginningRate:
         """Return the rate with a relative model path resolved against a folder."""
@@ -76,16 +80,6 @@ TunedRate = Annotated[
 ]
 
 
-def tuned_by(recipe: Recipe) -> tuple[Any, ...]:
-    """Return what the rate of a beginning depends on."""
-    return recipe.model, first_objective(recipe), recipe.optimizer.name
-
-
-def first_objective(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of a recipe's first objective; the recipe must have a phase."""
-    return recipe.phases[0].model_dump(exclude=set(PhaseConfig.model_fields))
-
-
 def why_not_tuned(arm: ArmConfig) -> str | None:
     """Return why an arm cannot have a tuned rate; None if it can."""
     if not arm.phases:
@@ -105,17 +99,8 @@ def tuned_rate(
     if not rates or why_not_tuned(arm) is not None:
         return None
     named = (rate for rate in rates if isinstance(rate, ArmRate) and arm.name in rate.arms)
-    begun = (rate for rate in rates if isinstance(rate, BeginningRate) and rate.fits(recipe))
+    begun = (rate for rate in rates if rate == BeginningRate.of(recipe, peak=rate.peak))
     return next(chain(named, begun), None)
-
-
-def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) -> Recipe:
-    """Return an arm's recipe with its tuned rate, if it has one."""
-    rate = tuned_rate(recipe, arm, rates)
-    if rate is None:
-        return recipe
-    schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
-    return recipe.model_copy(update={"learning_rate": schedule})
 
 
 def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
@@ -124,15 +109,9 @@ def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
     refuse_repeats("tuned_rates: arms", named)
     if unknown := next((name for name in named if name not in arms), None):
         raise ValueError(f"tuned_rates: no arm '{unknown}'{nearest(unknown, arms)}")
-    keys = [
-        (rate.model, rate.phase.model_dump(), rate.optimizer)
-        if isinstance(rate, BeginningRate)
-        else rate.arms
-        for rate in rates
-    ]
-    for index, key in enumerate(keys):
-        if key in keys[:index]:
+    for (one, first), (other, second) in combinations(enumerate(rates), 2):
+        if first.model_copy(update={"peak": second.peak}) == second:
             raise ValueError(
-                f"tuned_rates: {keys.index(key)} and {index} have the same model, phase and "
-                "optimizer; keep one of them"
+                f"tuned_rates: {one} and {other} have the same model, phase and optimizer; keep "
+                "one of them"
             )

@@ -26,8 +26,6 @@ from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import (
     ArmRate,
     BeginningRate,
-    first_objective,
-    tuned_by,
     why_not_tuned,
 )
 from biphasic.training.recipe import Recipe, Seeds
@@ -67,14 +65,7 @@ class RateGroup:
         """Return the entry of the study file for a rate."""
         if self.by == "arm":
             return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak)
-        return BeginningRate.model_validate(
-            {
-                "model": self.recipe.model,
-                "phase": first_objective(self.recipe),
-                "optimizer": self.recipe.optimizer.name,
-                "peak": peak,
-            }
-        )
+        return BeginningRate.of(self.recipe, peak=peak)
 
 
 @dataclass(frozen=True)
@@ -154,7 +145,7 @@ def _why_not_measured(arm: ArmConfig, by: TuneBy) -> str | None:
 def _group_key(recipe: Recipe, by: TuneBy) -> str:
     """Return what arms with one rate have in common; replicates differ in their seeds alone."""
     if by == "beginning":
-        return repr(tuned_by(recipe))
+        return repr(BeginningRate.of(recipe, peak=1.0))
     return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
 
 
