@@ -27,13 +27,9 @@ _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
 
 
 class ExampleKind(TaskKind):
-    """A kind with files of examples: `SPLIT.jsonl`, and `labels.json` if its outputs have names.
+    """A kind with files of examples: `SPLIT.jsonl`, and `labels.json` if its outputs have names."""
 
-    Attributes:
-        suffixes: Those of the user's files.
-    """
-
-    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")  # of the user's files
 
     @abstractmethod
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> Any:

@@ -35,16 +35,8 @@ TRAINED_ON = "trained_on"
 """Setting of kinds that can be scored after fine-tuning on another task of the kind."""
 Predictions = tuple[list[dict[str, Any]], int]
 """One prediction per example, its values by column, and the number of truncated examples."""
-Sample = str | tuple[str, str]  # A text as the model reads it, or two that it reads as a pair
-
-
-Column = (
-    NDArray[np.float64]
-    | NDArray[np.int64]
-    | NDArray[np.bool_]
-    | Sequence[str]
-    | Sequence[Sequence[str]]
-)
+Sample = str | tuple[str, str]  # a text as the model reads it, or two that it reads as a pair
+Column = NDArray[Any] | Sequence[str] | Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +51,14 @@ class SplitScores:
 
 
 class EncodedTask(ABC):
-    """A task as token sequences, with its loss and its scores.
-
-    Attributes:
-        info: The task.
-        pad_id: Token that fills rows.
-        num_truncated: Number of truncated inputs by split, or as `SPLIT_lost_WHAT` of lost parts.
-        num_outputs: Width of the linear head; 0 for none.
-        num_train: Length of a training epoch; 0 if the task is not trained on.
-        trained_sequences: The sequences used in training.
-    """
+    """A task as token sequences, with its loss and its scores."""
 
     info: TaskInfo
-    pad_id: int
-    num_truncated: dict[str, int]
-    num_outputs: int = 0
-    num_train: int = 0
-    trained_sequences: Sequence[TokenIds] = ()
+    pad_id: int  # token that fills rows
+    num_truncated: dict[str, int]  # truncated inputs by split; `SPLIT_lost_WHAT` of lost parts
+    num_outputs: int = 0  # width of the linear head; 0 for none
+    num_train: int = 0  # length of a training epoch; 0 if the task is not trained on
+    trained_sequences: Sequence[TokenIds] = ()  # those used in training
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean loss over some training items, a scalar; for kinds that are trained."""
@@ -98,59 +81,33 @@ class TaskKind(ABC):
 
     `ExampleKind` reads and writes splits of one example per line, and `TextKind` also encodes texts
     with one answer each. Start from them if they fit.
-
-    Attributes:
-        plugin: Where it comes from; None for ours. biphasic sets it.
-        name: Name in files and on the command line.
-        facts: What reports say about it: title, metrics, and whether encoders are fine-tuned.
-        encoded: Class of its encoded tasks; made from task, tokenizer and `protocol`.
-        settings: Settings of task files and `task.json` that only some kinds have.
-        columns: Columns of examples that people may rename, in task files.
-        paired_columns: Those that may be two columns: a pair of texts.
-        numbered_columns: Those that may be the number of a column, in files without a header.
-        derived_from: Kind whose folders and published datasets this kind scores as well, without
-            their training split and prompts.
-        unit: What a split has many of.
-        trained_unit: What an epoch has many of.
-        texts_per_item: Texts that a model reads for one of these.
-        paper_metric: Metric that decides in the reference study, if it is not the first.
-        input_fields: What a model reads in prediction; columns are chosen for them.
-        ready_field: Column that replaces these in a row that has it.
-        predicts: Whether fine-tuned models predict.
-        is_pooled: Whether the head takes the mean of a text's states, not each state.
-        does: What a fine-tuned model does, in cards; `{number}` is the number of labels.
-        pipeline: The hub's tag of fine-tuned models.
-        hub_task: The hub's name of the task in scores.
-        form: How transformers loads fine-tuned models that have a head; see `Form`.
-        problem_type: Setting of that class.
-        output_names: Names of outputs of heads without labels.
-        output_note: Sentence in cards about the meaning of outputs.
     """
 
-    plugin: Plugin | None = None
-    name: ClassVar[str]
-    facts: ClassVar[KindFacts]
-    encoded: ClassVar[Callable[..., EncodedTask]]
-    settings: ClassVar[tuple[str, ...]] = ()
-    columns: ClassVar[Collection[str]] = ()
-    paired_columns: ClassVar[Collection[str]] = ()
-    numbered_columns: ClassVar[Collection[str]] = ()
+    plugin: Plugin | None = None  # where it comes from; None for ours. biphasic sets it
+    name: ClassVar[str]  # in files and on the command line
+    facts: ClassVar[KindFacts]  # what reports say: title, metrics, whether encoders are fine-tuned
+    encoded: ClassVar[Callable[..., EncodedTask]]  # class; given task, tokenizer and `protocol`
+    settings: ClassVar[tuple[str, ...]] = ()  # of task files, that only some kinds have
+    columns: ClassVar[Collection[str]] = ()  # of examples, that people may rename in task files
+    paired_columns: ClassVar[Collection[str]] = ()  # those that may be two: a pair of texts
+    numbered_columns: ClassVar[Collection[str]] = ()  # those that may be numbers, without a header
+    # Kind whose folders and published datasets this kind scores too, without training and prompts.
     derived_from: ClassVar[str | None] = None
-    unit: ClassVar[str] = "examples"
-    trained_unit: ClassVar[str] = "examples"
-    texts_per_item: ClassVar[int] = 1
-    paper_metric: ClassVar[str | None] = None
-    input_fields: ClassVar[tuple[str, ...]] = ("text",)
-    ready_field: ClassVar[str | None] = None
-    predicts: ClassVar[bool] = True
-    is_pooled: ClassVar[bool] = False
-    does: ClassVar[str] = ""
-    pipeline: ClassVar[str] = "text-classification"
-    hub_task: ClassVar[str | None] = None
-    form: ClassVar[Any] = None
-    problem_type: ClassVar[str | None] = None
-    output_names: ClassVar[tuple[str, ...]] = ()
-    output_note: ClassVar[str] = ""
+    unit: ClassVar[str] = "examples"  # what a split has many of
+    trained_unit: ClassVar[str] = "examples"  # what an epoch has many of
+    texts_per_item: ClassVar[int] = 1  # texts that a model reads for one of these
+    paper_metric: ClassVar[str | None] = None  # decides in the reference study, if not the first
+    input_fields: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads in prediction
+    ready_field: ClassVar[str | None] = None  # column that replaces these in a row that has it
+    predicts: ClassVar[bool] = True  # whether fine-tuned models predict
+    is_pooled: ClassVar[bool] = False  # whether the head takes the mean of states, not each state
+    does: ClassVar[str] = ""  # what a fine-tuned model does, in cards; `{number}` of labels
+    pipeline: ClassVar[str] = "text-classification"  # the hub's tag of fine-tuned models
+    hub_task: ClassVar[str | None] = None  # the hub's name of the task in scores
+    form: ClassVar[Any] = None  # how transformers loads models that have a head; see `Form`
+    problem_type: ClassVar[str | None] = None  # setting of that class
+    output_names: ClassVar[tuple[str, ...]] = ()  # of heads without labels
+    output_note: ClassVar[str] = ""  # sentence in cards about the meaning of outputs
 
     def splits(self, *, trained_on: str | None) -> tuple[str, ...]:
         """Return the splits that a task must have."""

@@ -34,19 +34,14 @@ Array = NDArray[Any]
 
 
 class TextKind(ExampleKind):
-    """A kind with one answer per text, or per pair of texts joined by a template.
-
-    Attributes:
-        answer: Field of the answer.
-        usual_answers: Usual names of its column.
-    """
+    """A kind with one answer per text, or per pair of texts joined by a template."""
 
     settings: ClassVar[tuple[str, ...]] = (TEMPLATE,)
     paired_columns: ClassVar[Collection[str]] = ("text",)
     is_pooled: ClassVar[bool] = True
     form: ClassVar[Any] = "sequence-classification"
-    answer: ClassVar[str]
-    usual_answers: ClassVar[tuple[tuple[str, ...], ...]]
+    answer: ClassVar[str]  # its field
+    usual_answers: ClassVar[tuple[tuple[str, ...], ...]]  # usual names of its column
 
     def text(self, row: Row, template: str | None) -> str:
         """Return the text of a row, its fields joined."""
