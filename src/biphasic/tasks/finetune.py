@@ -250,8 +250,7 @@ def _epoch_order(num_train: int, finetune_seed: int, epoch: int) -> NDArray[np.i
 def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProtocol) -> Optimizer:
     added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
     return Optimizer(
-        MasterWeights({**body.working, **added}, {**body.masters, **added}),
-        protocol.optimizer,
+        MasterWeights({**body.working, **added}, {**body.masters, **added}), protocol.optimizer
     )
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.data.packing import Batching

@@ -252,11 +252,7 @@ def _word_rows(sentences: Sequence[_Aligned], spans: NDArray[np.int64]) -> NDArr
 
 
 def _entity_row(
-    example: Words,
-    tags: NDArray[np.int64],
-    shares: NDArray[np.float64],
-    *,
-    labels: Sequence[str],
+    example: Words, tags: NDArray[np.int64], shares: NDArray[np.float64], *, labels: Sequence[str]
 ) -> dict[str, Any]:
     names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in map(int, tags)]
     entities = []
