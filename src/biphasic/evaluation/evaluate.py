@@ -258,7 +258,9 @@ def summarise(
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
     metric, folder = task.info.metric, store / "finetunes"
-    results = tuple(_result(folder / run.id) for run in runs)
+    for run in runs:
+        verify_folder(folder / run.id, remedy="delete this folder and run again", identity=run.id)
+    results = tuple(read_result_record(folder / run.id) for run in runs)
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)
     return Evaluation(
@@ -270,8 +272,3 @@ def summarise(
         results=results,
         folder=folder,
     )
-
-
-def _result(folder: Path) -> ResultRecord:
-    verify_folder(folder, remedy="delete this folder and run again", identity=folder.name)
-    return read_result_record(folder)

@@ -25,10 +25,8 @@ from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, plan_gr
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import name_in_kind, name_of, split_source
-from biphasic.tasks.task_file import load_task_file
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 
@@ -140,15 +138,7 @@ def task_from_text(text: str) -> TaskConfig:
     kind, path = split_source(text)
     place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
-    settings = {"name": text} if is_name else {"name": _name_of(place, kind), "source": text}
+    settings = {"name": text} if is_name else {"name": name_of(place, kind), "source": text}
     if kind is not None:
         settings["name"] = name_in_kind(settings["name"], kind)
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
-
-
-def _name_of(place: Path, kind: str | None) -> str:
-    if place.suffix in {".yaml", ".yml"}:
-        return load_task_file(place).name
-    if (place / DESCRIPTION).is_file():
-        return read_description(place, kind=kind).name
-    return name_of(place, kind)

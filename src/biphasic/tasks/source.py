@@ -35,7 +35,7 @@ from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
 SOURCES_VERSION = 1  # increase by hand whenever the same files would give a different folder
-
+_TASK_FILES = (".yaml", ".yml")
 _ACCEPTED = (
     f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
     f"{DESCRIPTION}"
@@ -69,12 +69,7 @@ def prepare_task(
         raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
     if published := published_source(source):
         name, kind = published
-        settings: dict[str, Any] = {
-            "copies": copies,
-            "revision": revision,
-            "paper": paper,
-            "kind": kind,
-        }
+        settings = dict[str, Any](copies=copies, revision=revision, paper=paper, kind=kind)
         origin = published_origin(name, **settings)
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
@@ -106,12 +101,15 @@ def name_in_kind(name: str, kind: str) -> str:
 
 def is_one_file(kind: str) -> bool:
     """Return whether a file is a whole task of a kind: its test split."""
-    needed = KINDS[kind].file_names(trained_on=None)
-    return needed == ["test.jsonl"]
+    return KINDS[kind].file_names(trained_on=None) == ["test.jsonl"]
 
 
 def name_of(path: Path, kind: str | None) -> str:
-    """Return the name of a task in a folder without `task.json`, or in a file."""
+    """Return the name of a task in a task file, a folder or a file of examples."""
+    if kind is None and path.suffix in _TASK_FILES:
+        return load_task_file(path).name
+    if (path / DESCRIPTION).is_file():
+        return read_description(path, kind=kind).name
     name = path.resolve().name
     return name.partition(".")[0] if kind and path.is_file() and is_one_file(kind) else name
 
@@ -121,7 +119,7 @@ def _own(source: str) -> _Making:
     path = expanded(rest)
     if kind:
         return _kind_folder(path, kind, source=source)
-    if path.suffix in {".yaml", ".yml"}:
+    if path.suffix in _TASK_FILES:
         return _files(load_task_file(path), kind_of_source="task file", where=str(path))
     if (path / DESCRIPTION).is_file():
         return _copy(path, read_description(path), source="task folder")
