@@ -59,7 +59,7 @@ def pairs_build(
     """Build pairs; run again to resume after an interruption."""
     from biphasic.config import parse_config
     from biphasic.progress import say_on
-    from biphasic.study.paths import STORE
+    from biphasic.study import STORE
     from biphasic.tasks.pairs.build import PairsConfig, build_pairs, card_lines
 
     raw = {
