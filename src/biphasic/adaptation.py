@@ -31,7 +31,12 @@ from biphasic.plugins import look_in
 from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study import STORE
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
+from biphasic.study.inputs.corpus import (
+    DataPaths,
+    corpus_settings,
+    locate_corpus,
+    prepare_corpus,
+)
 from biphasic.study.inputs.models import (
     Continuation,
     check_model,
@@ -195,18 +200,9 @@ def adapt(
         with progress_bar(console, "reading the model"):
             local = fetch_model(model, revision=revision)
         check_state(local, store, say=say)
-        recipe = _first_run(local, settings, name=str(model))
-        recipe.check()
-        with progress_bar(console, "checking the model"):
-            check_model(local, recipe, name=str(model))
-        corpus = _corpus_of(corpus, local, settings)
-        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-        if earlier := find_continuation(local, paths.open().fingerprint):
-            recipe = _continued(earlier, settings)
-        elif is_state(local):
-            say(_NOT_CONTINUED)
-        recipe = recipe.skipping(settings.skip_steps)
-        paths = paths.extended([recipe])
+        recipe, paths, earlier = _planned(
+            local, settings, corpus, store, name=str(model), console=console
+        )
         fingerprint = paths.open().fingerprint
         state = Lineage(recipe, fingerprint).identities[-1]
         if other := OtherCode.of(store, [state]):
@@ -238,6 +234,30 @@ def adapt(
     _report(trained, say)
     with progress_bar(console, "exporting"):
         return export_model(trained, out, format=format, say=say)
+
+
+def _planned(
+    local: LocalModel,
+    settings: AdaptConfig,
+    corpus: CorpusConfig,
+    store: Path,
+    *,
+    name: str,
+    console: Console,
+) -> tuple[Recipe, DataPaths, Continuation | None]:
+    """Check the model and build the corpus; return the recipe, its data, and a run to continue."""
+    recipe = _first_run(local, settings, name=name)
+    recipe.check()
+    with progress_bar(console, "checking the model"):
+        check_model(local, recipe, name=name)
+    corpus = _corpus_of(corpus, local, settings)
+    paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+    if earlier := find_continuation(local, paths.open().fingerprint):
+        recipe = _continued(earlier, settings)
+    elif is_state(local):
+        say_on(console)(_NOT_CONTINUED)
+    recipe = recipe.skipping(settings.skip_steps)
+    return recipe, paths.extended([recipe]), earlier
 
 
 def adaptation_text(
