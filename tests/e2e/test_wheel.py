@@ -63,7 +63,7 @@ def test_every_file_is_inside(wheel):
         if (SOURCE / path).is_file() and "__pycache__" not in path.parts
     }
     assert {"biphasic/py.typed", "biphasic/analysis/templates/report.html.j2"} <= expected
-    assert "biphasic/export/cards/card.md.j2" in expected
+    assert "biphasic/export/card.md.j2" in expected
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in names if name.startswith("biphasic/")} == expected

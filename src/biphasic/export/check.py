@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError, system_fault_in, writing
-from biphasic.export.formats.hf import Dtype, WrittenModel, pair_ids, round_weights
+from biphasic.export.hf import Dtype, WrittenModel, pair_ids, round_weights
 from biphasic.export.source import Source
 from biphasic.files import read_json, write_json
 from biphasic.locks import Say

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
-from biphasic.export.cards.card import Export, write_export_card
+from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
-from biphasic.export.formats.hf import (
+from biphasic.export.hf import (
     MAX_SHARD_SIZE,
     Dtype,
     write_model,
@@ -32,7 +32,7 @@ def check_format(format: str) -> None:
     """Raise an error if a format is unknown or its packages are missing."""
     _known("format", format, Format)
     if format == "onnx":
-        from biphasic.export.formats.onnx import require_packages  # noqa: PLC0415 - an extra
+        from biphasic.export.onnx import require_packages  # noqa: PLC0415 - an extra
 
         require_packages()
 
@@ -105,7 +105,7 @@ def export_model(
 
 
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
-    from biphasic.export.formats.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
+    from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
     with tempfile.TemporaryDirectory(prefix=f".partial-{out.name}-", dir=out.parent) as name:
         staged = Path(name) / out.name

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.export.formats.hf import pair_ids, write_tokenizer
+from biphasic.export.hf import pair_ids, write_tokenizer
 from biphasic.tasks.encoding import frame
 from biphasic.tasks.kinds.windows import question_windows
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -21,8 +21,8 @@ from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.evaluation.evaluate import evaluate, evaluate_all
 from biphasic.evaluation.plan import plan_evaluation
-from biphasic.export.cards.training import corpora_of
 from biphasic.export.source import open_source
+from biphasic.export.training_facts import corpora_of
 from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.spec.study import StudyConfig, TaskConfig

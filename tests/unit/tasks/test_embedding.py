@@ -13,7 +13,7 @@ import torch
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.export.formats.hf import write_sentence_transformers, write_tokenizer
+from biphasic.export.hf import write_sentence_transformers, write_tokenizer
 from biphasic.tasks import encode
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.tasks.encode import encode_file

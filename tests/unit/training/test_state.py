@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import BOS, EOS, TextTokenizer
 from biphasic.errors import CheckpointError, os_error_text
-from biphasic.export.formats.hf import pair_ids
+from biphasic.export.hf import pair_ids
 from biphasic.files import is_complete
 from biphasic.records import StateRecord
 from biphasic.tasks.encoding import frame

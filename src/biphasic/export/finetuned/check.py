@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.export.formats.hf import pair_ids, write_tokenizer
+from biphasic.export.hf import pair_ids, write_tokenizer
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import padded_states

@@ -18,7 +18,7 @@ from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS, finetune_g
 from biphasic.evaluation.evaluate import Evaluation
 from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
 from biphasic.execution.slots import check_cores
-from biphasic.export.cards.card import write_fitted_card
+from biphasic.export.card import write_fitted_card
 from biphasic.export.finetuned.check import (
     NUM_EXAMPLES,
     TOLERANCE,
@@ -28,7 +28,7 @@ from biphasic.export.finetuned.check import (
     example_sequences,
 )
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
-from biphasic.export.formats.hf import write_sentence_transformers, write_tokenizer
+from biphasic.export.hf import write_sentence_transformers, write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.files import expanded, write_json
 from biphasic.locks import sole_writer

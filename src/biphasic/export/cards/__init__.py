@@ -1,1 +1,0 @@
-"""Model cards: content and provenance of a model."""
