@@ -28,7 +28,7 @@ from biphasic.execution.cluster.executor import ClusterExecutor
 from biphasic.execution.cluster.site import Site
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
-from biphasic.execution.graph import WorkItem
+from biphasic.execution.job import WorkItem
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.execution.slots import Slot
 from biphasic.files import digest

@@ -23,7 +23,7 @@ from harness import command_line, write_records
 from scheduling import reference_work
 
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.graph import WorkItem, longest_paths
+from biphasic.execution.job import WorkItem, longest_paths
 from biphasic.execution.scheduler import (
     Clock,
     Event,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import save_job
+from biphasic.execution.job import WorkItem, save_job
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 

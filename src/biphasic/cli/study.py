@@ -37,7 +37,7 @@ from biphasic.cli.upkeep import (
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.execution.graph import WorkItem
+    from biphasic.execution.job import WorkItem
     from biphasic.study.run.report import ReportJob
     from biphasic.study.study import Study
 

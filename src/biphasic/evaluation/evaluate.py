@@ -18,8 +18,8 @@ from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import plan_evaluation
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
-from biphasic.execution.graph import WorkItem
 from biphasic.execution.inline import run_here
+from biphasic.execution.job import WorkItem
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import verify_folder

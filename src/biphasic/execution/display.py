@@ -14,8 +14,7 @@ from rich.progress import TaskID
 
 from biphasic.amounts import speed
 from biphasic.errors import LockHeldError, StoppedError, visible
-from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import Progress, Report, RequeuedError
+from biphasic.execution.job import Progress, Report, RequeuedError, WorkItem
 from biphasic.progress import Bars, end_expected, progress_bar, say_on, task_text
 
 _MOST_NAMED = 4  # running jobs that a line describes

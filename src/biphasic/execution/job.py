@@ -1,13 +1,13 @@
-"""Jobs: units of work that a process can run given only the store."""
+"""Jobs, which a process can run given only the store, and the graph of those that remain."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from biphasic.errors import ConfigError, StudyError
 from biphasic.files import write_text
@@ -126,3 +126,52 @@ def job_path(store: Path, identity: str) -> Path:
             f"'{identity}' is not a job identity (digits, lowercase letters and dashes)"
         )
     return store / "jobs" / f"{identity}.json"
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A remaining job; `make` creates the job itself when it starts."""
+
+    id: str
+    label: str
+    kind: Literal["train", "finetune"]
+    # Item it depends on; None, or one that is not in the graph, for no dependency.
+    needs: str | None
+    cost: float  # expected operations, in FLOPs; 0 if unknown
+    num_slots: int
+    arms: tuple[str, ...]  # names of the arms that need it
+    make: Callable[[], Job]
+    is_done: Callable[[], bool]  # returns whether the store has its results
+
+
+def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
+    """Return, by item, the items that depend on it."""
+    items = list(items)
+    waiting: dict[str, list[str]] = {item.id: [] for item in items}
+    for item in items:
+        if item.needs in waiting:
+            waiting[item.needs].append(item.id)
+    return waiting
+
+
+def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
+    """Return, by item, the cost of the longest path that starts with it."""
+    by_id = {item.id: item for item in items}
+    waiting = dependents(by_id.values())
+    order = [item.id for item in by_id.values() if item.needs not in by_id]
+    for identity in order:  # grows while it is read: parents before children
+        order.extend(waiting[identity])
+    paths: dict[str, float] = {}
+    for identity in reversed(order):
+        after = max((paths[dependent] for dependent in waiting[identity]), default=0.0)
+        # At least 1 each: among jobs of unknown cost, longer chains come first.
+        paths[identity] = max(by_id[identity].cost, 1.0) + after
+    return paths
+
+
+def with_dependents(identity: str, waiting: Mapping[str, list[str]]) -> list[str]:
+    """Return all direct and indirect dependents of an item, in dependency order."""
+    identities = list(waiting[identity])
+    for dependent in identities:
+        identities.extend(waiting[dependent])
+    return identities

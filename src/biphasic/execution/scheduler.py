@@ -15,8 +15,16 @@ from typing import Protocol
 
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.executor import Executor
-from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
-from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError, save_job
+from biphasic.execution.job import (
+    ExecutorError,
+    JobFailedError,
+    RequeuedError,
+    WorkItem,
+    dependents,
+    longest_paths,
+    save_job,
+    with_dependents,
+)
 from biphasic.execution.requests import Request
 
 _TAKEN_SECONDS = 2.0  # interval between checks of a job that another process is running

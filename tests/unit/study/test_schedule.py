@@ -7,8 +7,13 @@ import pytest
 import trivial_jobs
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.graph import dependents, longest_paths, with_dependents
-from biphasic.execution.job import JobFailedError, RequeuedError
+from biphasic.execution.job import (
+    JobFailedError,
+    RequeuedError,
+    dependents,
+    longest_paths,
+    with_dependents,
+)
 from biphasic.execution.requests import Request
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.execution.graph import WorkItem, dependents
+from biphasic.execution.job import WorkItem, dependents
 from biphasic.files import write_text
 
 _FOLDER = "jobset"

@@ -13,8 +13,14 @@ from rich.console import Console
 
 from biphasic.errors import LockHeldError, StoppedError
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.graph import WorkItem, dependents, with_dependents
-from biphasic.execution.job import JobFailedError, Progress, RequeuedError
+from biphasic.execution.job import (
+    JobFailedError,
+    Progress,
+    RequeuedError,
+    WorkItem,
+    dependents,
+    with_dependents,
+)
 from biphasic.locks import this_process
 from biphasic.study.plan.plan import Plan
 from biphasic.study.status.record import (

@@ -11,8 +11,7 @@ from functools import partial
 from rich.console import Console
 
 from biphasic.errors import ConfigError, DataError, StudyError
-from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import save_job
+from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.locks import Say
 from biphasic.plugins import keep_files

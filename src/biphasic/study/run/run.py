@@ -12,7 +12,7 @@ from rich.console import Console
 
 from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.executor import Executor, LocalExecutor
-from biphasic.execution.graph import WorkItem
+from biphasic.execution.job import WorkItem
 from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.execution.slots import Slot, local_slots

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
-from biphasic.execution.graph import with_dependents
+from biphasic.execution.job import with_dependents
 from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
 from biphasic.study.plan.cost import finetuning_flops, segment_cost
