@@ -29,23 +29,24 @@ def run() -> None:
     store, nodes, processes, *rank = sys.argv[1:]
     is_over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
-    node = _number(store) if int(nodes) > 1 else 0
+    node = 0
+    if int(nodes) > 1:
+        from biphasic.distributed import joined_node  # noqa: PLC0415 - torch, on several nodes only
+
+        node = joined_node(store)
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for local in range(int(processes)):
             names = {STORE: store, **_names(local, node, int(nodes), int(processes))}
             command = [sys.executable, *rank]
             ranks.append(subprocess.Popen(command, env={**os.environ, **names}))  # noqa: S603
-        _wait(ranks, is_over)
+        # Until all have ended, or one has failed, or SIGTERM.
+        while None in (codes := [rank.poll() for rank in ranks]):
+            if any(codes) or is_over.wait(_POLL_SECONDS):
+                break
     finally:
         _end(ranks)
     sys.exit(any(rank.returncode for rank in ranks))
-
-
-def _number(store: str) -> int:
-    from biphasic.distributed import joined_node  # noqa: PLC0415 - torch, on several nodes only
-
-    return joined_node(store)
 
 
 def _names(local: int, node: int, nodes: int, processes: int) -> dict[str, str]:
@@ -56,13 +57,6 @@ def _names(local: int, node: int, nodes: int, processes: int) -> dict[str, str]:
         "LOCAL_RANK": str(local),
         "LOCAL_WORLD_SIZE": str(processes),
     }
-
-
-def _wait(ranks: list[subprocess.Popen[bytes]], is_over: threading.Event) -> None:
-    """Wait until all ranks have ended, or one has failed, or SIGTERM."""
-    while None in (codes := [rank.poll() for rank in ranks]):
-        if any(codes) or is_over.wait(_POLL_SECONDS):
-            return
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:

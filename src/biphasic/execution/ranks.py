@@ -58,7 +58,13 @@ def run_ranks(
     processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)
     per_node = processes // nodes.count
-    _check_devices(per_node)
+    chosen = chosen_device()
+    if chosen is not None and chosen.index is not None:
+        raise ConfigError(
+            f"device: {chosen} is one device, and {per_node} processes need one each; use cuda"
+        )
+    if chosen is None or chosen.type == "cuda":
+        check_devices(per_node)
     heartbeats = Heartbeats(processes)
     with tempfile.TemporaryDirectory(prefix="biphasic-ranks-", dir=nodes.folder) as folder:
         file = Path(folder) / "job.json"
@@ -70,17 +76,6 @@ def run_ranks(
                 failures, is_finished = _attend(ranks, file, report, should_stop, heartbeats)
                 if ranks.wait() or not is_finished:
                     raise _first_failure(failures, processes)
-
-
-def _check_devices(processes: int) -> None:
-    """Check that there is a device for each process."""
-    chosen = chosen_device()
-    if chosen is not None and chosen.index is not None:
-        raise ConfigError(
-            f"device: {chosen} is one device, and {processes} processes need one each; use cuda"
-        )
-    if chosen is None or chosen.type == "cuda":
-        check_devices(processes)
 
 
 @contextmanager
