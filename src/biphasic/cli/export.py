@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import DTYPES, Precision, Quiet, Revision, echo, progress_console
+from biphasic.cli.options import DTYPES, Out, Precision, Quiet, Revision, echo, progress_console
 
 
 def export_command(
@@ -46,6 +46,28 @@ def export_command(
             say=say_on(console),
         )
     echo(str(folder))
+
+
+def merge_command(
+    base: str,
+    adapted: str,
+    out: Out,
+    weight: Annotated[float, typer.Option(min=0, max=1)] = 0.5,
+    method: str = "linear",
+) -> None:
+    """Merge the weights of two models of one architecture, and print the folder.
+
+    Args:
+        base: Folder of a state or of a transformers model, or a hub id.
+        adapted: The model that it was adapted to; its tokenizer and settings are kept.
+        out: Folder to write; it can be used like any model.
+        weight: Share of ADAPTED, from 0 to 1.
+        method: linear, or spherical (along the arc between each two tensors).
+    """
+    from biphasic.export.merge import merge_models
+
+    merged = merge_models(base, adapted, out, weight=weight, method=method)  # type: ignore[arg-type]
+    echo(f"model: {merged}")
 
 
 def push_command(

@@ -23,7 +23,7 @@ from biphasic.cli.analysis import (
 )
 from biphasic.cli.cluster import job_app, site_app
 from biphasic.cli.corpus import corpus_app
-from biphasic.cli.export import export_command, push_command
+from biphasic.cli.export import export_command, merge_command, push_command
 from biphasic.cli.options import INTERRUPTED, Commands, echo
 from biphasic.cli.pairs import pairs_app
 from biphasic.cli.plugins import plugin_app, plugins_command
@@ -65,6 +65,7 @@ app.command("finetune")(finetune_command)
 app.command("predict")(predict_command)
 app.command("encode")(encode_command)
 app.command("export")(export_command)
+app.command("merge")(merge_command)
 app.command("push")(push_command)
 app.command("paper")(paper_command)
 app.command("figures")(figures_command)

@@ -1,0 +1,87 @@
+"""Merged weights, their identity, and the folder as a model."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from biphasic.errors import ConfigError, ModelError
+from biphasic.export.merge import merge_models, merge_tensors
+from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.hub import fetch_model
+from tiny_use import write_model
+
+
+@pytest.fixture
+def models(tmp_path):
+    torch.manual_seed(0)
+    first = write_model(tmp_path / "first", "llama")
+    torch.manual_seed(1)
+    return first, write_model(tmp_path / "second", "llama")
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("method", ["linear", "spherical"])
+def test_the_ends_are_the_models(models, tmp_path, method):
+    for weight, model in zip((0.0, 1.0), models, strict=True):
+        out = merge_models(*models, tmp_path / f"at-{weight}", weight=weight, method=method)
+        for name, tensor in weights(model).items():
+            torch.testing.assert_close(weights(out)[name], tensor)
+
+
+def test_a_linear_merge_is_a_weighted_mean_and_loads_as_a_model(models, tmp_path):
+    out = merge_models(*models, tmp_path / "merged", weight=0.25)
+    first, second = map(weights, models)
+    for name, tensor in weights(out).items():
+        torch.testing.assert_close(tensor, 0.75 * first[name] + 0.25 * second[name])
+    assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "llama"
+    assert load_encoder(out).config.hidden_size == 32
+    assert fetch_model(out).identity not in {fetch_model(each).identity for each in models}
+
+
+def test_a_spherical_merge_stays_on_the_arc():
+    one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+    merged = merge_tensors({"w": one}, {"w": other}, weight=1 / 3, method="spherical")["w"]
+    # A third of a right angle.
+    expected = torch.tensor([[3 * math.cos(math.pi / 6), 3 * math.sin(math.pi / 6)]])
+    torch.testing.assert_close(merged, expected)
+    opposite = merge_tensors({"w": one}, {"w": -one}, weight=0.25, method="spherical")["w"]
+    torch.testing.assert_close(opposite, 0.5 * one)  # no arc is the shortest: linear
+
+
+def test_rows_that_the_base_lacks_are_kept():
+    base, adapted = torch.zeros(2, 3), torch.ones(3, 3)
+    merged = merge_tensors({"w": base}, {"w": adapted}, weight=0.5, method="linear")["w"]
+    assert merged.tolist() == [[0.5] * 3, [0.5] * 3, [1.0] * 3]
+    assert adapted.tolist() == [[1.0] * 3] * 3
+    for other in ({"w": torch.zeros(4, 3)}, {"w": torch.zeros(2, 4)}, {"v": base}):
+        with pytest.raises(ModelError, match="merge models of one architecture"):
+            merge_tensors(other, {"w": adapted}, weight=0.5, method="linear")
+
+
+def test_the_identity_covers_models_weight_and_method(models, tmp_path):
+    ways = {"a": {}, "b": {"weight": 0.4}, "c": {"method": "spherical"}, "again": {}}
+    records = {
+        name: json.loads((merge_models(*models, tmp_path / name, **how) / "merge.json").read_text())
+        for name, how in ways.items()
+    }
+    assert records["a"] == records["again"]
+    assert len({record["identity"] for record in records.values()}) == 3
+    assert records["b"]["weight"] == 0.4
+    assert records["a"]["base"] == fetch_model(models[0]).identity
+
+
+def test_the_command(models, tmp_path, cli):
+    out = tmp_path / "out"
+    assert cli("merge", *models, "--out", out, "--weight", "0.3")[:2] == (0, f"model: {out}\n")
+    assert cli("merge", *models, "--out", out)[0] == 2
+    with pytest.raises(ConfigError, match=r"weight: 1\.5 is not between 0 and 1"):
+        merge_models(*models, tmp_path / "x", weight=1.5)
+    code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
+    assert (code, "method: 'cubic' is not one of linear, spherical" in error) == (2, True)
