@@ -23,11 +23,7 @@ FEW_HELDOUT = 20  # Held-out losses on fewer documents are not representative.
 
 
 # What the seeds of a pretraining run decide.
-SEED_STREAMS = {
-    "data_seed": "order of rows",
-    "init_seed": "initial weights",
-    "mask_seed": "masks",
-}
+SEED_STREAMS = {"data_seed": "order of rows", "init_seed": "initial weights", "mask_seed": "masks"}
 
 
 def fixed_streams(runs: Iterable[Sequence[int]]) -> list[str]:
@@ -46,15 +42,13 @@ class Record(BaseModel):
 class PhaseRecord(Record):
     """A phase of an arm, up to the arm's step."""
 
-    objective: str
-    """Its name: `clm`, `mlm`, `mntp`, `alternate`, `mix`."""
+    objective: str  # Its name: `clm`, `mlm`, `mntp`, `alternate`, `mix`.
     steps: NonNegativeInt
+    # Share of masked tokens at its beginning; None if it does not mask.
     mask_rate: float | None = None
-    """Share of masked tokens at its beginning; None if it does not mask."""
-    final_mask_rate: float | None = None
-    """Share of masked tokens at its end, if the share changes."""
+    final_mask_rate: float | None = None  # Share of masked tokens at its end, if the share changes.
+    # Number of steps by objective; several objectives if they alternate.
     steps_by_objective: dict[str, NonNegativeInt] = {}
-    """Number of steps by objective; several objectives if they alternate."""
 
 
 class ArmRecord(Record):
@@ -65,46 +59,37 @@ class ArmRecord(Record):
 
     name: str
     label: str
-    family: str
-    """Objectives in order: CLM, MLM, CLM+MLM, or none for the untrained encoder."""
+    family: str  # Objectives in order: CLM, MLM, CLM+MLM, or none for the untrained encoder.
     state: str
     steps: NonNegativeInt
+    # States at the end of each training segment, from step 0 on; arms share the first ones.
     segments: tuple[str, ...] = ()
-    """States at the end of each training segment, from step 0 on; arms share the first ones."""
-    arm: str | None = None
-    """Name of the arm."""
-    is_final: bool = True
-    """Whether this is the end of the arm, not an intermediate step."""
-    group: str = ""
-    """Group in which plans count it."""
+    arm: str | None = None  # Name of the arm.
+    is_final: bool = True  # Whether this is the end of the arm, not an intermediate step.
+    group: str = ""  # Group in which plans count it.
+    # Architecture: a preset's name, layers times width, or the name of the pretrained model.
     model: str | None = None
-    """Architecture: a preset's name, layers times width, or the name of the pretrained model."""
+    # Without a language-model head; for a pretrained model, all parameters in its files.
     parameters: NonNegativeInt | None = None
-    """Without a language-model head; for a pretrained model, all parameters in its files."""
-    phases: tuple[PhaseRecord, ...] | None = None
-    """Phases up to this step."""
+    phases: tuple[PhaseRecord, ...] | None = None  # Phases up to this step.
+    # The finished model that training continued from: its name, or its objectives.
     continues: str | None = None
-    """The finished model that training continued from: its name, or its objectives."""
-    continued_steps: NonNegativeInt = 0
-    """Steps of continued training."""
-    recipe: dict[str, Any] = {}
-    """Settings that differ from the shared recipe."""
+    continued_steps: NonNegativeInt = 0  # Steps of continued training.
+    recipe: dict[str, Any] = {}  # Settings that differ from the shared recipe.
+    # Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`.
     seeds: dict[str, int] = {}
-    """Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
+    # Peak learning rate of its first schedule; None if it is not trained.
     peak: float | None = None
-    """Peak learning rate of its first schedule; None if it is not trained."""
-    is_tuned: bool = False
-    """Whether this rate was tuned."""
+    is_tuned: bool = False  # Whether this rate was tuned.
 
 
 class KindRecord(Record):
     """A record about a task of a kind."""
 
     kind: str
-    metric: str
-    """The primary metric."""
+    metric: str  # The primary metric.
+    # Facts about the kind; None for the first kinds, whose facts are known.
     about: Annotated[KindFacts | None, Field(exclude_if=lambda facts: facts is None)] = None
-    """Facts about the kind; None for the first kinds, whose facts are known."""
 
     @property
     def facts(self) -> KindFacts:
@@ -130,10 +115,10 @@ class TaskRecord(KindRecord):
     num_train: NonNegativeInt
     num_validation: NonNegativeInt
     num_test: NonNegativeInt
+    # The task that encoders are trained on instead; None if it has a training split.
     trained_on: str | None = None
-    """The task that encoders are trained on instead; None if it has a training split."""
+    # Number of examples of a later split that are also in an earlier one, as `train/test`.
     overlaps: dict[str, NonNegativeInt] = {}
-    """Number of examples of a later split that are also in an earlier one, as `train/test`."""
 
 
 class RunRecord(Record):
@@ -158,34 +143,29 @@ class ForecastRecord(Record):
     """What the study expected of a comparison, in percentage points."""
 
     difference: float
-    interval: tuple[float, float]
-    """Ends of the 90 % interval."""
+    interval: tuple[float, float]  # Ends of the 90 % interval.
 
 
 class AskedRecord(CompareRecord):
     """A comparison of a question: a - b, or (a - b) - (c - d)."""
 
-    minus: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-    """The arms c and d."""
+    minus: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # The arms c and d.
     forecast: ForecastRecord | None = None
 
 
 class SupportRecord(Record):
     """When a question is answered by "supported"."""
 
-    clear_for: NonNegativeInt
-    """Fewest comparisons that are clearly above zero."""
-    clear_against: NonNegativeInt
-    """Most comparisons that are clearly below zero."""
+    clear_for: NonNegativeInt  # Fewest comparisons that are clearly above zero.
+    clear_against: NonNegativeInt  # Most comparisons that are clearly below zero.
 
 
 class AgainstRecord(Record):
     """When a question is answered by "counts against"."""
 
-    clear_against: NonNegativeInt
-    """Fewest comparisons that are clearly below zero."""
+    clear_against: NonNegativeInt  # Fewest comparisons that are clearly below zero.
+    # Most comparisons that are clearly above zero; None for any number.
     clear_for: NonNegativeInt | None = None
-    """Most comparisons that are clearly above zero; None for any number."""
 
 
 class QuestionRecord(Record):
@@ -202,36 +182,25 @@ class DetectableRecord(Record):
     """The smallest difference that a comparison of a question is expected to find."""
 
     question: str
-    comparison: NonNegativeInt
-    """Its place in the question."""
+    comparison: NonNegativeInt  # Its place in the question.
     task: str
-    points: float
-    """Percentage points that are clear with 80 % power."""
-    spread: float
-    """Assumed standard deviation of an arm's score over runs, in percentage points."""
+    points: float  # Percentage points that are clear with 80 % power.
+    spread: float  # Assumed standard deviation of an arm's score over runs, in percentage points.
 
 
 class RegistrationRecord(Record):
     """`registration.json`: what a study fixed, and when."""
 
     format: Literal["biphasic.registration/1"]
-    id: str
-    """Hash of `fixed`, `code` and `amends`."""
-    registered: str
-    """Time in UTC, ISO 8601."""
-    amends: str | None = None
-    """The registration before; None for the first."""
-    changed: tuple[str, ...] = ()
-    """Parts that differ from the registration before."""
-    num_scores: NonNegativeInt
-    """Scores of its arms that were in the store then."""
-    fixed: dict[str, Any]
-    """Questions, arms, tasks, grid and seeds (`registration.py`)."""
-    code: dict[str, str]
-    """Version of biphasic, and hashes of the code that trains and scores."""
+    id: str  # Hash of `fixed`, `code` and `amends`.
+    registered: str  # Time in UTC, ISO 8601.
+    amends: str | None = None  # The registration before; None for the first.
+    changed: tuple[str, ...] = ()  # Parts that differ from the registration before.
+    num_scores: NonNegativeInt  # Scores of its arms that were in the store then.
+    fixed: dict[str, Any]  # Questions, arms, tasks, grid and seeds (`registration.py`).
+    code: dict[str, str]  # Version of biphasic, and hashes of the code that trains and scores.
     detectable: tuple[DetectableRecord, ...] = ()
-    spread_from: str = ""
-    """Where the assumed spreads are from; empty if none were."""
+    spread_from: str = ""  # Where the assumed spreads are from; empty if none were.
 
 
 class StudyRecord(Record):
@@ -245,15 +214,14 @@ class StudyRecord(Record):
     arms: tuple[ArmRecord, ...]
     tasks: tuple[TaskRecord, ...]
     learning_rates: tuple[float, ...]
+    # Fine-tuning seeds; of the first arm, if each pretraining run has its own.
     seeds: tuple[int, ...]
-    """Fine-tuning seeds; of the first arm, if each pretraining run has its own."""
+    # Comparisons planned before the results; not written if none.
     compare: Annotated[tuple[CompareRecord, ...], Field(exclude_if=lambda found: not found)] = ()
-    """Comparisons planned before the results; not written if none."""
+    # Questions asked before the results; not written if none.
     questions: Annotated[tuple[QuestionRecord, ...], Field(exclude_if=lambda found: not found)] = ()
-    """Questions asked before the results; not written if none."""
     runs: tuple[RunRecord, ...]
-    heldout_sha256: str | None = None
-    """Hash of the held-out text."""
+    heldout_sha256: str | None = None  # Hash of the held-out text.
     provenance: dict[str, Any] = {}
 
 
@@ -263,13 +231,10 @@ class LedgerEntry(Record):
     phase: NonNegativeInt
     objective: str
     steps: NonNegativeInt
-    documents: NonNegativeInt
-    """Documents started; chunks of a long one count once."""
-    tokens: NonNegativeInt
-    """Read, including special tokens and excluding padding."""
+    documents: NonNegativeInt  # Documents started; chunks of a long one count once.
+    tokens: NonNegativeInt  # Read, including special tokens and excluding padding.
     supervised_tokens: NonNegativeInt
-    flops: int | float
-    """Model FLOPs (`step_flops` in `training/ledger.py`)."""
+    flops: int | float  # Model FLOPs (`step_flops` in `training/ledger.py`).
 
 
 class StateRecord(Record):
@@ -279,28 +244,22 @@ class StateRecord(Record):
     identity: str
     step: NonNegativeInt
     parent: str | None = None
-    recipe: dict[str, Any] = {}
-    """Recipe from step 0."""
+    recipe: dict[str, Any] = {}  # Recipe from step 0.
+    # Mean loss per supervised token on held-out text, in nats, by objective.
     heldout: dict[str, float] = {}
-    """Mean loss per supervised token on held-out text, in nats, by objective."""
-    heldout_sha256: str | None = None
-    """Hash of the held-out text; None in old states."""
-    rows_sha256: str
-    """Hash of all rows read from step 0 up to this step."""
+    heldout_sha256: str | None = None  # Hash of the held-out text; None in old states.
+    rows_sha256: str  # Hash of all rows read from step 0 up to this step.
     ledger: tuple[LedgerEntry, ...] = ()
-    seconds: float = 0.0
-    """Wall time of this segment."""
-    ground: dict[str, Any] = {}
-    """Data fingerprint of the run."""
-    compute: dict[str, Any] = {}
-    """Compute settings."""
+    seconds: float = 0.0  # Wall time of this segment.
+    ground: dict[str, Any] = {}  # Data fingerprint of the run.
+    compute: dict[str, Any] = {}  # Compute settings.
     environment: dict[str, Any] = {}
+    # Steps from which on code, versions or hardware differed from before; not written if none.
     changes: Annotated[tuple[str, ...], Field(exclude_if=lambda changes: not changes)] = ()
-    """Steps from which on code, versions or hardware differed from before; not written if none."""
+    # Hashes of the code that trained it, from step 0 on (`numerics.py`); none in old states.
     code: tuple[str, ...] = ()
-    """Hashes of the code that trained it, from step 0 on (`numerics.py`); none in old states."""
+    # File, or distribution and version, with the hash of the code; not written if none.
     plugins: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda found: not found)] = {}
-    """File, or distribution and version, with the hash of the code; not written if none."""
 
 
 class TrainingLine(Record):
@@ -311,12 +270,9 @@ class TrainingLine(Record):
     objective: str
     loss: float
     learning_rate: float
-    gradient_norm: float
-    """Before clipping."""
-    tokens: NonNegativeInt
-    """Read since step 0, excluding padding."""
-    supervised_tokens: NonNegativeInt
-    """Of this step."""
+    gradient_norm: float  # Before clipping.
+    tokens: NonNegativeInt  # Read since step 0, excluding padding.
+    supervised_tokens: NonNegativeInt  # Of this step.
     tokens_per_second: float
 
 
@@ -341,17 +297,15 @@ class ResultRecord(KindRecord):
     steps: NonNegativeInt
     validation: dict[str, float] | None
     test: dict[str, float] | None
+    # By split and type: precision, recall, F1 and support of entities; accuracy and number of pairs
+    # of a paradigm.
     by_type: dict[str, dict[str, dict[str, int | float]]] = {}
-    """By split and type: precision, recall, F1 and support of entities; accuracy and number of
-    pairs of a paradigm."""
-    trained_on: str | None = None
-    """The task that was trained on, if it is another one."""
-    num_truncated: dict[str, NonNegativeInt] = {}
-    """Number of truncated inputs, by split."""
+    trained_on: str | None = None  # The task that was trained on, if it is another one.
+    num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
     seconds: float
     device: str | None = None
+    # Hash of the code that fine-tuned and scored (`numerics.py`); None in old results.
     code: str | None = None
-    """Hash of the code that fine-tuned and scored (`numerics.py`); None in old results."""
 
     @model_validator(mode="after")
     def _finished_has_scores(self) -> ResultRecord:

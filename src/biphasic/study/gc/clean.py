@@ -15,14 +15,7 @@ from pathlib import Path
 from biphasic.amounts import size
 from biphasic.errors import CheckpointError, DataError, StudyError
 from biphasic.files import PARTIAL, is_complete, read_json, remove
-from biphasic.locks import (
-    LOCK,
-    Say,
-    find_owner,
-    lock_cleaning,
-    refuse_locked,
-    refuse_running_work,
-)
+from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
 from biphasic.study import STORE
 from biphasic.study.find import study_folders

@@ -26,16 +26,11 @@ class Pin(Record):
     """The results of one call."""
 
     format: Literal["biphasic.pin/1"] = "biphasic.pin/1"
-    id: str
-    """Identity of the final state, or of the group of fine-tunings."""
-    made_by: str
-    """Name of the command."""
-    states: tuple[str, ...] = ()
-    """States that it produces."""
-    results: tuple[str, ...] = ()
-    """Fine-tunings."""
-    data: tuple[str, ...] = ()
-    """Folders of `store/data/` that it reads."""
+    id: str  # Identity of the final state, or of the group of fine-tunings.
+    made_by: str  # Name of the command.
+    states: tuple[str, ...] = ()  # States that it produces.
+    results: tuple[str, ...] = ()  # Fine-tunings.
+    data: tuple[str, ...] = ()  # Folders of `store/data/` that it reads.
 
 
 def record_pin(

@@ -177,12 +177,7 @@ def prepare_corpus(
 
 
 def build_missing_corpus(
-    config: CorpusConfig,
-    folder: Path,
-    store: Path,
-    *,
-    say: Say,
-    progress: Report,
+    config: CorpusConfig, folder: Path, store: Path, *, say: Say, progress: Report
 ) -> None:
     """Build a corpus, or wait for another process that builds it."""
     name = f"data-{folder.name}"

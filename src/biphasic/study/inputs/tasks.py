@@ -189,8 +189,7 @@ class TaskResolver:
         if task.origin in BUILTIN_TASKS:
             if task.revision or task.copies:
                 raise ConfigError(
-                    "built-in tasks have neither revision nor copies",
-                    about=f"task '{task.name}'",
+                    "built-in tasks have neither revision nor copies", about=f"task '{task.name}'"
                 )
             return prepare_builtin_tasks(self.libraries, self.store, say=self.say) / task.origin
         return prepare_task(

@@ -17,16 +17,11 @@ class CorpusJob(Config):
     """Tokenise a corpus of a study."""
 
     kind: Literal["tokenise"] = "tokenise"
-    id: str
-    """`data-` and the name of the folder."""
-    label: str
-    """Label in progress displays."""
-    store: Path
-    """Content store."""
-    folder: Path
-    """Output folder."""
-    corpus: CorpusConfig
-    """Settings of the corpus."""
+    id: str  # `data-` and the name of the folder.
+    label: str  # Label in progress displays.
+    store: Path  # Content store.
+    folder: Path  # Output folder.
+    corpus: CorpusConfig  # Settings of the corpus.
 
     @classmethod
     def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:

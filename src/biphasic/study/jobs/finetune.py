@@ -42,43 +42,33 @@ class GridRun(Config):
 class TaskInput(Config):
     """A task that a job reads."""
 
-    name: str
-    """Name in the study."""
-    folder: Path
-    """Folder of its examples."""
-    protocol: FinetuneProtocol
-    """Constants of encoding, fine-tuning and scoring."""
+    name: str  # Name in the study.
+    folder: Path  # Folder of its examples.
+    protocol: FinetuneProtocol  # Constants of encoding, fine-tuning and scoring.
 
 
 class ScoredTask(TaskInput):
     """A task that is scored after each fine-tuning."""
 
+    # Its runs over the grid; all scored tasks have the same grid in the same order.
     runs: tuple[GridRun, ...]
-    """Its runs over the grid; all scored tasks have the same grid in the same order."""
 
 
 class FinetuneJob(Config):
     """Fine-tune one state on one task, once per learning rate and seed, and score tasks."""
 
     kind: Literal["finetune"] = "finetune"
-    id: str
-    """Identity of the group."""
-    label: str
-    """Label in progress displays."""
-    store: Path
-    """Content store."""
-    tokenizer: Path
-    """Folder of the tokenizer."""
-    encoder: Path
-    """Folder of the model to start from."""
-    state: str
-    """Identity of the model."""
-    training: TaskInput
-    """Task to train on."""
+    id: str  # Identity of the group.
+    label: str  # Label in progress displays.
+    store: Path  # Content store.
+    tokenizer: Path  # Folder of the tokenizer.
+    encoder: Path  # Folder of the model to start from.
+    state: str  # Identity of the model.
+    training: TaskInput  # Task to train on.
+    # Tasks to score: usually the same task, or others without a training split.
     evaluations: tuple[ScoredTask, ...]
-    """Tasks to score: usually the same task, or others without a training split."""
+    # Folder in which each part keeps its best model (`biphasic.study.jobs.keep`).
     keep: Path | None = None
-    """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
 
     @property
     def num_slots(self) -> int:

@@ -33,28 +33,19 @@ class TrainJob(Config):
     """Train one segment of a recipe."""
 
     kind: Literal["train"] = "train"
-    id: str
-    """Identity of the state at its end."""
-    label: str
-    """Label in progress displays."""
-    store: Path
-    """Content store."""
-    data: DataPaths
-    """Paths of the data."""
-    recipe: Recipe
-    """A recipe that passes through the segment."""
-    start: int
-    """Updates before it."""
-    end: int
-    """Updates after it."""
+    id: str  # Identity of the state at its end.
+    label: str  # Label in progress displays.
+    store: Path  # Content store.
+    data: DataPaths  # Paths of the data.
+    recipe: Recipe  # A recipe that passes through the segment.
+    start: int  # Updates before it.
+    end: int  # Updates after it.
     checkpoint_every: int = CHECKPOINT_EVERY.field()
     heldout_every: int = HELDOUT_EVERY.field()
+    # Objectives whose held-out loss is recorded.
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")
-    """Objectives whose held-out loss is recorded."""
-    tensorboard: Path | None
-    """Folder for event files."""
-    compute: ComputeConfig = ComputeConfig()
-    """How steps are computed."""
+    tensorboard: Path | None  # Folder for event files.
+    compute: ComputeConfig = ComputeConfig()  # How steps are computed.
 
     @property
     def num_slots(self) -> int:

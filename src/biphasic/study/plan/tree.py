@@ -107,10 +107,7 @@ def is_steady(placed: PlacedPhase) -> bool:
 
 
 def _cut_at_skipped(
-    stretches: Iterable[Stretch],
-    placed: PlacedPhase,
-    recipe: Recipe,
-    fingerprint: DataFingerprint,
+    stretches: Iterable[Stretch], placed: PlacedPhase, recipe: Recipe, fingerprint: DataFingerprint
 ) -> Iterator[Stretch]:
     """Yield the stretches of a phase, cut at the steps that are skipped."""
     step = placed.start

@@ -32,11 +32,7 @@ from biphasic.version import __version__
 
 
 def register_study(
-    study: Study,
-    *,
-    console: Console,
-    spread: float | None = None,
-    pilot: Path | None = None,
+    study: Study, *, console: Console, spread: float | None = None, pilot: Path | None = None
 ) -> tuple[RegistrationRecord, ...]:
     """Register a study, or amend its registration if it has changed; return all registrations."""
     if not study.config.questions:

@@ -59,14 +59,10 @@ class ReportJob(Config):
     """Write a report."""
 
     kind: Literal["report"] = "report"
-    id: str
-    """Depends on the study's name only: a report may be written again."""
-    label: str
-    """Label in progress displays."""
-    store: Path
-    """Content store; study folders are its siblings."""
-    study: Name
-    """Name of the study."""
+    id: str  # Depends on the study's name only: a report may be written again.
+    label: str  # Label in progress displays.
+    store: Path  # Content store; study folders are its siblings.
+    study: Name  # Name of the study.
 
     @classmethod
     def of(cls, study: Study) -> ReportJob:

@@ -242,10 +242,7 @@ def supervised_share(objective: ObjectiveConfig) -> float:
 
 
 def _phase(
-    placed: PlacedPhase,
-    shape: ModelShape,
-    ways: Mapping[str, Training],
-    memory: float | None,
+    placed: PlacedPhase, shape: ModelShape, ways: Mapping[str, Training], memory: float | None
 ) -> PhaseEstimate:
     length, rows = placed.batches.max_seqlen, _needed(ways["stored"], placed)
     return PhaseEstimate(

@@ -143,9 +143,7 @@ class Training:
 
     def _at_head(self, rows: PassShape) -> Memory:
         return self._memory(
-            gradients=self._sums_before(rows),
-            activations=self._stored(rows),
-            head=self._head(rows),
+            gradients=self._sums_before(rows), activations=self._stored(rows), head=self._head(rows)
         )
 
     def _at_backward(self, rows: PassShape) -> Memory:

@@ -15,13 +15,7 @@ from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
 from biphasic.plugins import pinned_names
-from biphasic.training.recipe import (
-    PretrainedModel,
-    Recipe,
-    RecipeSettings,
-    Seeds,
-    anchored_phases,
-)
+from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds, anchored_phases
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 

@@ -13,23 +13,12 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
 from biphasic.records import PRETRAINING, Convention
-from biphasic.study.spec.arms import (
-    ArmConfig,
-    EvaluationPoints,
-    Name,
-    RecipeConfig,
-    merge_settings,
-)
+from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig, merge_settings
 from biphasic.study.spec.axes import expand_arms
 from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.questions import AskedArms, Question, resolve_question
-from biphasic.study.spec.tuned_rates import (
-    BeginningRate,
-    TunedRate,
-    check_rates,
-    tuned_rate,
-)
+from biphasic.study.spec.tuned_rates import BeginningRate, TunedRate, check_rates, tuned_rate
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -15,12 +15,7 @@ from biphasic.study.plan.cost import finetuning_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
-from biphasic.study.status.record import (
-    JobCounts,
-    StudyStatus,
-    progress_by_arm,
-    read_progress,
-)
+from biphasic.study.status.record import JobCounts, StudyStatus, progress_by_arm, read_progress
 from biphasic.study.study import Study
 from biphasic.training.state import read_state_record
 

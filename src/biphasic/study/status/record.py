@@ -21,16 +21,12 @@ class RunningJob(Config):
     id: str
     label: str
     kind: str
-    done: int = 0
-    """Steps so far."""
-    total: int | None = None
-    """Total steps; None before the first report."""
-    text: str = ""
-    """A few words, such as the loss."""
+    done: int = 0  # Steps so far.
+    total: int | None = None  # Total steps; None before the first report.
+    text: str = ""  # A few words, such as the loss.
+    # Host and block of a cluster; empty on this machine, or in the cluster's queue.
     place: str = ""
-    """Host and block of a cluster; empty on this machine, or in the cluster's queue."""
-    started: str
-    """When it started, or was submitted to the executor: ISO 8601, UTC."""
+    started: str  # When it started, or was submitted to the executor: ISO 8601, UTC.
 
 
 class FailedJob(Config):
@@ -38,11 +34,9 @@ class FailedJob(Config):
 
     id: str
     label: str
-    error: str
-    """First line of the error."""
+    error: str  # First line of the error.
     tries: int
-    log: str | None
-    """Path of the log."""
+    log: str | None  # Path of the log.
 
 
 class ArmProgress(Config):
@@ -58,10 +52,8 @@ class JobCounts(Config):
     done: int
     running: int
     waiting: int
-    failed: int
-    """Failed jobs."""
-    blocked: int
-    """Jobs that need a failed one."""
+    failed: int  # Failed jobs.
+    blocked: int  # Jobs that need a failed one.
 
 
 class RunnerRecord(Config):
@@ -69,8 +61,7 @@ class RunnerRecord(Config):
 
     host: str
     pid: int
-    since: str
-    """ISO 8601, UTC."""
+    since: str  # ISO 8601, UTC.
 
 
 class ProgressRecord(Config):
@@ -79,48 +70,37 @@ class ProgressRecord(Config):
     format: Literal["biphasic.progress/1"] = "biphasic.progress/1"
     study: str
     runner: RunnerRecord
-    updated: str
-    """ISO 8601, UTC."""
-    is_over: bool
-    """Whether the runner has exited; jobs may still be missing."""
+    updated: str  # ISO 8601, UTC.
+    is_over: bool  # Whether the runner has exited; jobs may still be missing.
     counts: JobCounts
     running: tuple[RunningJob, ...]
     failures: tuple[FailedJob, ...]
     by_arm: dict[str, ArmProgress]
-    device_seconds_spent: float
-    """Slots times seconds, of jobs of this run."""
+    device_seconds_spent: float  # Slots times seconds, of jobs of this run.
+    # Estimated from finished jobs of the same kind; None before the first.
     device_seconds_left: float | None
-    """Estimated from finished jobs of the same kind; None before the first."""
-    seconds_left: float | None
-    """Estimated seconds until the end; None if unknown."""
+    seconds_left: float | None  # Estimated seconds until the end; None if unknown.
 
 
 class StudyStatus(Config):
     """Status of a study, also printed by `--json`."""
 
     format: Literal["biphasic.status/1"] = "biphasic.status/1"
-    study: str
-    """Its name."""
-    folder: Path
-    """Its folder."""
+    study: str  # Its name.
+    folder: Path  # Its folder.
+    # Phase; `preparing`: text and tasks are being built, and jobs are not counted yet.
     phase: Literal["running", "preparing", "unfinished", "finished"]
-    """Phase; `preparing`: text and tasks are being built, and jobs are not counted yet."""
-    runner: str | None
-    """The process that runs it."""
-    counts: JobCounts | None
-    """All its jobs; None while preparing."""
+    runner: str | None  # The process that runs it.
+    counts: JobCounts | None  # All its jobs; None while preparing.
     running: tuple[RunningJob, ...] = ()
-    failures: tuple[FailedJob, ...] = ()
-    """Failed jobs of this run or the last one."""
+    failures: tuple[FailedJob, ...] = ()  # Failed jobs of this run or the last one.
     by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
+    # Of this run while running; else of all results that the study uses.
     device_seconds_spent: float | None = None
-    """Of this run while running; else of all results that the study uses."""
+    # Estimated from finished jobs of the same kind; None if there are none.
     device_seconds_left: float | None = None
-    """Estimated from finished jobs of the same kind; None if there are none."""
-    eta: str | None = None
-    """Expected end of a running study, ISO 8601, UTC; None if unknown."""
-    notes: tuple[str, ...] = ()
-    """Notes, one sentence each."""
+    eta: str | None = None  # Expected end of a running study, ISO 8601, UTC; None if unknown.
+    notes: tuple[str, ...] = ()  # Notes, one sentence each.
 
 
 def write_progress(folder: Path, record: ProgressRecord) -> None:

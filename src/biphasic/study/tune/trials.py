@@ -23,11 +23,7 @@ from biphasic.objectives.phases import Phase
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import (
-    ArmRate,
-    BeginningRate,
-    why_not_tuned,
-)
+from biphasic.study.spec.tuned_rates import ArmRate, BeginningRate, why_not_tuned
 from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
