@@ -25,19 +25,16 @@ def fixed_part(study: StudyRecord) -> dict[str, Any]:
     def plain(record: Any, include: set[str] | None = None) -> Any:
         return record.model_dump(mode="json", include=include, exclude_defaults=True)
 
+    runs = sorted((run.arm, run.task, run.id) for run in study.runs)
     return {
         "questions": [plain(one) for one in study.questions],
         "planned comparisons": [plain(one) for one in study.compare],
         "arms": {arm.name: plain(arm, _ARM) for arm in study.arms},
         "tasks": {task.name: plain(task, _TASK) for task in study.tasks},
-        "grid": {"learning_rates": list(study.learning_rates), "runs": _runs(study)},
+        "grid": {"learning_rates": list(study.learning_rates), "runs": digest(runs)},
         "seeds": sorted({run.seed for run in study.runs}),
         "statistics": study.convention,
     }
-
-
-def _runs(study: StudyRecord) -> str:
-    return digest(sorted((run.arm, run.task, run.id) for run in study.runs))
 
 
 def changed_parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,9 +30,7 @@ def recipe_text(recipe: Recipe, *, corpus: CorpusConfig, compute: ComputeConfig)
 
 def study_text(config: StudyConfig) -> str:
     """Return a study file with includes, axes and overrides applied."""
-    content = _plain(config)
-    content["finetuning"] = _finetuning(config.finetuning)
-    return _yaml(content) + _finetuning_comment(config.finetuning)
+    return _with_finetuning(_plain(config), config.finetuning)
 
 
 def evaluation_text(
@@ -52,26 +50,19 @@ def evaluation_text(
     )
     content = {
         "tasks": [_plain(task.model_copy(update={"protocol": dict(protocol)})) for task in tasks],
-        "finetuning": _finetuning(finetuning),
+        "finetuning": _plain(finetuning),
         "convention": convention,
     }
-    return _yaml(content) + _finetuning_comment(finetuning)
+    return _with_finetuning(content, finetuning)
 
 
-def _finetuning(config: FinetuningConfig) -> dict[str, Any]:
-    content = _plain(config)
-    if _follows_the_model(config):
-        del content["protocol"]["max_seqlen"]
-    return content
-
-
-def _finetuning_comment(config: FinetuningConfig) -> str:
-    return _comment(_PER_MODEL) if _follows_the_model(config) else ""
-
-
-def _follows_the_model(config: FinetuningConfig) -> bool:
+def _with_finetuning(content: dict[str, Any], config: FinetuningConfig) -> str:
+    """Return the text of settings, without a length that follows the model."""
     protocol = config.protocol
-    return not isinstance(protocol, str) and "max_seqlen" not in protocol.model_fields_set
+    if isinstance(protocol, str) or "max_seqlen" in protocol.model_fields_set:
+        return _yaml(content)
+    del content["finetuning"]["protocol"]["max_seqlen"]
+    return _yaml(content) + _comment(_PER_MODEL)
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -15,9 +15,15 @@ from biphasic.files import digest, expanded
 from biphasic.records import PRETRAINING, Convention
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig, merge_settings
 from biphasic.study.spec.axes import expand_arms
-from biphasic.study.spec.compare import PlannedComparison, Sides, resolve
 from biphasic.study.spec.naming import point_name
-from biphasic.study.spec.questions import AskedArms, Question, resolve_question
+from biphasic.study.spec.questions import (
+    AskedArms,
+    PlannedComparison,
+    Question,
+    Sides,
+    resolve,
+    resolve_question,
+)
 from biphasic.study.spec.tuned_rates import BeginningRate, TunedRate, check_rates, tuned_rate
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
@@ -96,11 +102,6 @@ class FinetuningConfig(Config):
         if not isinstance(self.seeds, int):
             refuse_repeats("seeds", list(self.seeds))
         return self
-
-    @property
-    def are_seeds_shared(self) -> bool:
-        """Whether all pretraining runs have the same fine-tuning seeds."""
-        return not isinstance(self.seeds, int)
 
     def seeds_of(self, run: Seeds) -> tuple[int, ...]:
         """Return the fine-tuning seeds of a pretraining run."""

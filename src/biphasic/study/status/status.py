@@ -166,8 +166,7 @@ def _time(status: StudyStatus) -> str:
     text += " spent" + (" in this run" if status.phase == "running" else "")
     left = status.device_seconds_left
     text += ", unknown left" if left is None else f", about {hours(left)} left"
-    return text if status.eta is None else f"{text}; end expected at {_local_time(status.eta)}"
-
-
-def _local_time(text: str) -> str:
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+    if status.eta is None:
+        return text
+    end = datetime.fromisoformat(status.eta).astimezone()
+    return f"{text}; end expected at {end:%Y-%m-%d %H:%M}"

@@ -118,7 +118,10 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
         reasons = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
         raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
     tuned = (arm.recipe_from(config.recipe) for _, arms in grouped.values() for arm in arms)
-    budget = max(_schedule_steps(recipe, by) for recipe in tuned)
+    budget = max(
+        recipe.placed_phases[0].schedule_end if by == "beginning" else recipe.total_steps
+        for recipe in tuned
+    )
     names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
     groups = tuple(
         RateGroup(by, name, heldout_weights(_deciding(arms[0], by)), tuple(arms), recipe)
@@ -143,10 +146,6 @@ def _group_key(recipe: Recipe, by: TuneBy) -> str:
     if by == "beginning":
         return repr(BeginningRate.of(recipe, peak=1.0))
     return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
-
-
-def _schedule_steps(recipe: Recipe, by: TuneBy) -> int:
-    return recipe.placed_phases[0].schedule_end if by == "beginning" else recipe.total_steps
 
 
 def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
