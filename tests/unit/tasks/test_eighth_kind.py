@@ -106,9 +106,6 @@ class Longer(ExampleKind):
     def encode(self, task, tokenizer, *, protocol) -> EncodedTask:
         return EncodedPairs(task, tokenizer, self.input_of)
 
-    def num_outputs(self, labels):
-        return 0
-
 
 class EncodedPairs(EncodedTask):
     """Pairs of texts, without anything to learn."""

@@ -202,8 +202,8 @@ class TaskKind(ABC):
         return self.encoded(task, tokenizer, protocol=protocol)
 
     def num_outputs(self, labels: Sequence[str]) -> int:
-        """Return the width of the head of a model with these labels."""
-        return max(len(labels or self.output_names), 1)
+        """Return the width of the head of a model with these labels; 0 for none."""
+        return max(len(labels or self.output_names), 1) if self.form else 0
 
     def head_fields(
         self, task: Any, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol

@@ -233,10 +233,6 @@ class MinimalPairs(ExampleKind):
             raise ConfigError("batching: minimal pairs are read in packed rows only")
         return load_pretrained(model)
 
-    def num_outputs(self, labels: Sequence[str]) -> int:
-        """Return none: the language-model head answers."""
-        return 0
-
 
 def usual_reading(model: Path) -> Reading:
     """Return the last objective of a state, or what the family of another model is made for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -151,10 +151,6 @@ class Retrieval(TaskKind):
         train = task.qrels.get("train", {}) if self.facts.is_trained else {}
         metrics = self.facts.metric_keys
         return EncodedRetrieval(task, tokenizer, protocol=protocol, train=train, metrics=metrics)
-
-    def num_outputs(self, labels: Sequence[str]) -> int:
-        """Return none: pooled states are compared directly."""
-        return 0
 
     def head_fields(
         self, task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol

@@ -33,65 +33,6 @@ _USUAL_TEXTS = (_TEXTS, ("sentence1", "sentence2"))
 _USUAL_SCORES = (("score",), ("similarity_score",), ("label",))
 
 
-class Similarity(ExampleKind):
-    """Pairs of sentences with a score by people."""
-
-    name = "sts"
-    facts = KindFacts(
-        "similarity of sentences",
-        (metric_facts("spearman"), metric_facts("pearson")),
-        is_trained=False,
-    )
-    columns = ("id", *_TEXTS, "score")
-    unit = "pairs"
-    texts_per_item = 2
-    predicts = False
-
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
-        """Return a pair and its score."""
-        del labels, template
-        for name in _TEXTS:
-            if not row.text(name).strip():
-                raise row.error(f"'{name}' is empty")
-        return SentencePair(row.id(), row.text("text_a"), row.text("text_b"), row.real("score"))
-
-    def input_of(self, example: SentencePair) -> tuple[str, str]:
-        """Return both sentences."""
-        return example.text_a, example.text_b
-
-    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
-        """Return the columns of the sentences and of the score."""
-        options = {_TEXTS: _USUAL_TEXTS, ("score",): _USUAL_SCORES}
-        chosen: dict[str, str] = {}
-        for fields, usual in options.items():
-            given = [file.columns.get(field) for field in fields]
-            names = map(str, given) if all(given) else usual_columns(usual, there, path=path)
-            chosen |= dict(zip(fields, names, strict=True))
-        return chosen
-
-    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
-        """Return the score of a text file as a number."""
-        del labels
-        text = row.value["score"]
-        if not isinstance(text, str):
-            return {}
-        try:
-            return {"score": float(text)}
-        except ValueError:
-            raise row.error(f"'{text}' is not a number") from None
-
-    def encode(
-        self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-    ) -> EncodedSentencePairs:
-        """Tokenise the sentences."""
-        return EncodedSentencePairs(task, tokenizer, protocol=protocol)
-
-    def num_outputs(self, labels: Sequence[str]) -> int:
-        """Return none: mean states are compared directly."""
-        del labels
-        return 0
-
-
 class EncodedSentencePairs(EncodedTask):
     """Pairs of sentences as token sequences; nothing is trained."""
 
@@ -119,6 +60,53 @@ class EncodedSentencePairs(EncodedTask):
             cosines = (vectors[::2] * vectors[1::2]).sum(-1).cpu().double().numpy()
             scores[split] = _scores(examples, cosines)
         return scores
+
+
+class Similarity(ExampleKind):
+    """Pairs of sentences with a score by people."""
+
+    name = "sts"
+    encoded = EncodedSentencePairs
+    facts = KindFacts(
+        "similarity of sentences",
+        (metric_facts("spearman"), metric_facts("pearson")),
+        is_trained=False,
+    )
+    columns = ("id", *_TEXTS, "score")
+    unit = "pairs"
+    texts_per_item = 2
+    predicts = False
+
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
+        """Return a pair and its score."""
+        for name in _TEXTS:
+            if not row.text(name).strip():
+                raise row.error(f"'{name}' is empty")
+        return SentencePair(row.id(), row.text("text_a"), row.text("text_b"), row.real("score"))
+
+    def input_of(self, example: SentencePair) -> tuple[str, str]:
+        """Return both sentences."""
+        return example.text_a, example.text_b
+
+    def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
+        """Return the columns of the sentences and of the score."""
+        options = {_TEXTS: _USUAL_TEXTS, ("score",): _USUAL_SCORES}
+        chosen: dict[str, str] = {}
+        for fields, usual in options.items():
+            given = [file.columns.get(field) for field in fields]
+            names = map(str, given) if all(given) else usual_columns(usual, there, path=path)
+            chosen |= dict(zip(fields, names, strict=True))
+        return chosen
+
+    def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
+        """Return the score of a text file as a number."""
+        text = row.value["score"]
+        if not isinstance(text, str):
+            return {}
+        try:
+            return {"score": float(text)}
+        except ValueError:
+            raise row.error(f"'{text}' is not a number") from None
 
 
 def _scores(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
