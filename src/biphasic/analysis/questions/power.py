@@ -24,16 +24,10 @@ def detectable_differences(
         number = sum(len(one.tasks) for one in question.comparisons)
         for place, one in enumerate(question.comparisons):
             for task in one.tasks:
-                spread = spread_on(task)
-                design = _design(study, one, task, number, spread)
+                design = _design(study, one, task, number, spread := spread_on(task))
                 if (points := smallest_detectable(design)) is not None:
-                    yield DetectableRecord(
-                        question=question.name,
-                        comparison=place,
-                        task=task,
-                        points=points,
-                        spread=spread,
-                    )
+                    where = {"question": question.name, "comparison": place, "task": task}
+                    yield DetectableRecord(**where, points=points, spread=spread)
 
 
 def pilot_spreads(folder: Path) -> Callable[[str], float]:

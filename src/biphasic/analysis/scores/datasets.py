@@ -40,16 +40,9 @@ EVERY = DatasetChoice()
 
 def paper_datasets(datasets: Sequence[DatasetInfo]) -> dict[str, DatasetInfo]:
     """Return the paper's dataset of each dataset in categories that have all of the paper's."""
-    theirs = {
-        (each.task, plain_name(each)): each
-        for each in paper_scores().datasets
-        if not each.is_average
-    }
-    pairs = {
-        each.name: theirs[key]
-        for each in datasets
-        if (key := (each.task, plain_name(each))) in theirs
-    }
+    theirs = {(d.task, plain_name(d)): d for d in paper_scores().datasets if not d.is_average}
+    found = {each.name: theirs.get((each.task, plain_name(each))) for each in datasets}
+    pairs = {name: each for name, each in found.items() if each is not None}
     for task in {each.task for each in datasets}:
         expected = sorted(each.name for each in theirs.values() if each.task == task)
         here = {name: each for name, each in pairs.items() if each.task == task}

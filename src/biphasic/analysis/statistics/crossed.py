@@ -26,17 +26,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CrossedErrors:
-    """Squared standard errors of mean differences over test examples, one per pair.
+    """Squared standard errors of mean differences over test examples, one per pair."""
 
-    Attributes:
-        examples: Caused by examples; NaN where examples are unknown.
-        shared: Part of `examples` that is the interaction of seeds and examples.
-        num_examples: Number of examples, of all datasets together for an average.
-    """
-
-    examples: Array
-    shared: Array
-    num_examples: int
+    examples: Array  # NaN where examples are unknown
+    shared: Array  # the part that is the interaction of seeds and examples
+    num_examples: int  # of all datasets together for an average
 
 
 NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
@@ -69,20 +63,14 @@ def _squared_distances(first: Array, second: Array) -> Array:
 
 
 def joint_p_values(mean: ArrayLike, seeds: Array, freedom: Array, errors: CrossedErrors) -> Array:
-    """Return two-sided p values over seeds and test examples together.
-
-    `mean` are differences in percent points, [num_pairs]; `seeds` are their squared standard errors
-    over seeds, 0 with one seed, and `freedom` the degrees of freedom of these.
-    """
+    """Return two-sided p values of differences over seeds and test examples, [num_pairs]."""
+    # `seeds` are squared standard errors over seeds, 0 with one seed.
     variance, joint_freedom = joint_errors(seeds, freedom, errors)
     return np.maximum(p_values(mean, variance, joint_freedom), p_values(mean, seeds, freedom))
 
 
 def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[Array, Array]:
-    """Return squared standard errors over seeds and examples, and their degrees of freedom.
-
-    `of_seeds` are the degrees of freedom of `seeds`; the result's are by Satterthwaite 1946.
-    """
+    """Return squared standard errors over seeds and examples, with Satterthwaite's freedom."""
     examples, shared = errors.examples, errors.shared
     variance = np.maximum(seeds + examples - shared, np.maximum(seeds, examples))
     of_examples = max(errors.num_examples - 1, 1)

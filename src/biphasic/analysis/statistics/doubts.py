@@ -13,10 +13,7 @@ _MOST_PLACES = 5
 
 
 def doubt(estimate: Estimate | None, metric: MetricFacts, *, blank: str = "") -> str:
-    """Return why a mean with an interval is not a valid result; empty if it is valid.
-
-    The estimate is in percentage points.
-    """
+    """Return why a mean in percentage points is not a valid result; empty if it is valid."""
     if estimate is None or estimate.half_width is None:
         return ""
     if estimate.half_width > NO_SPREAD:
@@ -28,12 +25,9 @@ def doubt(estimate: Estimate | None, metric: MetricFacts, *, blank: str = "") ->
 
 
 def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
-    """Return why a score is not a valid result, using its predictions; empty if it is valid.
-
-    Published means and half-widths are not checked.
-    """
+    """Return why a score is not a valid result, using its predictions; empty if it is valid."""
     score = scores.get(model, dataset.name)
-    if score.by_seed is None:
+    if score.by_seed is None:  # published means are not checked
         return ""
     text = doubt(score.estimate, dataset.metric_facts)
     if not text or scores.examples is None or len(set(score.by_seed.values())) > 1:
@@ -43,9 +37,8 @@ def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
     except DataError:
         return text
     blanks = {run.blank for run in runs}
-    return doubt(
-        score.estimate, dataset.metric_facts, blank=blanks.pop() if len(blanks) == 1 else ""
-    )
+    blank = blanks.pop() if len(blanks) == 1 else ""
+    return doubt(score.estimate, dataset.metric_facts, blank=blank)
 
 
 def doubt_notes(

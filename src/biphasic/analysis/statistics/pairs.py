@@ -46,10 +46,7 @@ def row_groups(num_models: int) -> Iterator[range]:
 def all_pairs(
     scores: Scores, models: Sequence[str], dataset: str
 ) -> Iterator[tuple[range, PairTests]]:
-    """Test every pair of models over seeds, and yield the pairs of each of `row_groups`.
-
-    The number of pairs grows with the square of the models: thousands of arms have millions.
-    """
+    """Test every pair of models over seeds; yield those of each of `row_groups`, of millions."""
     by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
     seeds = sorted({seed for row in by_seed for seed in row})
     table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)

@@ -43,10 +43,7 @@ Key = tuple[str, str, Sum]
 
 
 def sum_of(scores: Scores, planned: Planned) -> Sum | None:
-    """Return the weighted models of a comparison; None if a side has several, or no score.
-
-    A recipe counts once its runs are combined.
-    """
+    """Return the weighted models of a comparison; None if a side has several, or no score."""
     names = {model for model, _ in scores.cells}
     weights: dict[str, float] = defaultdict(float)
     sides = (planned.first, planned.second, *(planned.minus or ()))
