@@ -70,10 +70,8 @@ class ArmData:
     record: ArmRecord
     state: StateRecord | None
     segments: tuple[TrainedSegment, ...]
-    training: Mapping[str, Curve]
-    """Training loss by objective."""
+    training: Mapping[str, Curve]  # loss by objective
     heldout: Mapping[str, Curve]
-    """Held-out loss by objective."""
 
     @property
     def name(self) -> str:
@@ -124,10 +122,8 @@ class StudyRecords:
     arms: tuple[ArmData, ...]
     outcomes: tuple[Outcome, ...]
     problems: tuple[Problem, ...]
-    store: Path | None = None
-    """Source of the records; None if they were built in memory."""
-    registrations: tuple[RegistrationRecord, ...] = ()
-    """What the study fixed before its results: the first registration, then its amendments."""
+    store: Path | None = None  # None if the records were built in memory
+    registrations: tuple[RegistrationRecord, ...] = ()  # the first, then its amendments
     _computed: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, name: str, compute: Callable[[], Computed]) -> Computed:

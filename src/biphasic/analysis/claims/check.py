@@ -30,16 +30,11 @@ _PLACES = {
 class Comparison:
     """One comparison with its numbers."""
 
-    text: str
-    """The numbers as text; a star marks a clear difference, or separate intervals."""
-    holds: bool | None
-    """None if the table cannot decide."""
-    factors: Mapping[str, Any] = field(default_factory=dict)
-    """Factors of the compared models."""
+    text: str  # the numbers; a star marks a clear difference, or separate intervals
+    holds: bool | None  # None if the table cannot decide
+    factors: Mapping[str, Any] = field(default_factory=dict)  # of the compared models
     rows: Rows = ()
-    """The compared rows."""
-    winner: Any = None
-    """For `best` and `worst`: the level found."""
+    winner: Any = None  # for `best` and `worst`: the level found
 
     @property
     def has_numbers(self) -> bool:
@@ -52,16 +47,12 @@ class Check:
     """Comparisons, and how many of them must hold; by default all."""
 
     comparisons: tuple[Comparison, ...]
-    expected: str = ""
-    """What each comparison should show, such as `significantly higher`."""
+    expected: str = ""  # what each comparison should show, such as `significantly higher`
     at_least: float | None = None  # a number, or a share such as 8/12, rounded up
     at_most: float | None = None  # shares are rounded down
-    most_often: str = ""
-    """A factor: the expected level must win more often than any other level of it."""
-    weaker: bool = False
-    """Whether it decides between partly and false instead."""
-    absent: tuple[str, ...] = ()
-    """What the table lacks; each entry counts as an unknown comparison."""
+    most_often: str = ""  # a factor: the expected level must win more often than any other
+    weaker: bool = False  # decides between partly and false instead
+    absent: tuple[str, ...] = ()  # what the table lacks; each counts as an unknown comparison
 
     def __post_init__(self) -> None:
         numbers = [number for number in (self.at_least, self.at_most) if number is not None]

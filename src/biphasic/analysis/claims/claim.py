@@ -28,10 +28,8 @@ class Claim:
     id: str
     text: str
     ask: Callable[[Table], Iterable[Check]]
-    source: str = ""
-    """Where the paper makes the claim."""
-    reading: str = ""
-    """How the checks interpret the sentence, if it is ambiguous."""
+    source: str = ""  # where the paper makes the claim
+    reading: str = ""  # how the checks interpret the sentence, if it is ambiguous
 
     def checks(self, table: Table) -> tuple[Check, ...]:
         """Return the checks on a table; an error names the claim and the line."""

@@ -27,10 +27,8 @@ class Levels:
 
     text: str
     pick: Callable[[list[Any]], list[Any]]
-    values: tuple[Any, ...] = ()
-    """Explicit levels; those that the table lacks are reported."""
-    is_relative: bool = False
-    """Whether it is one level, resolved among the rows that match the rest of the selection."""
+    values: tuple[Any, ...] = ()  # explicit levels; those that the table lacks are reported
+    is_relative: bool = False  # one level, resolved among rows that match the rest of the selection
 
 
 def bounds(**limits: float) -> Levels:

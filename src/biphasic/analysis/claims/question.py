@@ -38,18 +38,13 @@ class Question:
     """
 
     scores: Scores
-    family: Callable[[str], Family]
-    """Tests all pairs of models on a dataset, once."""
-    sizes: Mapping[str, float] | None
-    """Numbers that order the sizes; None if unknown."""
-    how_many: Mapping[str, Any]
-    """Options of the check: how many comparisons must hold."""
+    family: Callable[[str], Family]  # tests all pairs of models on a dataset, once
+    sizes: Mapping[str, float] | None  # numbers that order the sizes
+    how_many: Mapping[str, Any]  # options of the check: how many comparisons must hold
     rows: Rows = ()
-    kind: str = "score"
-    """Kind of value: a `score`, a `difference`, or a `level`."""
+    kind: str = "score"  # of the values: `score`, `difference` or `level`
     num_comparisons: int = 0
-    absent: dict[str, None] = field(default_factory=dict)
-    """What the table lacks; an ordered set."""
+    absent: dict[str, None] = field(default_factory=dict)  # what the table lacks, in order
 
     def check(self, expected: str, comparisons: Iterable[Comparison]) -> Check:
         """Return the check of these comparisons."""

@@ -140,15 +140,10 @@ _UNKNOWN = Score(None)
 
 @dataclass(frozen=True)
 class Planned:
-    """A comparison that the study named before its results.
+    """A comparison that the study named before its results, on some datasets.
 
-    Attributes:
-        first: The model, or all pretraining runs of the recipe.
-        second: What it is compared with, likewise.
-        datasets: Datasets on which they are compared.
-        minus: Two more, whose difference is subtracted from that of the first two.
-        question: Its question, whose comparisons are corrected together; empty for those of
-            `compare`.
+    A side is a model, or all pretraining runs of a recipe; `minus` are two sides whose difference
+    is subtracted. Those of a question are corrected together; those of `compare` name none.
     """
 
     first: tuple[str, ...]
