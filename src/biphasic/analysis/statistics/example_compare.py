@@ -134,10 +134,10 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
     Files are read once per table of scores, since averages and comparisons need them repeatedly.
     Eight bytes are kept for each example of each run.
     """
-    if scores.examples is None:
-        raise DataError("there are no scores of single examples")
     key = model, dataset
     if key not in scores.influences:
+        if scores.examples is None:
+            raise DataError("there are no scores of single examples")
         try:
             examples = scores.examples(model, dataset)
             if len(examples.ids) < 2:
