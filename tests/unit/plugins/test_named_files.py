@@ -1,6 +1,8 @@
 """Objectives from a file that a recipe or a study names."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +15,9 @@ from biphasic.plugins import find_plugin, keep_files, look_in
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
-from biphasic.study.spec.naming import recipe_name
+from biphasic.study.spec.naming import arm_name, recipe_name
+from biphasic.study.spec.tuned_rates import BeginningRate
+from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import write_stride
@@ -175,3 +179,51 @@ def test_axes_of_a_study_name_files_and_a_diff_names_the_code(path, tmp_path):
     codes = [study.arms[2].phases[1].plugin.code[:12] for study in (first, second)]
     reason = f"objective.plugin.code: {codes[0]} -> {codes[1]}"
     assert f"pico-clm-2-stride-5: differs after step 2: {reason}" in lines
+
+
+PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
+MOMENTUM = [*re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)][-1]
+
+
+def with_optimizer(folder):
+    (folder / "momentum.py").write_text(MOMENTUM, encoding="utf-8")
+    path = study_file(folder)
+    raw = yaml.safe_load(path.read_text())
+    raw["arms"][0]["recipe"] = {"optimizer": {"name": "./momentum.py:Momentum", "momentum": 0.8}}
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+def test_an_arm_may_have_an_optimizer_of_a_file(path, tmp_path):
+    config = load_study(with_optimizer(tmp_path))
+    recipe = config.recipe_of(config.arms[0])
+    code = recipe.optimizer.plugin.code
+    assert recipe.optimizer.identity() == {
+        "name": "momentum",
+        "weight_decay": 0.0,
+        "max_gradient_norm": 1.0,
+        "momentum": 0.8,
+        "plugin": {"class": "Momentum", "code": code},
+    }
+    assert recipe_name(recipe) == "pico-clm-2"
+    assert arm_name(recipe, config.recipe) == "pico-clm-2-momentum-weightdecay0-momentum0.8"
+    rate = {"model": "pico", "phase": {"objective": "clm"}, "peak": 1e-3}
+    named = {**rate, "optimizer": recipe.optimizer.name}
+    assert parse_config(BeginningRate, named, where="x") == BeginningRate.of(recipe, peak=1e-3)
+    with pytest.raises(ConfigError, match=r"optimizer: unknown value 'adam' \(did you mean"):
+        parse_config(BeginningRate, {**rate, "optimizer": "adam"}, where="rates")
+
+
+def test_saved_settings_of_a_study_need_no_file(path, tmp_path):
+    config = load_study(with_optimizer(tmp_path))
+    study = Study(config, tmp_path / "root")
+    keep_files(study.store, config, *study.recipes.values())
+    study.save()
+    for file in ("stride.py", "momentum.py"):
+        (tmp_path / file).unlink()
+    forget()
+    plugins._stores.clear()
+    again = Study.saved(study.folder).recipes
+    assert [each.model_dump() for each in again.values()] == [
+        each.model_dump() for each in study.recipes.values()
+    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, WrapValidator
 
-from biphasic.plugins import accepting, names_of
+from biphasic.plugins import accepting, is_plugin, names_of
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.optimizers.optimizer import OptimizerConfig
@@ -25,6 +25,11 @@ def name(settings: Any) -> str:
     return getattr(settings, "name", "adamw")
 
 
+def _plugin_or_ours(given: Any, ours: Callable[[Any], Any]) -> Any:
+    is_named = isinstance(given, str) and is_plugin("optimizers", given)
+    return given if is_named else ours(given)
+
+
 if TYPE_CHECKING:
     AnyOptimizer = OptimizerConfig
     OptimizerName = str
@@ -33,7 +38,7 @@ else:
     _TAGGED = tuple(
         Annotated[kind, Tag(each)] for kind, each in zip(OPTIMIZERS, _NAMES, strict=True)
     )
-    OptimizerName = Literal[_NAMES]
+    OptimizerName = Annotated[Literal[_NAMES], WrapValidator(_plugin_or_ours)]
     AnyOptimizer = accepting(
         Annotated[Union[_TAGGED], Discriminator(name)],  # noqa: UP007
         _NAMES,
