@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, compress, islice
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,13 @@ def content_hash_of(corpus: Corpus) -> str:
     for _, tokens, lengths in corpus.shards():
         _hash_documents(hasher, tokens, lengths)
     return hasher.hexdigest()
+
+
+def sources_of(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names of sources and their counts; merged corpora have those of their parts."""
+    for part in provenance.get("merged", ()):
+        yield from sources_of(part["provenance"])
+    yield from provenance.get("by_source", {}).items()
 
 
 def _check_details(details: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class Failure:
     id: str
     label: str
     error: str  # error message in one line
-    tries: int  # number of tries
+    tries: int
     log: Path | None
     divergence: str = ""  # which value was not finite at which step; empty for other failures
 

@@ -38,11 +38,11 @@ class WrittenModel:
     """The exported model."""
 
     config: PretrainedConfig
-    architecture: str  # name of the transformers class
+    architecture: str  # the class of transformers
     # Logits of the language-model head for the probe, fp32 [length, vocab_size]; None without a
     # head.
     logits: Tensor | None
-    num_parameters: int  # number of parameters written; tied ones count once
+    num_parameters: int  # written; tied ones count once
     was_decoder: bool  # the source belongs to a decoder family
 
 

@@ -24,11 +24,11 @@ class Source:
     folder: Path
     name: str  # a hub id, or the folder's name
     identity: str  # identity of a verified state, otherwise a hash of the folder's files
-    tokenizer: TextTokenizer  # its tokenizer, which has a mask token
+    tokenizer: TextTokenizer  # it has a mask token
     limits: ModelLimits
     # Longest input in tokens that model and tokenizer allow; None without a limit.
     max_seqlen: int | None
-    state: StateRecord | None  # content of `state.json`; None if the model is not a training state
+    state: StateRecord | None  # None if the model is no training state
 
 
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:

@@ -12,7 +12,7 @@ from biphasic.amounts import amount, count, scientific
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
-from biphasic.data.corpus import TEXTS
+from biphasic.data.corpus import TEXTS, sources_of
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import read_json, verify_folder
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord
@@ -192,9 +192,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
 
 def _source_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each source: its name, its documents by license, documents and tokens."""
-    for part in provenance.get("merged", ()):
-        yield from _source_rows(part["provenance"])
-    for name, counts in provenance.get("by_source", {}).items():
+    for name, counts in sources_of(provenance):
         # Cards are public, so local paths are omitted.
         shown = Path(name).name if Path(name).is_absolute() else name
         licenses = [f"{license} ({number:,})" for license, number in counts["licenses"].items()]

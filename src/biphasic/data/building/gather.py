@@ -74,7 +74,7 @@ class Reach:
 class Gathered:
     """A source's shards."""
 
-    name: str  # name of the source in messages and ids
+    name: str  # of the source, in messages and ids
     shards: dict[CorpusSplit, list[Path]]  # folders of each split's shards, in order
     licenses: list[str]  # licenses found, in the order of their numbers in the index
     left_out: Counter[Reason]  # skipped documents, by reason, in everything that was read

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from biphasic.data.building.mask_token import count_special_tokens, find_token
 from biphasic.data.building.selection import SeenDigests
-from biphasic.data.corpus import Corpus
+from biphasic.data.corpus import Corpus, sources_of
 from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
@@ -97,7 +97,7 @@ def inspect_corpus(
         fill_rate=rate,
         fill_rows=num_rows,
         duplicates=count_duplicates(corpus),
-        sources=tuple(_sources(corpus.details["provenance"])),
+        sources=tuple(sources_of(corpus.details["provenance"])),
         samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
         mask_document=find_token(tokenizer.mask_id, corpus) if tokenizer and has_mask else None,
         special_in_text=count_special_tokens(corpus, tokenizer) if tokenizer else {},
@@ -151,10 +151,3 @@ def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[S
         length = int(corpus.lengths[document])
         ids = corpus.tokens(document, 0, min(length, _SAMPLE_TOKENS)).tolist()
         yield Sample(document, name, length, tokenizer.decode(ids))
-
-
-def _sources(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Find the records of sources; merged corpora have those of their parts."""
-    for part in provenance.get("merged", ()):
-        yield from _sources(part["provenance"])
-    yield from provenance.get("by_source", {}).items()

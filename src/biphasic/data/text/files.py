@@ -43,7 +43,7 @@ class TextFiles:
 
     root: Path  # the folder that ids are relative to
     files: tuple[Path, ...]  # files in the order of their relative paths
-    num_ignored: int  # number of files without a text suffix, and of hidden ones
+    num_ignored: int  # files without a text suffix, and hidden ones
 
 
 def find_text_files(path: Path) -> TextFiles:

@@ -43,7 +43,7 @@ class DocumentBatch:
 
     notes: NDArray[np.int64]  # int64 [num_documents, num_notes]; passed on to the shard's index
     sizes: NDArray[np.int64]  # int64 [num_documents, 2]; bytes of each id and of each text
-    content: bytes  # ids and texts in UTF-8: id, text, id, text, ..
+    content: bytes  # ids and texts in UTF-8: id, text, id, text, ...
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -205,7 +205,7 @@ class _Partition:
     limit: str  # time limit, as Slurm writes it
     cores: int  # cores of its smallest node
     gpus: int  # GPUs of its smallest node
-    nodes: int  # number of nodes
+    nodes: int  # how many there are
 
 
 def site_text(partition: str | None) -> str:
