@@ -302,6 +302,7 @@ def study_report(study: StudyName = None, root: Root = Path("runs")) -> None:
     """Write a study's report from its records, unless it is up to date."""
     import csv
 
+    from biphasic.amounts import count
     from biphasic.analysis.report import write_report
     from biphasic.study.find import find_study
 
@@ -316,7 +317,8 @@ def study_report(study: StudyName = None, root: Root = Path("runs")) -> None:
         if row["kind"] == "code":
             echo(row["text"], err=True)
     if rows:
-        echo(f"{len(rows)} problems, listed in the report and in {shown(problems)}", err=True)
+        told = count(len(rows), "problem")
+        echo(f"{told}, listed in the report and in {shown(problems)}", err=True)
 
 
 def study_tune(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.study.sizing import here
 
@@ -81,3 +82,12 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message):
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_report_counts_its_problems(run, tmp_path):
+    study, store = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
+    one, other, *_ = sorted(store.glob("finetunes/*/manifest.json"))
+    for path, told in ((one, "1 problem, listed"), (other, "2 problems, listed")):
+        path.unlink()
+        code, _, err = run("report", study)
+        assert (code, err.splitlines()[-1].startswith(told)) == (0, True)
