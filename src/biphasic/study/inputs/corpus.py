@@ -35,18 +35,12 @@ if TYPE_CHECKING:
 class DataPaths(Config):
     """Paths of a run's text, and of its pretrained model if it has one."""
 
-    tokenizer: Path
-    """Folder of the tokenizer."""
-    train: Path
-    """Folder of the corpus to pretrain on."""
-    heldout: Path
-    """Folder of the corpus for held-out losses."""
-    corpora: tuple[Path, ...] = ()
-    """Folders of the corpora of single phases."""
-    pairs: tuple[Path, ...] = ()
-    """Folders of the pairs that phases read."""
-    pretrained: LocalModel | None = None
-    """The pretrained model that recipes begin with."""
+    tokenizer: Path  # Folder of the tokenizer.
+    train: Path  # Folder of the corpus to pretrain on.
+    heldout: Path  # Folder of the corpus for held-out losses.
+    corpora: tuple[Path, ...] = ()  # Folders of the corpora of single phases.
+    pairs: tuple[Path, ...] = ()  # Folders of the pairs that phases read.
+    pretrained: LocalModel | None = None  # The pretrained model that recipes begin with.
 
     def origin(self) -> dict[str, Any]:
         """Return the origin of the corpus: its sources and settings."""

@@ -89,13 +89,6 @@ def tune_study(
         num_workers: Parallel jobs; as many as cores allow when None.
         num_threads: Threads per job.
         console: Console for progress; standard error when None.
-
-    Raises:
-        ConfigError: The study cannot be tuned as written.
-        StudyError: Trials failed, or all trials of a beginning or arm diverged. The file is not
-            changed.
-        StoppedError: The trials were cancelled; the next call resumes them.
-        CheckpointError: The record of a trial is damaged.
     """
     file = Path(file)
     tuning = plan_tuning(load_study(file), share, by=by)
