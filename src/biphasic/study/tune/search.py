@@ -190,7 +190,8 @@ class _Trials:
         if outcome.is_stopped:
             raise StoppedError(f"{config.name}: stopped; run the command again to resume")
         if outcome.failed:
-            self._note_lost(plan, outcome.failed)
+            # Planned again: before the run, the data may have been placeholders.
+            self._note_lost(self._plan(rates), outcome.failed)
 
     def _note_lost(self, plan: Plan, failures: Sequence[Failure]) -> None:
         """Record which trials diverged; they are not retried."""
