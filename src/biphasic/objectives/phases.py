@@ -45,6 +45,8 @@ class PhaseConfig(Config):
     """Base of the rotary frequencies from this phase on."""
 
 
+PHASE_OBJECTIVES = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill)
+
 if TYPE_CHECKING:
 
     class Phase(PhaseConfig, ObjectiveConfig):
@@ -53,6 +55,6 @@ if TYPE_CHECKING:
 else:
     _KINDS = tuple(
         create_model(f"{kind.__name__}Phase", __base__=(PhaseConfig, kind), __doc__=kind.__doc__)
-        for kind in (*OBJECTIVES, Alternate, Mix, Contrastive, Distill)
+        for kind in PHASE_OBJECTIVES
     )
     Phase = one_of(*_KINDS, mixin=PhaseConfig)

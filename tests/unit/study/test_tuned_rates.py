@@ -162,3 +162,11 @@ def test_a_dump_reads_back():
     again = parse_config(StudyConfig, config.model_dump(mode="json"), where="dump")
     assert again.tuned_rates == config.tuned_rates
     assert peaks(again) == peaks(config)
+
+
+def test_arms_that_begin_with_any_objective_may_stand_beside_tuned_rates():
+    pairs = {"name": "pairs", "phases": [{"objective": "contrastive", "pairs": "p", "steps": 2}]}
+    rate = {"model": "pico", "phase": {"objective": "clm"}, "peak": 3e-3}
+    config = tiny_study({"name": "clm", "phases": [clm(2)]}, pairs, tuned_rates=[rate])
+    peaks = [config.recipe_of(arm).learning_rate.peak for arm in config.arms]
+    assert peaks == [3e-3, 1e-3]

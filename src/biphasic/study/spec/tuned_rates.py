@@ -15,11 +15,9 @@ from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.model.presets import Architecture, PresetName
-from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phases import PhaseConfig
-from biphasic.objectives.registry import OBJECTIVES, one_of
+from biphasic.objectives.phases import PHASE_OBJECTIVES, PhaseConfig
+from biphasic.objectives.registry import one_of
 from biphasic.study.spec.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -27,7 +25,7 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 if TYPE_CHECKING:
     FirstObjective = ObjectiveConfig
 else:
-    FirstObjective = one_of(*OBJECTIVES, Alternate, Mix)
+    FirstObjective = one_of(*PHASE_OBJECTIVES)
 
 Model = PresetName | Architecture | PretrainedModel
 
