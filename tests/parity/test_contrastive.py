@@ -24,6 +24,7 @@ from biphasic.errors import ConfigError
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
+from biphasic.study.spec.naming import recipe_name
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.run import first_model
 from biphasic.training.step.coupled import coupled_backward
@@ -265,6 +266,12 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
         raw = {"objective": "contrastive", "pairs": pairs.folder, name: value}
         other = parse_config(Contrastive, raw, where="test")
         assert other.determinants(0) != base.determinants(0), name
+
+
+def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe):
+    name = recipe_name(make_recipe(phase(pairs)))
+    assert "contrastive.pairspairs.batch8" in name
+    assert pairs.folder.parent.name.lower() not in name
 
 
 @pytest.mark.slow

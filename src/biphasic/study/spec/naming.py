@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import thousands
@@ -84,7 +85,12 @@ def _objective_name(objective: ObjectiveConfig) -> str:
         return "mix." + ".".join(f"{_percent(share)}.{_objective_name(o)}" for share, o in parts)
     if not isinstance(objective, MaskingConfig):
         changed = objective.own_settings(exclude_defaults=True)
-        named = (f"{key.replace('_', '')}{value}" for key, value in changed.items())
+        # Folders by their names alone: a path is long, and another on each machine.
+        folders = {
+            key: own.name for key in changed if isinstance(own := getattr(objective, key), Path)
+        }
+        values = {**changed, **folders}
+        named = (f"{key.replace('_', '')}{value}" for key, value in values.items())
         return ".".join([objective.short_name, *named])
     name = f"{objective.short_name}{_percent(objective.mlm_probability)}"
     if objective.final_mlm_probability is not None:
