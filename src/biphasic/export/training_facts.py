@@ -13,14 +13,15 @@ from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS, sources_of
+from biphasic.data.pairs.folder import DETAILS
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import is_file, read_json, read_json_object, verify_folder
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord
 from biphasic.sealed import read_result_record
 
 _CORPUS = "corpus.json"
 # Shown elsewhere in the table, or irrelevant to readers.
-_PHASE_COLUMNS = {"objective", "steps", "corpus"}
+_PHASE_COLUMNS = {"objective", "steps", "corpus", "pairs"}
 _SETTINGS = {
     "precision": "compute precision",
     "max_seqlen": "maximum tokens per row",
@@ -114,7 +115,7 @@ def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
 
 def _settings(values: Mapping[str, Any]) -> str:
     """Return settings that have an effect; omit null, empty and inherited ones."""
-    silent = ({}, [], (), None, "keep")
+    silent = ({}, [], (), None, "", "keep")
     return ", ".join(
         f"{key} {_value(value)}"
         for key, value in values.items()
@@ -173,6 +174,10 @@ def _corpus_at(folder: Path | None, content_hash: str) -> dict[str, Any]:
         facts = _corpus(path) if path.is_file() else None
         if facts is not None and facts["content_hash"] == content_hash:
             return facts
+    if folder and is_file(path := folder / DETAILS):
+        details = read_json_object(path)
+        if details.get("content_hash") == content_hash:
+            return {"content_hash": content_hash, "pairs": details, "tokens": None}
     return {"content_hash": content_hash, "documents": None, "tokens": None}
 
 
