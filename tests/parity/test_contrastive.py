@@ -21,12 +21,15 @@ from biphasic.config import parse_config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
 from biphasic.errors import ConfigError
+from biphasic.export.training_facts import corpora_of
+from biphasic.export.write import export_model
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
 from biphasic.study.spec.naming import recipe_name
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.run import first_model
+from biphasic.training.state import read_state_record
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInputs, StepRows
 from biphasic.training.step.optimizer import set_precision
@@ -266,6 +269,19 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
         raw = {"objective": "contrastive", "pairs": pairs.folder, name: value}
         other = parse_config(Contrastive, raw, where="test")
         assert other.determinants(0) != base.determinants(0), name
+
+
+@pytest.mark.parametrize(("setting", "value"), [("pooling", "last"), ("attention", "causal")])
+def test_vectors_that_are_no_means_are_not_exported_as_means(
+    pairs, training_data, make_recipe, train, tmp_path, setting, value
+):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    state = train(make_recipe(phase(pairs, **{setting: value})), "state", data=data)
+    record = read_state_record(state, identity=state.name)
+    *_, facts = corpora_of(record, store=state.parents[1])
+    assert facts["pairs"]["num_pairs"] == len(pairs)  # what a card says
+    with pytest.raises(ConfigError, match=f"trained with {setting}: {value}"):
+        export_model(state, tmp_path / "out", format="sentence-transformers")
 
 
 def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe):

@@ -23,6 +23,7 @@ from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.files import expanded
 from biphasic.locks import Say, sole_writer
+from biphasic.records import StateRecord
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -89,6 +90,8 @@ def export_model(
     out = expanded(out)
     find_made(out)
     source = open_source(model, revision=revision)
+    if format != "hf" and source.state is not None:
+        check_averaged(source.state)
     inputs = export_inputs(source.identity, **settings)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
@@ -102,6 +105,19 @@ def export_model(
                 _write(source, partial, out.name, say, **settings)
                 sign(partial, inputs)
     return out
+
+
+def check_averaged(state: StateRecord) -> None:
+    """Refuse a state whose last phase trained other vectors of texts than means of states."""
+    phases = state.recipe.get("phases") or ()
+    last = phases[state.ledger[-1].phase] if state.ledger else {}
+    for setting, usual in (("pooling", "mean"), ("attention", "bidirectional")):
+        if last.get(setting, usual) != usual:
+            raise ConfigError(
+                f"format: the state was trained with {setting}: {last[setting]}, but folders for "
+                f"sentence-transformers have {usual}; export it with --format hf, or train with "
+                f"{setting}: {usual}"
+            )
 
 
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
