@@ -14,6 +14,8 @@ from biphasic.data.rows import Piece
 from biphasic.errors import DataError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.contrastive import Contrastive
+from biphasic.objectives.distill import Distill
 from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES
@@ -75,7 +77,8 @@ def test_the_example_supervises(example):
 
 def test_the_table_names_every_objective():
     _, *rows = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
-    names = [each.model_fields["objective"].annotation for each in (*OBJECTIVES, Alternate, Mix)]
+    kinds = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill)
+    names = [each.model_fields["objective"].annotation for each in kinds]
     assert rows == [name.__args__[0] for name in names]
 
 
