@@ -47,6 +47,7 @@ UNITS = {
     "mlm_probability": "share",
     "final_mlm_probability": "share",
     "shares": "share",
+    "least_rate": "share",
     "mask": "share",
     "random": "share",
     "keep": "share",
@@ -152,6 +153,9 @@ def page() -> str:
         "`phases`: `mlm` and `mntp`": _table(masking, without=("objective",)),
         "`selection`, as lengths of spans": _table(found["SpanConfig"]),
         "`replacement`, as shares": _table(found["ReplacementShares"]),
+        "`phases`: `diffusion`": _table(
+            found["DiffusionPhase"], without=("objective", *phase["properties"])
+        ),
         "`phases`: `alternate`": _table(
             found["AlternatePhase"], without=("objective", *phase["properties"])
         ),
@@ -166,8 +170,9 @@ def page() -> str:
 
 
 def _objective(schema: Mapping[str, Any]) -> dict[str, Any]:
-    names = schema["properties"]["phases"]["items"]["discriminator"]["mapping"]
-    return {"enum": [*names], "description": "Training objective of the phase."}
+    ours, _ = schema["properties"]["phases"]["items"]["anyOf"]  # and plugins
+    names = ours["discriminator"]["mapping"]
+    return {"enum": [*names], "description": "Training objective of the phase, or a plugin."}
 
 
 def _presets() -> str:
@@ -209,7 +214,12 @@ def type_of(field: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(told))
     if field.get("type") == "array":
         return f"list of {type_of(field['items'])}"
-    names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
+    names = {
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "true or false",
+        "object": "a [plugin](plugins.md)",  # settings with a name that is none of ours
+    }
     name = "path" if field.get("format") == "path" else names.get(field.get("type", ""), "text")
     limits = {"exclusiveMinimum": "above", "minimum": "from", "exclusiveMaximum": "below",
               "maximum": "to"}  # fmt: skip
