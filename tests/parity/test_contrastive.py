@@ -20,12 +20,13 @@ from torch import nn
 from biphasic.config import parse_config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.export.training_facts import corpora_of
 from biphasic.export.write import export_model
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
+from biphasic.study.plan.preview import phase_data
 from biphasic.study.spec.naming import recipe_name
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.run import first_model
@@ -282,6 +283,16 @@ def test_vectors_that_are_no_means_are_not_exported_as_means(
     assert facts["pairs"]["num_pairs"] == len(pairs)  # what a card says
     with pytest.raises(ConfigError, match=f"trained with {setting}: {value}"):
         export_model(state, tmp_path / "out", format="sentence-transformers")
+
+
+def test_a_plan_knows_the_pairs_by_their_content(pairs, make_recipe, training_data, tmp_path):
+    recipe = make_recipe(phase(pairs))
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    assert (
+        phase_data([recipe]) == data.fingerprint.corpora == {str(pairs.folder): pairs.content_hash}
+    )
+    with pytest.raises(DataError, match="no finished pairs here"):
+        phase_data([make_recipe({**phase(pairs), "pairs": str(tmp_path)})])
 
 
 def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe):

@@ -76,6 +76,9 @@ class DataPaths(Config):
         corpora = phase_corpora(recipes)
         for folder in corpora:
             _check_phase_corpus(folder, self.tokenizer, tokenizer.sha256)
+        pairs = phase_pairs(recipes)
+        for folder in pairs:
+            Pairs(folder)
         vocabulary = vocabulary_of(tokenizer)
         for phase in (phase for recipe in recipes for phase in recipe.phases):
             phase.check_vocabulary(vocabulary)
@@ -86,7 +89,7 @@ class DataPaths(Config):
             pretrained = fetch_pretrained(model, recipes, tokenizer)
         update = {
             "corpora": tuple(corpora),
-            "pairs": phase_pairs(recipes),
+            "pairs": pairs,
             "pretrained": pretrained,
         }
         return self.model_copy(update=update)

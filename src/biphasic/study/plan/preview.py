@@ -8,19 +8,25 @@ here connects to the hub.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.hub import find_copy
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import fetch_model
-from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, pretrained_model
+from biphasic.study.inputs.corpus import (
+    locate_corpus,
+    phase_corpora,
+    phase_pairs,
+    pretrained_model,
+)
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.study import Study
@@ -68,7 +74,7 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         tokenizer_sha256=tokenizer,
         vocab_size=vocab_size,
         pretrained=_pretrained(recipes, assumed),
-        corpora=_phase_corpora(recipes),
+        corpora=phase_data(recipes),
     )
 
 
@@ -116,7 +122,8 @@ def content_hash(folder: Path) -> str:
         raise DataError(f"{path}: damaged: no content hash; {remedy}") from None
 
 
-def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
+def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
+    """Return the content hashes of what single phases read, corpora and pairs, by folder."""
     folders = phase_corpora(recipes)
     missing = sorted(str(folder) for folder in folders if not (folder / RECORD).is_file())
     if missing:
@@ -124,7 +131,8 @@ def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
             f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it "
             "with 'biphasic corpus build'"
         )
-    return {str(folder): content_hash(folder) for folder in folders}
+    pairs = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
+    return {**pairs, **{str(folder): content_hash(folder) for folder in folders}}
 
 
 def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
