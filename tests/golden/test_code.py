@@ -28,6 +28,7 @@ OTHER_FILES = {
         "model/presets.py",
         "model/shape.py",
         "numerics.py",
+        "plugins.py",
         "records.py",
         "training/background.py",
         "training/compute.py",
@@ -52,6 +53,7 @@ OTHER_FILES = {
         "files.py",
         "model/loading/reading.py",
         "model/presets.py",
+        "plugins.py",
         "records.py",
         # What they read of files is content of a task, whose hash is in identities.
         "tasks/finetuned.py",
