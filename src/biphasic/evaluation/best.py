@@ -92,15 +92,16 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     training = task.training
     if not training.is_trained:
         return f"{task.info.name}: zero-shot; the encoder is scored without training"
-    protocol, num_train = training.protocol, training.epoch or 0
+    protocol = training.protocol
+    num_read = protocol.num_read(training.epoch or 0)
     noun = KINDS[training.info.kind].trained_unit
-    steps = protocol.num_steps(num_train)
+    steps = protocol.num_steps(num_read)
     runs = "1 run" if num_runs == 1 else f"{num_runs} runs"
-    passes = steps / math.ceil(num_train / protocol.batch_size)
+    passes = steps / math.ceil(num_read / protocol.batch_size)
     times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
     text = (
         f"{task.info.name}: {runs}, {num_runs - num_missing} of them finished; each has "
-        f"about {steps:,} steps of {protocol.batch_size} and reads {num_train:,} {noun} {times}"
+        f"about {steps:,} steps of {protocol.batch_size} and reads {num_read:,} {noun} {times}"
     )
     if steps == protocol.max_steps:
         text += f"; limited by max_steps={steps} (--set max_steps=...)"

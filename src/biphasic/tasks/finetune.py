@@ -234,17 +234,26 @@ def finetune_group(
 
 
 def batch_indices(
-    step: int, *, num_train: int, batch_size: int, finetune_seed: int
+    step: int, *, num_train: int, batch_size: int, finetune_seed: int, num_read: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the training examples of a step: each once per epoch, the last batch smaller."""
-    epoch, batch = divmod(step, -(-num_train // batch_size))
-    order = _epoch_order(num_train, finetune_seed, epoch)
-    return order[batch * batch_size : (batch + 1) * batch_size]
+    """Return the training examples of a step: each once per epoch, the last batch smaller.
+
+    With `num_read`, an epoch has that many of them; a larger choice contains a smaller one.
+    """
+    num_read = num_train if num_read is None else num_read
+    epoch, batch = divmod(step, -(-num_read // batch_size))
+    order = _epoch_order(num_read, finetune_seed, epoch)[batch * batch_size :][:batch_size]
+    return order if num_read == num_train else _choice(num_train, finetune_seed)[order]
 
 
 @lru_cache(maxsize=2)
-def _epoch_order(num_train: int, finetune_seed: int, epoch: int) -> NDArray[np.int64]:
-    return permutation(stream("finetune-order", finetune_seed, epoch), num_train)
+def _epoch_order(num_read: int, finetune_seed: int, epoch: int) -> NDArray[np.int64]:
+    return permutation(stream("finetune-order", finetune_seed, epoch), num_read)
+
+
+@lru_cache(maxsize=1)
+def _choice(num_train: int, finetune_seed: int) -> NDArray[np.int64]:
+    return permutation(stream("train-examples", finetune_seed), num_train)
 
 
 def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProtocol) -> Optimizer:
@@ -270,6 +279,7 @@ def _take_steps(
             num_train=run.task.num_train,
             batch_size=run.protocol.batch_size,
             finetune_seed=run.seed,
+            num_read=run.protocol.num_read(run.task.num_train),
         )
         loss = run.task.loss(encoder, head, indices)
         loss.backward()

@@ -13,7 +13,7 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
-_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens")
+_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens", "train_examples")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
@@ -37,6 +37,9 @@ class FinetuneProtocol(Config):
     """Maximum passes over the training data."""
     batch_size: PositiveInt = 32
     """Texts, sentences, windows or pairs per optimizer step."""
+    train_examples: PositiveInt | None = None
+    """Training examples that a run reads, chosen by its seed: all encoders read the same ones, and
+    16 are among 64. By default all."""
     max_seqlen: int = Field(default=2048, ge=8)
     """Maximum sequence length in tokens, including special tokens; longer ones are cut. `biphasic
     evaluate` uses the model's own limit by default."""
@@ -107,8 +110,13 @@ class FinetuneProtocol(Config):
         return self.head == "dense" and is_pooled
 
     def num_steps(self, num_train: int) -> int:
-        """Return the number of optimizer steps of a run over `num_train` examples."""
-        return min(self.max_steps, self.max_epochs * math.ceil(num_train / self.batch_size))
+        """Return the number of optimizer steps of a run, if the split has `num_train` examples."""
+        num_read = self.num_read(num_train)
+        return min(self.max_steps, self.max_epochs * math.ceil(num_read / self.batch_size))
+
+    def num_read(self, num_train: int) -> int:
+        """Return how many of `num_train` training examples a run reads."""
+        return self.train_examples or num_train
 
     def schedule(self, learning_rate: float, *, num_steps: int) -> LearningRateConfig:
         """Return a schedule of `num_steps`: linear warmup, then linear decay to zero."""

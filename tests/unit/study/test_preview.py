@@ -85,6 +85,21 @@ def test_a_custom_task_is_read_immediately(tmp_path, make_task):
     assert not any("tasks:" in note for note in found.assumed)
 
 
+def test_numbers_of_training_examples_make_a_task_each(tmp_path, make_task):
+    make_task(tmp_path / "mine")
+    task = {"name": "m", "source": f"sc:{tmp_path}/mine", "protocol": {"max_epochs": 8}}
+    found = previewed(tmp_path / "store", tasks=[{**task, "train_examples": [4, 12]}])
+    assert [task.info.name for task in found.plan.tasks] == ["m-4", "m-12"]
+    assert [task.num_examples["train"] for task in found.plan.tasks] == [4, 12]
+    assert [group.num_steps for group in found.plan.groups[:2]] == [8, 8]
+    written = study(tasks=[{**task, "train_examples": [4]}]).model_dump(mode="json")
+    assert study(**written).tasks == study(tasks=[{**task, "train_examples": [4]}]).tasks
+    with pytest.raises(DataError, match=r"'m-13'.*train_examples: 13.* 12"):
+        previewed(tmp_path / "store", tasks=[{**task, "train_examples": [13]}])
+    with pytest.raises(ConfigError, match="m-4"):
+        study(tasks=[{**task, "train_examples": [4]}, {"name": "m-4", "source": "sc:x"}])
+
+
 def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
     root = tmp_path / "runs"
     tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]

@@ -13,7 +13,13 @@ from transformers import EuroBertConfig, EuroBertForSequenceClassification
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
 from biphasic.tasks.encoding import mean_pool, new_head
-from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.finetune import (
+    Finetuner,
+    FinetuneRun,
+    batch_indices,
+    encode_task,
+    finetune_group,
+)
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.step.embedding_rows import ShortTable
 
@@ -99,6 +105,29 @@ def test_seeds_differ_in_their_head(model, run_of):
     runs = [run_of("sc", seed=seed, max_steps=1, batch_size=192) for seed in (0, 1)]
     list(finetune_group(model, runs, progress=record))
     assert abs(losses[0] - losses[1]) > 1e-4
+
+
+def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
+    """With the labels of the others exchanged, the run is the same."""
+    task = tiny_tasks["sc"]()
+    few = {"train_examples": 24, "max_epochs": 4, "batch_size": 8}
+    read: set[int] = set()
+    for step in range(3):
+        size = task.num_examples("train")
+        choice = {"num_train": size, "num_read": 24, "batch_size": 8, "finetune_seed": 0}
+        read |= set(batch_indices(step, **choice).tolist())
+    train = [
+        example if index in read else dataclasses.replace(example, label=1 - example.label)
+        for index, example in enumerate(task.splits["train"])
+    ]
+    changed = dataclasses.replace(task, splits={**task.splits, "train": tuple(train)})
+    (first,), (second,) = (
+        next(finetune_group(model, [run_of(each, **few)])) for each in (task, changed)
+    )
+    assert first.steps == 12
+    same(first, second)
+    (every,) = next(finetune_group(model, [run_of(task, max_steps=12, batch_size=8)]))
+    assert every.scores["test"].scores.tobytes() != first.scores["test"].scores.tobytes()
 
 
 def test_a_run_that_diverges_is_a_result_and_spoils_nothing(model, run_of):

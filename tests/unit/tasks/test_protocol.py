@@ -39,6 +39,7 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
     unnamed = {"attention", "batching", "head", "optimizer", "reading", "hidden_tokens"}
+    unnamed |= {"train_examples"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)
@@ -125,6 +126,27 @@ def test_batches_are_a_pure_function_that_covers_each_epoch_once():
     assert cold.tolist() == drawn[4].tolist()
     other = batch_indices(4, num_train=10, batch_size=4, finetune_seed=4)
     assert cold.tolist() != other.tolist()
+
+
+def test_few_examples_are_nested_and_chosen_by_the_seed():
+    def read(num_read, *, epoch=0, seed=3):
+        per_epoch = -(-num_read // 4)
+        steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
+        settings = {"num_train": 40, "batch_size": 4, "finetune_seed": seed, "num_read": num_read}
+        return np.concatenate([batch_indices(step, **settings) for step in steps]).tolist()
+
+    assert len(set(read(6))) == len(read(6)) == 6
+    assert set(read(6)) == set(read(6, epoch=1)) < set(read(20)) < set(range(40))
+    assert read(6) != read(6, epoch=1)
+    assert set(read(6)) != set(read(6, seed=4))
+    every = [batch_indices(s, num_train=40, batch_size=4, finetune_seed=3) for s in range(10)]
+    assert read(40) == np.concatenate(every).tolist()
+
+
+def test_few_examples_shorten_an_epoch_and_name_another_fine_tuning():
+    few = FinetuneProtocol(train_examples=33, max_epochs=3)
+    assert few.num_steps(320_000) == 6
+    assert few.determinants(is_pooled=True)["train_examples"] == 33
 
 
 @pytest.mark.parametrize(("num_steps", "num_warmup"), [(10, 1), (30, 3), (439, 44), (1000, 100)])

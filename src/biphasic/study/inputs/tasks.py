@@ -170,18 +170,24 @@ class TaskResolver:
     def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
         verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), self._load(folder)
-        has_title = loaded.info.title != loaded.info.name
+        protocol, epoch = self.protocol_of(task, description.protocol), loaded.epoch_length()
+        num_examples = {split: loaded.num_examples(split) for split in SPLITS}
+        title = loaded.info.title if loaded.info.title != loaded.info.name else task.name
+        if (few := protocol.train_examples) is not None:
+            if few > epoch:
+                raise ConfigError(
+                    f"train_examples: {few}, but the training split has {epoch}",
+                    about=f"task '{task.name}'",
+                )
+            num_examples["train"] = few
+            title = task.name if title == task.name else f"{title}, {few} training examples"
+        metric = deciding_metric(task, loaded.info, is_paper=self.is_paper)
         return PlannedTask(
-            info=replace(
-                loaded.info,
-                name=task.name,
-                title=loaded.info.title if has_title else task.name,
-                metric=deciding_metric(task, loaded.info, is_paper=self.is_paper),
-            ),
+            info=replace(loaded.info, name=task.name, title=title, metric=metric),
             folder=folder,
-            protocol=self.protocol_of(task, description.protocol),
-            num_examples={split: loaded.num_examples(split) for split in SPLITS},
-            epoch=loaded.epoch_length(),
+            protocol=protocol,
+            num_examples=num_examples,
+            epoch=epoch,
         )
 
     def _made(self, task: TaskConfig, scratch: Path | None = None) -> Path:

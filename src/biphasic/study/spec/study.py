@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
@@ -56,6 +63,9 @@ class TaskConfig(Config):
     """The main metric; defaults to the task's."""
     protocol: dict[str, Any] = Field(default_factory=dict)
     """Settings of `finetuning.protocol` that differ for this task."""
+    train_examples: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    """Numbers of training examples: each makes a task of its own, named `NAME-NUMBER`, with
+    `protocol.train_examples`."""
 
     @model_validator(mode="after")
     def _known_task(self) -> TaskConfig:
@@ -68,6 +78,23 @@ class TaskConfig(Config):
                 "'source', such as 'sc:folder'"
             )
         return self
+
+    def by_train_examples(self) -> list[TaskConfig]:
+        """Return the task, or one for each number of training examples."""
+        if self.train_examples is None:
+            return [self]
+        shared = self.model_dump(exclude_unset=True, exclude={"train_examples"})
+        shared["source"] = self.origin
+        return [
+            TaskConfig(
+                **shared
+                | {
+                    "name": f"{self.name}-{number}",
+                    "protocol": {**self.protocol, "train_examples": number},
+                }
+            )
+            for number in self.train_examples
+        ]
 
     @property
     def origin(self) -> str:
@@ -142,7 +169,12 @@ class StudyConfig(Config):
     recipe's; `biphasic study tune` writes them."""
     evaluation_points: tuple[EvaluationPoints, ...] = ()
     """Intermediate steps at which arms are evaluated, in addition to their end."""
-    tasks: tuple[TaskConfig, ...] = ()
+    tasks: Annotated[
+        tuple[TaskConfig, ...],
+        AfterValidator(
+            lambda tasks: tuple(one for task in tasks for one in task.by_train_examples())
+        ),
+    ] = ()
     """Tasks that encoders are scored on."""
     finetuning: FinetuningConfig = FinetuningConfig()
     """The grid per arm and task."""
