@@ -91,7 +91,7 @@ def test_numbers_of_training_examples_make_a_task_each(tmp_path, make_task):
     found = previewed(tmp_path / "store", tasks=[{**task, "train_examples": [4, 12]}])
     assert [task.info.name for task in found.tasks] == ["m-4", "m-12"]
     assert [task.num_examples["train"] for task in found.tasks] == [4, 12]
-    assert [group.num_steps for group in found.groups[:2]] == [8, 8]
+    assert [task.protocol.num_steps(12) for task in found.tasks] == [8, 8]
     written = study(tasks=[{**task, "train_examples": [4]}]).model_dump(mode="json")
     assert study(**written).tasks == study(tasks=[{**task, "train_examples": [4]}]).tasks
     with pytest.raises(DataError, match=r"'m-13'.*train_examples: 13.* 12"):
