@@ -288,7 +288,7 @@ def simulate(cluster: Cluster, *, processes: int, seed: int) -> dict[str, Any]:
     """Run the reference study on a cluster, and compare it with the bounds."""
     with tempfile.TemporaryDirectory() as folder:
         work = reference_work(Path(folder), overrides=[f"compute.processes={processes}"])
-    every = work.config.checkpoint_every
+    every = work.plan.study.config.checkpoint_every
     parts = {group.id: len(group.grid) for group in work.plan.groups}
     parts |= {part.id: max(-(-part.steps // every), 1) for part in work.plan.segments}
     items = [replace(item, make=lambda: None) for item in work.items]

@@ -112,10 +112,6 @@ def test_texts_come_from_another_program(place):
         (["encode", "model", "reviews/none.csv", "--out", "o.npy"], "no such file"),
         (["encode", "model", "reviews/test.csv", "--out", "o.txt"], "unknown suffix"),
         (["encode", "none", "reviews/test.csv", "--out", "o.npy"], "none: no such folder"),
-        (
-            ["encode", "model", "reviews/test.csv", "--out", "o.npy", "--precision", "fp16"],
-            "--precision: unknown value 'fp16'",
-        ),
     ],
 )
 def test_bad_input_is_one_line(cli, place, monkeypatch, arguments, message):

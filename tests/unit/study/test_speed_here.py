@@ -12,10 +12,12 @@ from biphasic.evaluation import best
 from biphasic.evaluation.best import expected_time
 from biphasic.model.loading.build import architecture_config
 from biphasic.model.presets import PRESETS
+from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.sizing import here, speed
 from biphasic.study.sizing.here import speed_here
 from biphasic.study.sizing.speed import measure_speed
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import TaskInfo
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
@@ -122,16 +124,15 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
         PRESETS["nano"], vocab_size=8192, max_seqlen=256, special_ids=special
     ).save_pretrained(tmp_path)
     protocol = FinetuneProtocol(max_steps=100, max_seqlen=64)
-    training = SimpleNamespace(
-        info=SimpleNamespace(kind="sc"), protocol=protocol, epoch=320  # ten steps of 32
+    task = PlannedTask(
+        TaskInfo("t", "sc", "T", "accuracy", "0" * 64),
+        folder=tmp_path, protocol=protocol, num_examples={"train": 320}, epoch=320,
     )  # fmt: skip
-    plan = SimpleNamespace(
-        tasks=[SimpleNamespace(training=training)], encoder=SimpleNamespace(folder=tmp_path)
-    )
+    plan = SimpleNamespace(tasks=[task], encoder=SimpleNamespace(folder=tmp_path))
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
     monkeypatch.setattr(best, "precision_advice", lambda *_: "fp32 is faster")
     monkeypatch.setattr(best, "measure_speed", lambda _: 6 * body * 10 * 32 * 64 / 40)
-    # Three runs of 40 seconds; with two workers, two of them run at once.
+    # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
         f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "
         "second of measurement; scoring is not counted; fp32 is faster"
