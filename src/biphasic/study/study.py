@@ -1,4 +1,4 @@
-"""A study in its root: settings, folders and recipes. Whoever plans, runs or reports asks it."""
+"""A study in its root: settings, folders and recipes. Plans, runs and reports use it."""
 
 from __future__ import annotations
 

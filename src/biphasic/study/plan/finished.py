@@ -194,4 +194,4 @@ def _results_of(folder: Path, states: Iterable[str]) -> Iterator[str]:
             if read_json(path)["state"] in states:
                 yield path.parent.name
         except (DataError, KeyError, TypeError):
-            continue  # damaged, which whoever needs it is told
+            continue  # damaged; the command that reads it says so

@@ -47,8 +47,8 @@ def mine(
 ) -> Pairs:
     """Write pairs with negatives: the documents most similar to a query, but less than its own.
 
-    A negative's similarity is at most `margin` times the positive's, so that few are answers that
-    nobody has marked. Known answers are left out.
+    A negative's similarity is at most `margin` times the positive's, so that few negatives are
+    unmarked answers. Known answers are left out.
 
     Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     """
