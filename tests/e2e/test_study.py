@@ -184,7 +184,7 @@ def shipped():
 
 
 def write_replication_data(folder):
-    """Write one example of all that `studies/replication.yaml` reads."""
+    """Write one example of all that the replication's studies and `survives.yaml` read."""
     examples = {
         "sst2": {"text": "one word"},
         "trec": {"text": "one word"},
@@ -204,12 +204,15 @@ def write_replication_data(folder):
     for split in ("train", "validation", "test"):
         rows = "query-id\tcorpus-id\tscore\nq\td\t1\n"
         (folder / f"scifact/qrels/{split}.tsv").write_text(rows)
+    (folder / "blimp.yaml").write_text("kind: mp\ntest: blimp.jsonl\n")
+    pair = {"sentence_good": "one word", "sentence_bad": "word one", "UID": "order"}
+    (folder / "blimp.jsonl").write_text(json.dumps(pair) + "\n")
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_study_loads_and_plans(path, tmp_path):
     shutil.copytree(path.parent, tmp_path / "studies")  # relative paths begin there
-    if path.stem.startswith("replication"):
+    if path.stem.startswith(("replication", "survives")):
         write_replication_data(tmp_path / "studies/data")
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem

@@ -71,11 +71,12 @@ def ranks(tmp_path, monkeypatch) -> Path:
         time.sleep(0.1 if fault == "slow" else 0.01)
         while fault == "attack" and step == 4 and not (folder / "attacked").exists():
             time.sleep(0.01)
-        if fault == "full disk" and step == 3:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        full = fault == "full disk" and step == 3
         strikes = rank == "1" and {"error": 3, "kill": 7, "hang": 3}.get(fault) == step
-        while strikes and checkpoint_of(tmp_path / "store") < step - 1:
+        while (full or strikes) and checkpoint_of(tmp_path / "store") < step - 1:
             time.sleep(0.01)  # it is written in the background
+        if full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         if strikes and fault == "error":
             raise DataError("row 7: made up by a test")
         if strikes and fault == "kill":
