@@ -1,12 +1,16 @@
-"""Reads records in complete folders: only what the folder's manifest vouches for."""
+"""Reads what a folder's manifest, or the note in its model card, vouches for."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.errors import BiphasicError, CheckpointError, DataError, reading
 from biphasic.files import (
     MANIFEST,
     file_sha256,
@@ -19,6 +23,10 @@ from biphasic.files import (
     wrong_files,
 )
 from biphasic.records import RecordT, ResultRecord, parse_record
+
+CARD = "README.md"
+_NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
+_EDITED = f"restore it, or delete the line '<!-- biphasic' from {CARD} if you changed it on purpose"
 
 
 class SealedFolder:
@@ -89,3 +97,26 @@ def read_sealed(kind: type[RecordT], folder: Path, name: str, *, identity: str |
 def read_result_record(folder: Path) -> ResultRecord:
     """Read the record of a fine-tuning in a store."""
     return read_sealed(ResultRecord, folder, "result.json", identity=folder.name)
+
+
+def card_note(folder: Path) -> dict[str, Any] | None:
+    """Return the record of inputs and files in a folder's card; None without a readable one."""
+    card = folder / CARD
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    with suppress(json.JSONDecodeError):
+        if match := _NOTE.search(text):
+            return json.loads(match[1])
+    return None
+
+
+def check_card(folder: Path) -> None:
+    """Check the files of an export against the hashes in its card, if it has any."""
+    note = card_note(folder)
+    if note is None:
+        return
+    with reading(folder / CARD, DataError, remedy=_EDITED, failure="damaged note of its files"):
+        files = listed_files(note)
+    # Of a model on the hub, only some files are fetched.
+    present = {name: entry for name, entry in files.items() if (folder / name).exists()}
+    if problem := next(wrong_files(folder, present, record=folder / CARD, hashes=True), None):
+        raise DataError(f"{problem}; {_EDITED}")

@@ -23,12 +23,13 @@ from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import flat, listing, points, rate
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.hf import WrittenModel
-from biphasic.export.output import CARD, FILL_IN
+from biphasic.export.output import FILL_IN
 from biphasic.export.source import Source
 from biphasic.export.training_facts import TaskScore, objectives_of, scores_of_state, training_facts
 from biphasic.facts import KindFacts
 from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
+from biphasic.sealed import CARD
 from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.registry import KINDS

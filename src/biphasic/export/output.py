@@ -6,12 +6,10 @@ by which a second export finds it complete; only the card may be edited.
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +23,11 @@ from biphasic.files import (
     write_text,
     wrong_files,
 )
+from biphasic.sealed import CARD, card_note
 from biphasic.version import __version__
 
-CARD = "README.md"
 # Marks fields of the card's front matter that the user has to fill in.
 FILL_IN = "# to fill in"
-_NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 
 
 def refuse_existing(path: Path) -> None:
@@ -53,7 +50,7 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
     """Return the note of an intact folder made from `inputs` (None: any); None without one."""
     if not (path.exists() or path.is_symlink()):
         return None
-    note = _note(path / CARD)
+    note = card_note(path)
     if note is None:
         refuse_existing(path)
     elif inputs is not None and note.get("inputs") != _hash(inputs):
@@ -68,15 +65,6 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
         if problem := next(wrong_files(path, files, record=path / CARD, hashes=True), None):
             raise DataError(f"{problem}; {remedy}")
     return note
-
-
-def _note(card: Path) -> dict[str, Any] | None:
-    """Return the record of inputs in a card; None if there is no readable one."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    with suppress(json.JSONDecodeError):
-        if match := _NOTE.search(text):
-            return json.loads(match[1])
-    return None
 
 
 def _hash(inputs: Mapping[str, Any]) -> str:

@@ -20,8 +20,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.output import CARD, FILL_IN
+from biphasic.export.output import FILL_IN
 from biphasic.files import expanded
+from biphasic.sealed import CARD
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
 # Files that only training states have; exports omit them.

@@ -25,7 +25,7 @@ from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.directions import is_decoder, is_open
-from biphasic.model.loading.hub import locate_model
+from biphasic.model.loading.hub import check_intact, locate_model
 from biphasic.model.loading.reading import read_config
 from biphasic.tasks.encoding import Encoder
 from biphasic.training.step.optimizer import set_precision
@@ -70,6 +70,7 @@ class Choices:
 def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
     """Find a model on disk or on the hub, with its sentence-transformers files."""
     folder, commit = locate_model(model, revision=revision)
+    check_intact(folder)
     if commit is not None:
         patterns = [MODULES, _SETTINGS, "*/config.json"]
         try:

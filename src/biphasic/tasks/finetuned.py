@@ -17,6 +17,7 @@ from biphasic.files import read_json
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.hub import check_intact
 from biphasic.records import Record, parse_record
 from biphasic.tasks.encoding import Encoder, head_layers
 from biphasic.tasks.kinds.registry import KINDS, KindName
@@ -122,6 +123,7 @@ def read_head(folder: Path) -> HeadRecord:
 def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
     """Load a fine-tuned model with the batching and precision it was scored with, or another."""
     record = read_head(folder)
+    check_intact(folder)
     protocol = parse_config(FinetuneProtocol, record.protocol, where=f"{folder}: protocol")
     precision = precision or protocol.precision
     tokenizer = TextTokenizer.load(folder)

@@ -8,6 +8,7 @@ import pytest
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made, new_folder, sign
+from biphasic.sealed import check_card
 
 
 def test_appears_at_the_end(tmp_path):
@@ -93,6 +94,17 @@ def test_what_was_damaged_since_is_not_already_made(made, harm, told):
     harm(made / "below" / "weights")
     with pytest.raises(DataError, match=rf"out/below/weights: {told}.*; delete the folder and run"):
         find_made(made, {"model": "a"})
+
+
+def test_edited_cards_and_files_that_were_not_fetched_are_no_damage(made):
+    (made / "below" / "weights").rename(made / "weights")
+    check_card(made)
+    (made / "weights").rename(made / "below" / "weights")
+    _rewrite(made / "below" / "weights")
+    with pytest.raises(DataError, match=r"weights: damaged .*; restore it, or delete the line"):
+        check_card(made)
+    (made / "README.md").write_text("# Mine\n")
+    check_card(made)
 
 
 def test_files_without_hashes_cannot_be_vouched_for(made):

@@ -15,12 +15,14 @@ import pytest
 from seqeval.scheme import IOB2, Entities
 
 from biphasic.errors import DataError
+from biphasic.export.output import sign
 from biphasic.tasks import predict
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.kinds.tagging import entity_borders
 from biphasic.tasks.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.rows.tagged import split_words
+from mini_study import flip
 from tiny_use import LABELS, read_jsonl, write_head, write_jsonl, write_model
 
 
@@ -208,6 +210,19 @@ def test_mistakes_are_named_before_the_model_is_loaded(
     with pytest.raises(DataError, match=message):
         run(folder, source, tmp_path / "o.jsonl", columns=columns)
     assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "head.safetensors", "tokenizer.json"])
+def test_a_file_with_a_flipped_byte_is_named_and_nothing_predicted(finetuned, tmp_path, name):
+    folder = finetuned("sc")
+    (folder / "README.md").write_text("# Mine\n")
+    sign(folder, {"command": "finetune"})
+    source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat sat"}])
+    assert run(folder, source, tmp_path / "before.jsonl")[0].num_examples == 1
+    flip(folder / name)
+    with pytest.raises(DataError, match=rf"{name}: damaged \(SHA-256 differs from README.md\)"):
+        run(folder, source, tmp_path / "after.jsonl")
+    assert not (tmp_path / "after.jsonl").exists()
 
 
 def test_places_are_checked(tmp_path):

@@ -24,6 +24,7 @@ from biphasic.files import (
     digest,
     expanded,
     file_sha256,
+    is_complete,
     is_folder,
     read_json,
     refuse_adapter,
@@ -31,6 +32,7 @@ from biphasic.files import (
     verify_folder,
 )
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
+from biphasic.sealed import check_card
 
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # The files that determine a model's results: no other formats, code or variants.
@@ -44,6 +46,7 @@ _FILES = (
     "sentence_bert_config.json",
 )
 _AT_REST_SECONDS = 2.0
+_CHANGED_STATE = f"take another copy of the state; if you changed it on purpose, delete {MANIFEST} and state.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,13 @@ def check_claim(model: LocalModel, *, remedy: str) -> None:
     """Check that a folder with a state's records is this state."""
     if model.revision is None and claimed_identity(model.folder) != model.identity:
         _verified_state(model.folder, remedy=remedy)
+
+
+def check_intact(folder: Path) -> None:
+    """Check a folder's files against the hashes in a state's manifest, or in an export's card."""
+    if is_complete(folder):
+        _verified_state(folder, remedy=_CHANGED_STATE)
+    check_card(folder)
 
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
