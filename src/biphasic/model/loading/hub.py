@@ -46,7 +46,10 @@ _FILES = (
     "sentence_bert_config.json",
 )
 _AT_REST_SECONDS = 2.0
-_CHANGED_STATE = f"take another copy of the state; if you changed it on purpose, delete {MANIFEST} and state.json"
+_CHANGED_STATE = (
+    f"take another copy of the state, or delete {MANIFEST} and state.json if you changed it on "
+    "purpose"
+)
 
 
 @dataclass(frozen=True, slots=True)
