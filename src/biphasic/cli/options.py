@@ -23,6 +23,7 @@ INTERRUPTED = 130  # exit code of an interrupted command, as in shells
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 _WIDEST = 10_000  # characters; no table is wider
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_KINDS = re.compile(r"\{(trained_)?kinds\}")
 
 # Without a text here, an option is described in the docstring of each command that has it.
 AtLeastOne = Annotated[int, typer.Option(min=1)]
@@ -89,7 +90,8 @@ Workers = Annotated[
 class Command(TyperCommand):
     """A command that takes texts of its options from the `Args:` of its docstring.
 
-    A flag that is off by default has no `--no-` form.
+    `{kinds}` in them stands for the kinds of tasks, `{trained_kinds}` for those that are
+    fine-tuned. A flag that is off by default has no `--no-` form.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -100,6 +102,19 @@ class Command(TyperCommand):
             option.help = option.help or texts.get(option.name)  # type: ignore[attr-defined]
             if option.default is False:
                 option.secondary_opts = []
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help, with the registered kinds of tasks."""
+        for option in self.params:
+            option.help = _KINDS.sub(_kinds, option.help or "")  # type: ignore[attr-defined]
+        return super().get_help(ctx)
+
+
+def _kinds(place: re.Match[str]) -> str:
+    from biphasic.tasks.kinds.registry import KINDS  # slow, so only if the help shows it
+
+    names = [name for name, kind in KINDS.items() if kind.facts.is_trained or not place[1]]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 class Commands(typer.Typer):

@@ -72,9 +72,8 @@ def evaluate_command(
 
     Args:
         tasks: pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli or
-            squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir, zs (zero-shot retrieval) or mp
-            (minimal pairs; also a file); a task file (YAML); a task folder. Repeat for several.
-            See docs/tasks.md.
+            squad; KIND:PATH with kind {kinds}; a task file (YAML); a task folder. Repeat for
+            several. See docs/tasks.md.
         rates: Peak rate; repeat for several. Default: six.
         seeds: Repeat for several. Default: 0 to 4.
         overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
@@ -141,8 +140,8 @@ def finetune_command(
     The best model is the one with the highest validation score.
 
     Args:
-        task: KIND:PATH for custom data, with kind sc, ml, sr, tc, qa, ir or zs; a task file (YAML);
-            a published dataset such as mnli; a built-in task. See docs/tasks.md.
+        task: KIND:PATH for custom data, with kind {trained_kinds}; a task file (YAML); a published
+            dataset such as mnli; a built-in task. See docs/tasks.md.
         out: Output folder of the fine-tuned model.
         rates: Peak rate; repeat for several. Default: four from 2e-5 to 2e-4.
         seeds: Repeat for several. Default: 0.

@@ -23,7 +23,7 @@ from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
-from biphasic.study.plan.cost import EXAMPLE_TOKENS, training_flops
+from biphasic.study.plan.cost import EXAMPLE_TOKENS, run_flops
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -113,12 +113,12 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     training = plan.tasks[0].training
     precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
     body = body_matrices(empty_body(plan.encoder.folder))
-    run_flops = training_flops(body, training, EXAMPLE_TOKENS)
+    flops = run_flops(body, training, EXAMPLE_TOKENS)
     rounds = math.ceil(num_runs / num_workers)  # of runs at once
     speed = measure_speed(precision)
     length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
     time = (
-        f"about {rough_duration(rounds * run_flops / speed)} on this machine if texts have "
+        f"about {rough_duration(rounds * flops / speed)} on this machine if texts have "
         f"{length} tokens, less if they are shorter, by a second of measurement; scoring is not "
         "counted"
     )

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from biphasic.cli.main import app
+from biphasic.tasks.kinds.registry import KINDS
 
 COMPUTING = {
     "pretrain": ["pretrain", "recipe.yaml"],
@@ -65,6 +66,13 @@ def test_help_describes_every_option_and_argument():
                 yield from ((*path, name, one.name) for one in child.params if not one.help)
 
     assert list(undescribed(typer.main.get_command(app))) == []
+
+
+def test_help_lists_the_kinds_of_tasks(cli):
+    names = {"evaluate": [*KINDS], "finetune": [k for k in KINDS if KINDS[k].facts.is_trained]}
+    for command, kinds in names.items():
+        out = " ".join(cli(command, "--help")[1].replace("|", "").split())
+        assert f"with kind {', '.join(kinds[:-1])} or {kinds[-1]};" in out
 
 
 def test_an_option_that_is_off_by_default_has_no_second_name(cli):

@@ -14,6 +14,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
+from biphasic.study.plan.cost import group_flops
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
@@ -171,7 +172,18 @@ def test_steps_by_turns_cost_what_their_objectives_cost(tmp_path):
 def test_zero_shot_tasks_train_nothing(tmp_path):
     summary = summed(tmp_path, tasks=[{"name": "found", "source": "zs:nq"}])
     assert (summary.num_trainings, summary.num_evaluations) == (0, 4)
-    assert summary.finetuning_steps == 0
+    assert (summary.finetuning_steps, summary.finetuning_flops) == (0, 0)
+    both = summed(tmp_path, tasks=[{"name": "nq"}, {"name": "found", "source": "zs:nq"}])
+    assert both.finetuning_flops == summed(tmp_path, tasks=[{"name": "nq"}]).finetuning_flops > 0
+
+
+def test_scoring_without_training_has_a_share_of_the_expected_time(tmp_path, make_retrieval):
+    folder = make_retrieval(tmp_path / "words", kind="zs")
+    plan = previewed(tmp_path, tasks=[{"name": "pydocs-sc"}, {"name": "w", "source": str(folder)}])
+    zero_shot = {group.id for group in plan.groups if not group.training.is_trained}
+    flops = group_flops(plan)
+    scored = {flops[name] for name in zero_shot}
+    assert 0 < max(scored) < min(flops[name] for name in flops.keys() - zero_shot)
 
 
 def test_what_is_done_is_not_counted_as_left(tmp_path):

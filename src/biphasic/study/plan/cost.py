@@ -87,8 +87,8 @@ def segment_cost(segment: Segment) -> Cost:
     )
 
 
-def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
-    """Count six FLOPs per weight and token for each group, without attention and scoring."""
+def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, int | None]:
+    """Count the FLOPs of each group: of its fine-tunings, or of scoring if nothing is trained."""
     shapes = {
         point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
@@ -96,16 +96,22 @@ def finetuning_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[s
     flops: dict[str, int | None] = {}
     for group in plan.groups:
         shape = shapes[group.state]
-        run = None if shape is None else training_flops(shape.body, group.training, example_tokens)
+        run = None if shape is None else run_flops(shape.body, group.training, example_tokens)
         flops[group.id] = None if run is None else len(group.grid) * run
     return flops
 
 
-def training_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
-    """Count six FLOPs per weight of the body and token, of one fine-tuning."""
-    texts = KINDS[task.info.kind].texts_per_item
+def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
+    """Count the FLOPs of one run, without attention: of its training, or of its test examples.
+
+    Six per weight of the body and token are for training, two for scoring.
+    """
+    if task.is_trained:
+        passes = 6 * task.num_steps * task.protocol.batch_size
+    else:  # a search reads its corpus as well, whose size is not known here
+        passes = 2 * task.num_examples.get("test", 0)
     length = min(example_tokens, task.protocol.max_seqlen)
-    return 6 * body * task.num_steps * task.protocol.batch_size * texts * length
+    return passes * body * KINDS[task.info.kind].texts_per_item * length
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:

@@ -15,7 +15,7 @@ from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
     EXAMPLE_TOKENS,
     Cost,
-    finetuning_flops,
+    group_flops,
     segment_cost,
     state_bytes,
     training_cost,
@@ -92,7 +92,7 @@ class PlanSummary:
 def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanSummary:
     """Count a plan; `example_tokens` is the mean length of a fine-tuning example."""
     costs = {segment.id: segment_cost(segment) for segment in plan.segments}
-    groups = _groups(plan, costs)
+    groups, flops = _groups(plan, costs), group_flops(plan, example_tokens)
     tasks, finished = _tasks(plan), Finished.of(plan)
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
@@ -110,7 +110,7 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
         num_trainings=sum(len(group.grid) for group in trainings),
         num_evaluations=sum(task.num_runs for task in tasks),
         finetuning_steps=sum(len(g.grid) * g.training.num_steps for g in trainings),
-        finetuning_flops=_total(finetuning_flops(plan, example_tokens).values()),
+        finetuning_flops=_total(flops[group.id] for group in trainings),
         state_bytes=_total(
             state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
         ),

@@ -20,7 +20,7 @@ from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, pre
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
-from biphasic.study.plan.cost import finetuning_flops, segment_cost, state_bytes
+from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
 from biphasic.study.plan.plan import Plan, Segment, plan_study
@@ -150,7 +150,7 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
     for arm, jobs in plan.jobs_by_arm().items():
         for job in jobs:
             users[job].append(arm)
-    flops = finetuning_flops(plan)
+    flops = group_flops(plan)
     trainings = [
         WorkItem(
             id=segment.id,

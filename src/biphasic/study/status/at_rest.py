@@ -11,7 +11,7 @@ from biphasic.errors import CheckpointError
 from biphasic.execution.job import with_dependents
 from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
-from biphasic.study.plan.cost import finetuning_flops, segment_cost
+from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
@@ -137,7 +137,7 @@ def _training(finished: Finished) -> _Kind:
 
 def _finetuning(finished: Finished) -> _Kind:
     kind, plan = _Kind(), finished.plan
-    flops = finetuning_flops(plan)
+    flops = group_flops(plan)
     for group in plan.groups:
         amount = float(flops[group.id] or len(group.grid))
         ids, size = list(group.run_ids()), len(group.grid)
