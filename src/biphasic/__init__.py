@@ -12,6 +12,7 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.api.use import encode, load, predict, push
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
     from biphasic.export.write import export_model
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adapt": "biphasic.adaptation",
+    "encode": "biphasic.api.use",
     "estimate": "biphasic.study.sizing.estimate",
     "evaluate": "biphasic.evaluation.evaluate",
     "evaluate_all": "biphasic.evaluation.evaluate",
     "export_model": "biphasic.export.write",
     "finetune": "biphasic.export.finetuned.write",
+    "load": "biphasic.api.use",
+    "predict": "biphasic.api.use",
     "pretrain": "biphasic.study.api",
+    "push": "biphasic.api.use",
     "report_study": "biphasic.study.api",
     "run_study": "biphasic.study.api",
 }
@@ -34,12 +39,16 @@ _HOMES = {
 __all__ = [
     "__version__",
     "adapt",
+    "encode",
     "estimate",
     "evaluate",
     "evaluate_all",
     "export_model",
     "finetune",
+    "load",
+    "predict",
     "pretrain",
+    "push",
     "report_study",
     "run_study",
 ]

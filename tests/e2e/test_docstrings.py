@@ -20,6 +20,10 @@ CALLS = (
     "finetune",
     "export_model",
     "adapt",
+    "predict",
+    "encode",
+    "load",
+    "push",
     "run_study",
     "report_study",
 )
@@ -44,6 +48,7 @@ def place(tmp_path, monkeypatch, unchecked):
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / f"reviews/{split}.jsonl", rows[:24])
     write_model(tmp_path / "decoder", "llama")
+    write_model(tmp_path / "my-encoder", "bert")
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
     def run_here(worker, job_id, watch, **_):

@@ -88,18 +88,14 @@ def push_command(
         revision: Branch, created if missing. Default: main.
         go: Upload. Without it, only list files.
     """
-    from biphasic.export.push import plan_push, push
+    from biphasic.api.use import push
 
-    plan = plan_push(folder, repository, private=private, revision=revision)
-    width = max(len(name) for name, _ in plan.files)
-    for name, size in plan.files:
-        echo(f"  {name:<{width}}  {size:>15,} bytes")
-    where = f"{plan.repository}, {f'branch {plan.revision}' if plan.revision else 'main branch'}"
-    visible = ", private if new" if plan.is_private else ""
-    echo(f"{len(plan.files)} files, {plan.num_bytes:,} bytes, to {where}{visible}")
-    for warning in plan.warnings:
-        echo(f"warning: {warning}", err=True)
+    options = {"private": private, "revision": revision}
+    planned = push(folder, repository, **options)
+    echo("\n".join(planned.lines()))
+    for note in planned.notes:
+        echo(f"warning: {note}", err=True)
     if not go:
         echo("nothing uploaded; add --go to upload")
         return
-    echo(push(plan))
+    echo(str(push(folder, repository, **options, go=True).address))

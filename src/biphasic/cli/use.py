@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from biphasic.cli.options import (
-    DTYPES,
     CheckedModel,
     Copies,
     Device,
@@ -47,6 +46,7 @@ InputFormat = Annotated[
         "'-'.",
     ),
 ]
+STANDARD_OUTPUT = "-"
 _SOURCE = ".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
 
 
@@ -202,22 +202,21 @@ def predict_command(
         columns: Text column; give two for pairs, or for question and context. Default: see
             docs/tasks.md.
     """
-    from biphasic.progress import progress_bar
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-    from biphasic.tasks.predict import predict_file
+    from biphasic.api.use import predict
 
-    console = progress_console(quiet=quiet)
+    predicted = predict(
+        folder,
+        source,
+        out or STANDARD_OUTPUT,
+        columns=columns or (),
+        format=input_format,
+        device=device,
+        quiet=quiet,
+    )
+    for note in predicted.notes:
+        echo(note, err=True)
     if out is not None:
-        check_output(out, ROW_SUFFIXES)
-    opened = open_input(source, format=input_format)
-    with progress_bar(console, "predicting", unit="texts") as report:
-        summary = predict_file(
-            folder, opened, out, columns=columns or (), device=device, report=report
-        )
-    _warn_truncated(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
-    if out is not None:
-        echo(f"{out}: {summary.num_examples:,} predictions")
+        echo("\n".join(predicted.lines()))
 
 
 def encode_command(
@@ -250,49 +249,24 @@ def encode_command(
         batch_tokens: Maximum tokens per batch. Default: 4096; 65536 on a GPU.
         precision: Compute precision.
     """
-    from biphasic.model.compute.device import parse_device
-    from biphasic.progress import progress_bar
-    from biphasic.tasks.embedding import (
-        Choices,
-        embedding_settings,
-        fetch_embedding_model,
-        never_saw_both_ways,
+    from biphasic.api.use import encode
+
+    encoded = encode(
+        model,
+        source,
+        out,
+        column=column,
+        prefix=prefix,
+        prompt=prompt,
+        normalize=normalize,
+        max_seqlen=max_seqlen,
+        batch_tokens=batch_tokens,
+        precision=precision,
+        revision=revision,
+        format=input_format,
+        device=device,
+        quiet=quiet,
     )
-    from biphasic.tasks.encode import SUFFIXES, encode_file
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import check_output
-
-    console = progress_console(quiet=quiet)
-    check_output(out, SUFFIXES)
-    parse_device(device)  # before anything is fetched
-    opened = open_input(source, format=input_format)
-    choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
-    folder = fetch_embedding_model(model, revision=revision)
-    settings = embedding_settings(folder, choices)
-    with progress_bar(console, "encoding", unit="texts") as report:
-        summary = encode_file(
-            settings,
-            opened,
-            out,
-            field=column,
-            precision=DTYPES[precision],
-            batch_tokens=batch_tokens,
-            device=device,
-            report=report,
-        )
-    if never_saw_both_ways(folder):
-        echo(
-            f"warning: {model} is a decoder not trained for bidirectional attention; convert it to "
-            "an encoder with 'biphasic adapt'",
-            err=True,
-        )
-    _warn_truncated(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
-    speed = summary.num_texts / max(summary.seconds, 1e-9)
-    echo(f"{out}: {summary.num_texts:,} vectors, {speed:,.0f} texts/s")
-
-
-def _warn_truncated(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> None:
-    if num_cut:
-        echo(f"truncated: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
-    if num_empty:
-        echo(f"empty: {num_empty:,} of {number:,}", err=True)
+    for note in encoded.notes:
+        echo(note, err=True)
+    echo("\n".join(encoded.lines()))

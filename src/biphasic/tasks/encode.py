@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
-from biphasic.tasks.inputs import Input, check_rows, require_columns
+from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
 from biphasic.tasks.rows.row import Row
 from biphasic.training.memory import tune_allocator
@@ -30,6 +30,7 @@ _DTYPE = "<f4"
 Report = Callable[[int, int | None], None]
 """Called with the number of texts done and the total, if known."""
 _Write = Callable[[Sequence[str], NDArray[np.float32]], None]
+Encoded = list[tuple[Sequence[str], NDArray[np.float32]]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class EncodingSummary:
 
 def encode_file(
     settings: EmbeddingSettings,
-    source: Input,
-    out: Path,
+    source: AnyInput,
+    out: Path | Encoded,
     *,
     field: str = "text",
     precision: Precision = "float32",
@@ -53,7 +54,10 @@ def encode_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> EncodingSummary:
-    """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file."""
+    """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file or here.
+
+    `out` may be a list, which gets the ids and the vectors of each window.
+    """
     chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))
     tune_allocator()
@@ -68,8 +72,7 @@ def encode_file(
             settings, precision=precision, batch_tokens=batch_tokens, watch=watch
         )
     started = time.perf_counter()
-    writer = _parquet_writer if out.suffix.lower() == ".parquet" else _npy_writer
-    with new_file(out) as partial, writer(partial, embedder.width) as write:
+    with _writer(out, embedder.width) as write:
         for window in _windows(_text_of(row, field) for row in source.rows()):
             size = len(window)
             vectors, cut = embedder.embed([text for _, text in window])
@@ -97,6 +100,16 @@ def _windows(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
             window, characters = [], 0
     if window:
         yield window
+
+
+@contextmanager
+def _writer(out: Path | Encoded, width: int) -> Iterator[_Write]:
+    if isinstance(out, list):
+        yield lambda ids, vectors: out.append((ids, vectors))
+        return
+    writer = _parquet_writer if out.suffix.lower() == ".parquet" else _npy_writer
+    with new_file(out) as partial, writer(partial, width) as write:
+        yield write
 
 
 @contextmanager

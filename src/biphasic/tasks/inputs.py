@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +38,44 @@ class Input:
             yield from _READERS[self.format](self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedInput:
+    """Examples in memory."""
+
+    values: Sequence[Mapping[str, Any]]
+    path: Path = Path("list")
+    is_stream: bool = False
+
+    def rows(self) -> Iterator[Row]:
+        """Return the examples, numbered from 1."""
+        for number, value in enumerate(self.values, start=1):
+            yield Row(self.path, number, dict(value))
+
+
+AnyInput = Input | ListedInput
+Source = Path | str | Sequence[str] | Sequence[Sequence[str]] | Sequence[Mapping[str, Any]]
+"""A file of examples, `-` for standard input, or a list: of texts, of tuples, or of rows by name.
+"""
+
+
+def open_source(source: Source, fields: Sequence[str], *, format: str | None = None) -> AnyInput:
+    """Open a file of examples, or a list whose texts are the `fields` of an example."""
+    if isinstance(source, Path | str):
+        return open_input(str(source), format=format)
+    return ListedInput([_named(value, fields, place) for place, value in enumerate(source, 1)])
+
+
+def _named(value: Any, fields: Sequence[str], place: int) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    texts = (value,) if isinstance(value, str) else tuple(value)
+    if len(texts) != len(fields):
+        raise DataError(
+            f"list:{place}: {len(texts)} texts, not {len(fields)} ({', '.join(fields)})"
+        )
+    return dict(zip(fields, texts, strict=True))
+
+
 def open_input(source: str, *, format: str | None = None) -> Input:
     """Find a file of examples, or `-` for standard input, and its format, if it is not given."""
     known = get_args(InputFormat)
@@ -62,7 +100,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     return Input(path, cast(InputFormat, stated), is_stream=False)
 
 
-def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
+def check_rows(source: AnyInput, check: Callable[[Row], object]) -> int | None:
     """Read a whole input before any work and return its number of rows; None for a stream."""
     if source.is_stream:
         return None

@@ -58,8 +58,13 @@ def _put(partial: Path, path: Path) -> None:
 
 
 @contextmanager
-def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterator[Write]:
-    """Yield a function that writes rows to a file, or as JSON lines to standard output."""
+def row_writer(
+    path: Path | list[Mapping[str, Any]] | None, columns: Mapping[str, pa.DataType]
+) -> Iterator[Write]:
+    """Yield a function that adds rows to a file, a list, or standard output as JSON lines."""
+    if isinstance(path, list):
+        yield path.extend
+        return
     if path is None:
         yield _json_lines(sys.stdout)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,8 +13,8 @@ import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
-from biphasic.tasks.inputs import Input, check_rows, require_columns
+from biphasic.tasks.finetuned import FinetunedModel, HeadRecord, load_finetuned, read_head
+from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
 from biphasic.tasks.rows.row import Row
@@ -91,26 +91,23 @@ class TextColumns:
 
 def predict_file(
     folder: Path,
-    source: Input,
-    out: Path | None,
+    source: AnyInput,
+    out: Path | list[Mapping[str, Any]] | None,
     *,
     columns: Sequence[str] = (),
     device: str | None = None,
     report: Report | None = None,
+    loaded: Callable[[Path], FinetunedModel] | None = None,
 ) -> Summary:
     """Predict on every example of an input, in order, one output row each."""
     target = parse_device(device)
-    record = read_head(folder)
+    record = _head(folder)
     kind = KINDS[record.kind]
-    if not kind.predicts:
-        raise DataError(
-            f"{folder}: a {kind.facts.title} model predicts nothing; use 'biphasic encode'"
-        )
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
     with computing_on(target):
-        finetuned = load_finetuned(folder)
+        finetuned = (loaded or load_finetuned)(folder)
     done, num_cut, num_empty, size = 0, 0, 0, 0
 
     def watch(read: int, of: int) -> None:
@@ -130,6 +127,22 @@ def predict_file(
         if not done:
             raise DataError(f"{source.path}: empty; there is nothing to predict")
     return Summary(done, num_cut, num_empty, finetuned.protocol.max_seqlen)
+
+
+def fields_of(folder: Path) -> tuple[str, ...]:
+    """Return the names of the texts that a fine-tuned model reads of an example."""
+    record = _head(folder)
+    return record.fields or KINDS[record.kind].input_fields
+
+
+def _head(folder: Path) -> HeadRecord:
+    record = read_head(folder)
+    kind = KINDS[record.kind]
+    if not kind.predicts:
+        raise DataError(
+            f"{folder}: a {kind.facts.title} model predicts nothing; use 'biphasic encode'"
+        )
+    return record
 
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:

@@ -1,0 +1,1 @@
+"""The Python interface: one function for each command, which the command calls."""

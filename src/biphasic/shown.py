@@ -1,0 +1,63 @@
+"""Results as people look at them: text on a terminal, a table and a drawing in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from biphasic.errors import visible
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_MOST_ROWS = 60  # of a table in a notebook
+_MOST_LINES = 60  # of a result that Python shows
+
+
+class Shown:
+    """A result that prints as its command does, with a table (`frame`) and often a drawing."""
+
+    def lines(self) -> Iterable[str]:
+        """Return the text that the command prints."""
+        raise NotImplementedError
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of `frame`."""
+        raise NotImplementedError
+
+    def drawing(self) -> str:
+        """Return a drawing as SVG; empty if there is none."""
+        return ""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The result as a table of pandas, with a row for each item."""
+        from pandas import DataFrame  # noqa: PLC0415 - takes half a second
+
+        return DataFrame([dict(row) for row in self.table()])
+
+    def __str__(self) -> str:
+        """Return the text that the command prints."""
+        return visible("\n".join(self.lines()))
+
+    def __repr__(self) -> str:
+        """Return the text, cut if it is long."""
+        lines = str(self).splitlines()
+        more = len(lines) - _MOST_LINES
+        return "\n".join(
+            [*lines[:_MOST_LINES], f"... and {more} more lines"] if more > 0 else lines
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the drawing and the table for a notebook; the text if there is no table."""
+        table = self.frame
+        if table.empty:
+            return f"{self.drawing()}<pre>{escape(str(self))}</pre>"
+        title = str(self).partition("\n")[0]
+        rows = table.map(_cell).to_html(index=False, border=0, max_rows=_MOST_ROWS)
+        return f"<p>{escape(title)}</p>{self.drawing()}{rows}"
+
+
+def _cell(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) else value

@@ -1,0 +1,105 @@
+"""What a language model says of texts: words for masks, and the better sentence of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import DataError, ModelError
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.compute.device import on_compute_device
+from biphasic.model.head import language_model_head
+from biphasic.model.loading.build import load_pretrained
+from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.inputs import AnyInput
+from biphasic.tasks.kinds.kind import SplitScores
+from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs
+from biphasic.tasks.protocol import FinetuneProtocol, Reading
+from biphasic.tasks.records import ExampleTask, MinimalPair, TaskInfo
+from biphasic.training.step.optimizer import set_precision
+
+_PAIRS = MinimalPairs()
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A loaded model with its language-model head, and how it gives texts a probability."""
+
+    folder: Path
+    tokenizer: TextTokenizer
+    encoder: Encoder
+    protocol: FinetuneProtocol
+
+    @torch.inference_mode()
+    def candidates(self, text: str, *, most: int) -> list[list[tuple[str, float]]]:
+        """Return the most probable tokens for each mask of a text, and their probabilities."""
+        if self.protocol.reading == "clm":
+            raise ModelError(
+                f"{self.folder}: it was last trained to predict the next token, not masked ones; "
+                "adapt it first, or give reading='mlm'"
+            )
+        mask = self.tokenizer.decode([self.tokenizer.mask_id])
+        parts = text.split(mask)
+        if len(parts) < 2:
+            raise DataError(f"no mask in {text[:80]!r}; write {mask} for a hidden token")
+        # The hidden token has the space before it, as in training.
+        texts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+        ids = [self.tokenizer.bos_id]
+        places = []
+        for part in self.tokenizer.encode_many(texts):
+            ids += [*part, self.tokenizer.mask_id]
+            places.append(len(ids) - 1)
+        ids[-1] = self.tokenizer.eos_id
+        if len(ids) > self.protocol.max_seqlen:
+            raise DataError(f"{len(ids)} tokens, and the model reads {self.protocol.max_seqlen}")
+        shift = int(self.protocol.reading == "mntp")
+        states, _ = self.encoder.states([np.array(ids, dtype=np.int64)], row_multiple=1)
+        chances = self._logits(states[[place - shift for place in places[:-1]]]).softmax(-1)
+        best = chances[:, : self.tokenizer.vocab_size].topk(most)
+        return [
+            [(self.tokenizer.decode([token]), chance) for token, chance in zip(*row, strict=True)]
+            for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def _logits(self, states: Tensor) -> Tensor:
+        head = language_model_head(self.encoder.model)
+        inputs = head.transformed(states.to(head.weight.dtype))
+        logits = linear(inputs, head.weight, head.bias).float()
+        return logits if head.softcap is None else head.softcap * (logits / head.softcap).tanh()
+
+    @torch.inference_mode()
+    def pair_scores(self, pairs: Sequence[MinimalPair]) -> SplitScores:
+        """Score minimal pairs as `evaluate` does."""
+        info = TaskInfo("pairs", _PAIRS.name, "Minimal pairs", "accuracy", sha256="")
+        task = ExampleTask(info, {"test": tuple(pairs)})
+        encoded = EncodedPairs(task, self.tokenizer, protocol=self.protocol)
+        return encoded.evaluate(self.encoder, nn.Identity())["test"]
+
+
+def read_pairs(source: AnyInput) -> list[MinimalPair]:
+    """Read minimal pairs, with BLiMP's names of columns."""
+    pairs = [_PAIRS.parse(row, labels=(), template=None) for row in source.rows()]
+    if not pairs:
+        raise DataError(f"{source.path}: empty; there is nothing to score")
+    return pairs
+
+
+def load_language_model(folder: Path, *, reading: Reading | None, is_bf16: bool) -> LanguageModel:
+    """Load a model with its head; `reading` is by default that of its last objective."""
+    limits = model_limits(folder)
+    wanted = FinetuneProtocol(reading=reading, max_seqlen=limits.longest_input)
+    protocol = _PAIRS.protocol_for(wanted, folder)
+    model = on_compute_device(load_pretrained(folder))
+    check_contract(model, causal=protocol.is_causal)
+    set_precision(model, "bf16" if is_bf16 else "fp32")
+    tokenizer = TextTokenizer.load(folder)
+    encoder = Encoder(model.eval(), tokenizer.pad_id, causal=protocol.is_causal)
+    return LanguageModel(folder, tokenizer, encoder, protocol)
