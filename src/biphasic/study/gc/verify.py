@@ -10,11 +10,13 @@ from pathlib import Path
 from biphasic.analysis.report import report_damage
 from biphasic.data.building.build import RECORD
 from biphasic.data.building.verify import verify_build
+from biphasic.data.pairs.folder import Pairs
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
+from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
@@ -49,7 +51,7 @@ class Verification:
 
 
 def verify_study(folder: Path, *, say: Say) -> Verification:
-    """Verify all files that a study uses: text, tasks, states, fine-tunings, report."""
+    """Verify all files that a study uses: text, pairs, tasks, states, fine-tunings, report."""
     study, verification, record = Study.saved(folder), Verification(), None
     store = study.store
     try:
@@ -62,8 +64,8 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     except BiphasicError as error:
         plan_problem = str(error)
     states, results = _names(record, plan)
-    say("reading corpora")
-    _check_corpora(study, record, plan, verification)
+    say("reading text")
+    _check_text(study, record, plan, verification)
     say("reading tasks")
     verification.check("tasks", _tasks(plan, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
@@ -101,7 +103,7 @@ def _tasks(plan: Plan | None, store: Path) -> list[Path]:
     return sorted(folder for folder in folders if (folder / MANIFEST).is_file())
 
 
-def _check_corpora(
+def _check_text(
     study: Study, record: StudyRecord | None, plan: Plan | None, verification: Verification
 ) -> None:
     hashes = set[str]()
@@ -122,3 +124,6 @@ def _check_corpora(
     for path in sorted(folders):
         verification.checked["corpora"] += 1
         verification.note(verify_build, path)
+    for path in phase_pairs(study.recipes.values()):
+        verification.checked["pairs"] += 1
+        verification.note(Pairs, path)
