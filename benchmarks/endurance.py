@@ -16,8 +16,8 @@ import torch
 from harness import command_line, write_records
 from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 
-from biphasic.training.loop import StepReport
 from biphasic.training.memory import private_bytes, tune_allocator
+from biphasic.training.step.pending import StepReport
 
 CHECKPOINT_EVERY = 200
 

@@ -26,9 +26,10 @@ from biphasic.model.presets import Architecture
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
+from biphasic.training.step.pending import StepReport
 
 CORPUS_CHARACTERS = 6_000_000
 TRAINED_VOCABULARY = 8_192

@@ -16,8 +16,8 @@ from harness import command_line, write_records
 from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 from torch.profiler import ProfilerActivity, profile
 
-from biphasic.training.loop import StepReport
 from biphasic.training.memory import tune_allocator
+from biphasic.training.step.pending import StepReport
 
 WARMUP_STEPS = 4
 PROFILED_STEPS = 6

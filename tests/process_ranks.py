@@ -27,8 +27,9 @@ from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
+from biphasic.training.step.pending import StepReport
 from warm import forking
 
 

@@ -13,9 +13,10 @@ from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows
+from biphasic.training.step.pending import StepReport
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}

@@ -9,7 +9,7 @@ import json
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -32,93 +32,62 @@ class Curve:
     """Phase of each point; lines are not drawn across phases."""
 
 
-class Points:
-    """Points of a curve in logged order."""
-
-    def __init__(self) -> None:
-        self._whole = array("q")
-        self._losses = array("d")
-
-    def __len__(self) -> int:
-        return len(self._losses)
-
-    def add(self, *, step: int, tokens: int, loss: float, phase: int) -> None:
-        """Add a point."""
-        self._whole.extend((step, tokens, phase))
-        self._losses.append(loss)
-
-    @property
-    def last_step(self) -> int:
-        """Step of the last point; there must be one."""
-        return self._whole[-3]
-
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return steps, tokens and phases as [num_points, 3], and losses."""
-        whole = np.array(self._whole, dtype=np.int64).reshape(-1, 3)
-        return whole, np.array(self._losses, dtype=np.float64)
+CurvesByKind = dict[str, dict[str, Curve]]  # of a segment: training, heldout; by objective
+_Points = defaultdict[tuple[str, str], tuple["array[int]", "array[float]"]]
 
 
-@dataclass
-class SegmentLines:
-    """Losses logged by one segment."""
+def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
+    """Read a segment's losses in logged order, by kind and objective.
 
-    training: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
-    heldout: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
-
-
-def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
-    """Read `metrics.jsonl`; damaged lines are added to `problems` and skipped."""
-    parsed = SegmentLines()
+    Damaged lines are added to `problems` and skipped.
+    """
+    points: _Points = defaultdict(lambda: (array("q"), array("d")))
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):
             line = f"{where}:{number}"
             try:
                 with reading(line, DataError, remedy=_SKIPPED):
-                    _add_line(parsed, text, where=line)
+                    _add_line(points, text, where=line)
             except DataError as error:
                 problems.append(str(error))
-    return parsed
+    curves: CurvesByKind = {"training": {}, "heldout": {}}
+    for (kind, objective), (integers, losses) in points.items():
+        steps, tokens, phases = np.array(integers, dtype=np.int64).reshape(-1, 3).T
+        curves[kind][objective] = Curve(steps, tokens, np.array(losses), phases)
+    return curves
 
 
-def _add_line(parsed: SegmentLines, text: str, *, where: str) -> None:
+def _add_line(points: _Points, text: str, *, where: str) -> None:
     try:
         raw = json.loads(text)
     except ValueError as error:  # integers of thousands of digits raise it too
         raise DataError(f"{where}: damaged JSON ({error}); {_SKIPPED}") from None
     if isinstance(raw, dict) and "heldout" in raw:
-        heldout = parse_record(HeldoutLine, raw, where=where, remedy=_SKIPPED)
-        for objective, loss in heldout.heldout.items():
-            points = parsed.heldout[objective]
-            points.add(step=heldout.step, tokens=heldout.tokens, loss=loss, phase=0)
-        return
-    line = parse_record(TrainingLine, raw, where=where, remedy=_SKIPPED)
-    points = parsed.training[line.objective]
-    points.add(step=line.step, tokens=line.tokens, loss=line.loss, phase=line.phase)
+        line = parse_record(HeldoutLine, raw, where=where, remedy=_SKIPPED)
+        losses, phase = {("heldout", name): loss for name, loss in line.heldout.items()}, 0
+    else:
+        line = parse_record(TrainingLine, raw, where=where, remedy=_SKIPPED)
+        losses, phase = {("training", line.objective): line.loss}, line.phase
+    for name, loss in losses.items():
+        points[name][0].extend((line.step, line.tokens, phase))
+        points[name][1].append(loss)
 
 
-def joined_curves(segments: Iterable[Mapping[str, Points]]) -> dict[str, Curve]:
-    """Join the points of consecutive segments, by objective.
+def joined_curves(segments: Iterable[Mapping[str, Curve]]) -> dict[str, Curve]:
+    """Join the curves of consecutive segments, by objective.
 
     A segment that was interrupted and resumed may log a step twice; the later line counts.
     """
-    parts: dict[str, list[Points]] = defaultdict(list)
+    parts: dict[str, list[Curve]] = defaultdict(list)
     for segment in segments:
-        for objective, points in segment.items():
-            if len(points):
-                parts[objective].append(points)
-    return {objective: _curve(arrays) for objective, arrays in parts.items()}
+        for objective, curve in segment.items():
+            parts[objective].append(curve)
+    return {objective: _joined(curves) for objective, curves in parts.items()}
 
 
-def _curve(parts: list[Points]) -> Curve:
-    arrays = [points.arrays() for points in parts]
-    whole = np.concatenate([integers for integers, _ in arrays])
-    losses = np.concatenate([values for _, values in arrays])
-    order = np.argsort(whole[:, 0], kind="stable")
-    steps = whole[order, 0]
+def _joined(curves: list[Curve]) -> Curve:
+    columns = [np.concatenate([getattr(c, f.name) for c in curves]) for f in fields(Curve)]
+    order = np.argsort(columns[0], kind="stable")
+    steps = columns[0][order]
     kept = order[np.append(steps[1:] != steps[:-1], True)]
-    return Curve(
-        steps=whole[kept, 0].copy(),
-        tokens=whole[kept, 1].copy(),
-        losses=losses[kept],
-        phases=whole[kept, 2].copy(),
-    )
+    return Curve(*(column[kept] for column in columns))

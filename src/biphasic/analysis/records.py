@@ -10,8 +10,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from biphasic.amounts import count
-from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
+from biphasic.analysis.curves import Curve, CurvesByKind, joined_curves, read_curves
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import listing
 from biphasic.errors import DataError
@@ -181,14 +183,14 @@ class _Reader:
         self.store = store
         self.problems: list[Problem] = []
         self.state = cache(self._read_state)
-        self.lines = cache(self._read_lines)
+        self.curves = cache(self._read_curves)
 
     def note(self, kind: ProblemKind, text: str) -> None:
         self.problems.append(Problem(kind, text))
 
     def arm(self, arm: ArmRecord) -> ArmData:
-        lines = [self.lines(segment) for segment in arm.segments]
-        heldout = [segment.heldout for segment in lines]
+        curves = [self.curves(segment) for segment in arm.segments]
+        heldout = [segment["heldout"] for segment in curves]
         state = self.state(arm.state)
         if state is not None and arm.segments:
             heldout.append(_end_of_training(state, heldout))
@@ -196,7 +198,7 @@ class _Reader:
             record=arm,
             state=state,
             segments=self._segments(arm),
-            training=joined_curves(segment.training for segment in lines),
+            training=joined_curves(segment["training"] for segment in curves),
             heldout=joined_curves(heldout),
         )
 
@@ -262,24 +264,24 @@ class _Reader:
         both = {state.heldout_sha256, self.study.heldout_sha256}
         return None in both or len(both) == 1
 
-    def _read_lines(self, identity: str) -> SegmentLines:
+    def _read_curves(self, identity: str) -> CurvesByKind:
         path = self.store / "states" / identity / "metrics.jsonl"
-        state = self.state(identity)
+        state, nothing = self.state(identity), CurvesByKind(training={}, heldout={})
         if state is None:
-            return SegmentLines()
+            return nothing
         if not is_file(path):
             self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
-            return SegmentLines()
+            return nothing
         try:
             self._sealed(path.parent).check(path.name)
         except DataError as error:
             self.note("damaged", str(error))
-            return SegmentLines()
+            return nothing
         damaged: list[str] = []
-        lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
+        curves = read_curves(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
         for text in damaged:
             self.note("damaged", text)
-        return lines if self._has_same_heldout(state) else SegmentLines(training=lines.training)
+        return curves if self._has_same_heldout(state) else {**curves, "heldout": {}}
 
     def _segments(self, arm: ArmRecord) -> tuple[TrainedSegment, ...]:
         segments = []
@@ -316,15 +318,15 @@ def _remedy(folder: Path) -> str:
     return f"delete the folder {folder} and run the study again"
 
 
-def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:
+def _end_of_training(state: StateRecord, logged: list[dict[str, Curve]]) -> dict[str, Curve]:
     """Return held-out losses of a state whose last evaluation was not logged."""
     tokens = sum(entry.tokens for entry in state.ledger)
-    points: dict[str, Points] = {}
+    points: dict[str, Curve] = {}
     for objective, loss in state.heldout.items():
-        parts = [segment[objective] for segment in logged if segment.get(objective)]
-        if not parts or parts[-1].last_step < state.step:
-            points[objective] = Points()
-            points[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
+        parts = [segment[objective] for segment in logged if objective in segment]
+        if not parts or parts[-1].steps[-1] < state.step:
+            point = ([state.step], [tokens], [loss], [0])
+            points[objective] = Curve(*map(np.array, point))
     return points
 
 

@@ -22,7 +22,7 @@ from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
 from biphasic.training.state import Checkpoints, verify_state
 from biphasic.training.step.input import StepInput
-from biphasic.training.step.pending import MeasuredStep
+from biphasic.training.step.pending import StepReport
 
 FAULT = "fault.json"
 FAULT_FORMAT = "biphasic.fault/1"
@@ -30,7 +30,7 @@ _LINES_BEFORE = 10
 
 
 def save_fault(
-    run: Run, fault: MeasuredStep, given: StepInput, loss: Tensor, *, checkpoint: Path, start: int
+    run: Run, fault: StepReport, given: StepInput, loss: Tensor, *, checkpoint: Path, start: int
 ) -> DivergedError:
     """Write the record of an update that is not finite, and return the error that names it.
 
@@ -60,9 +60,9 @@ def save_fault(
             "step": run.step,
             "phase": placed.index,
             "objective": placed.objective(run.step).identity(recipe.seeds.mask_seed),
-            "learning_rate": fault.record["learning_rate"],
-            "loss": fault.record["loss"],
-            "gradient_norm": fault.record["gradient_norm"],
+            "learning_rate": fault.learning_rate,
+            "loss": fault.loss,
+            "gradient_norm": fault.gradient_norm,
             "again": {**again, "is_finite": not is_reproduced},
             "gradient_norms": {"layers": _by_layer(norms), "parameters": norms},
             "steps_before": [line for line in map(json.loads, run.log.lines) if "loss" in line][

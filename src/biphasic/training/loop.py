@@ -30,19 +30,8 @@ from biphasic.training.state import Checkpoints
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.passes import pass_loss
-from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps, Position
+from biphasic.training.step.pending import PendingSteps, Position, StepReport
 from biphasic.training.timeline import PlacedPhase
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """Report of an update, sent after its loss has been read back."""
-
-    step: int
-    end: int
-    loss: float
-    tokens: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -157,7 +146,7 @@ def _train_until(  # noqa: PLR0917
     writer: BackgroundWriter,
     options: RunOptions,
     watch: Callable[[], None],
-) -> MeasuredStep | None:
+) -> StepReport | None:
     """Run the updates up to a step; return the first one that is not finite, which ends the run."""
     recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
@@ -176,7 +165,7 @@ def _train_until(  # noqa: PLR0917
             if run.step in recipe.skip_steps:
                 _count(run, phase, replace(given, num_supervised=0, flops=0))
             else:
-                pending.add(_update(run, phase, given))
+                pending.add(*_update(run, phase, given))
             release_excess()
             writer.check()
             stops = ranks.any_says(options.should_stop is not None and options.should_stop())
@@ -188,15 +177,14 @@ def _train_until(  # noqa: PLR0917
             fault = run.record(done)
             if fault is not None:
                 return fault
-            options.warn_of(filter(None, (spikes.see(step.record) for step in done)))
+            options.warn_of(filter(None, (spikes.see(step.step, step.loss) for step in done)))
             if watches and run.step < end:
                 watch()
             if (saves or stops) and run.step < end:
                 _begin_checkpoint(run, progress, writer)
             if options.report and ranks.is_first:
                 for step in done:
-                    number, loss = step.record["step"], step.record["loss"]
-                    options.report(StepReport(number, end, loss, step.num_tokens, step.seconds))
+                    options.report(step)
             if stops and run.step < end:
                 writer.wait()
                 run.log.close()
@@ -204,22 +192,21 @@ def _train_until(  # noqa: PLR0917
     return None
 
 
-def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
-    """Run one update (loss, gradient, weights, records) without waiting for the device."""
-    before, rate = run.position, phase.learning_rate(run.step)
+def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport, Tensor, Tensor]:
+    """Run one update without waiting for the device; return it with its loss and gradient norm."""
+    rate = phase.learning_rate(run.step)
+    report = StepReport(
+        before=run.position,
+        phase=phase.index,
+        objective=phase.phase.short_name,
+        learning_rate=rate,
+        tokens=given.batch.packed.num_tokens,
+        supervised_tokens=given.num_supervised,
+    )
     loss = _backward(run, given)
     norm = run.optimizer.update(rate, loss=loss)
-
     _count(run, phase, given)
-    record = {
-        "step": run.step,
-        "phase": phase.index,
-        "objective": phase.phase.short_name,
-        "learning_rate": rate,
-        "tokens": run.position.tokens,
-        "supervised_tokens": given.num_supervised,
-    }
-    return PendingStep(before, record, loss, norm, given.batch.packed.num_tokens)
+    return report, loss, norm
 
 
 def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
@@ -274,7 +261,7 @@ def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter)
 
 def _stopped_at(
     run: Run,
-    fault: MeasuredStep,
+    fault: StepReport,
     progress: Checkpoints,
     writer: BackgroundWriter,
     *,

@@ -31,7 +31,7 @@ from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
 from biphasic.plugins import named_plugins
-from biphasic.records import HeldoutLine, StateRecord, TrainingLine
+from biphasic.records import HeldoutLine, StateRecord
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -55,7 +55,7 @@ from biphasic.training.step.optimizer import (
     layer_matrices,
     set_precision,
 )
-from biphasic.training.step.pending import MeasuredStep, Position
+from biphasic.training.step.pending import Position, StepReport
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -97,7 +97,7 @@ class Run:
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
-    def record(self, steps: Sequence[MeasuredStep]) -> MeasuredStep | None:
+    def record(self, steps: Sequence[StepReport]) -> StepReport | None:
         """Record updates that have been read back, and return the first non-finite one, if any.
 
         It and later updates are not recorded.
@@ -111,7 +111,7 @@ class Run:
             if step is fault:
                 break
             self.seconds += step.seconds
-            self.log.write(TrainingLine(**step.record))
+            self.log.write(step.line)
         return fault
 
     def watch(

@@ -8,7 +8,7 @@ import torch
 from biphasic.errors import ModelError
 from biphasic.model.compute import layers
 from biphasic.training import run
-from biphasic.training.loop import StepReport
+from biphasic.training.step.pending import StepReport
 from short_runs import CLM, MIX, MLM, assert_close
 
 # torch hides this one itself, but not where tests turn warnings into errors.

@@ -7,7 +7,7 @@ import pytest
 from biphasic.data.rows import RowReader
 from biphasic.errors import DataError
 from biphasic.training import loop
-from biphasic.training.loop import StepReport
+from biphasic.training.step.pending import StepReport
 from short_runs import CLM, MIX, MLM, assert_same
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ def lines(losses, *, phase: int = 0, first: int = 1) -> list[dict]:
 
 
 def warnings(watch: SpikeWatch, given: list[dict]) -> list[str]:
-    return [text for text in map(watch.see, given) if text]
+    texts = (watch.see(line["step"], line["loss"]) for line in given)
+    return [text for text in texts if text]
 
 
 def wave(count: int) -> list[float]:
@@ -84,8 +85,8 @@ def test_spikes_change_no_result_and_are_seen_after_a_resume(train, make_recipe,
     seen: list[list[float]] = []
     original = SpikeWatch.see
 
-    def see(watch, line):
-        text = original(watch, line)
+    def see(watch, *step):
+        text = original(watch, *step)
         seen.append([loss for each in watch._losses.values() for loss in each])
         return text
 

@@ -24,7 +24,7 @@ from biphasic.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
-    from biphasic.training.loop import StepReport
+    from biphasic.training.step.pending import StepReport
 
 RANK = "biphasic.study.jobs.rank"  # Module of the ranks that train a job together.
 
@@ -99,8 +99,7 @@ class TrainJob(Config):
         def forward(step: StepReport) -> None:
             nonlocal done
             done = step.step - self.start
-            speed = step.tokens / step.seconds
-            show(f"loss {step.loss:.3f}, {speed:,.0f} tokens/s")
+            show(f"loss {step.loss:.3f}, {step.speed:,.0f} tokens/s")
 
         def show(text: str, *, note: str = "") -> None:
             report(Progress(done, self.end - self.start, text, note=note))

@@ -36,11 +36,11 @@ class SpikeWatch:
         self._is_above = False
         for line in lines:
             if "loss" in line:
-                self.see(line)
+                self.see(line["step"], line["loss"])
 
-    def see(self, line: Mapping[str, Any]) -> str:
-        """Take a step's line of metrics; return a warning at the first step of a spike, else ''."""
-        step, loss = line["step"] - 1, line["loss"]  # counted from 0, like rows and schedules
+    def see(self, number: int, loss: float) -> str:
+        """Take a step's loss; return a warning at the first step of a spike, else ''."""
+        step = number - 1  # counted from 0, like rows and schedules
         placed = self._recipe.phase_at(step)
         key = placed.index, placed.objective(step).short_name
         losses = self._losses.setdefault(key, deque(maxlen=WINDOW))

@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from biphasic.records import LedgerEntry
+from biphasic.records import LedgerEntry, TrainingLine
 
 
 @dataclass(frozen=True)
@@ -35,39 +34,57 @@ class Position:
 
 
 @dataclass(frozen=True)
-class PendingStep:
-    """An update that is not read back yet.
+class StepReport:
+    """An update; loss, norm and speed are known when it has been read back.
 
     Attributes:
         before: What was read before it.
-        record: Its line of metrics, without values that are read back or measured.
-        loss: Scalar on the device.
-        gradient_norm: Scalar on the device, before clipping.
-        num_tokens: Tokens read, excluding padding.
+        tokens: Tokens that it read, excluding padding.
+        gradient_norm: Before clipping.
+        speed: Tokens per second since the previous reading.
     """
 
     before: Position
-    record: dict[str, Any]
-    loss: Tensor
-    gradient_norm: Tensor
-    num_tokens: int
+    phase: int
+    objective: str
+    learning_rate: float
+    tokens: int
+    supervised_tokens: int
+    loss: float = math.nan
+    gradient_norm: float = math.nan
+    speed: float = math.nan
 
+    @property
+    def step(self) -> int:
+        """Its number, from 1 on."""
+        return self.before.step + 1
 
-@dataclass(frozen=True)
-class MeasuredStep:
-    """An update that has been read back.
+    @property
+    def seconds(self) -> float:
+        """Its share, by tokens, of the time since the previous reading."""
+        return self.tokens / self.speed
 
-    Attributes:
-        record: Its complete line of metrics.
-        seconds: Its share, by tokens, of the time since the previous reading.
-        fault: Name of the non-finite value; None if all are finite.
-    """
+    @property
+    def fault(self) -> str | None:
+        """Name of the non-finite value; None if all are finite."""
+        if not math.isfinite(self.loss):
+            return "loss"
+        return None if math.isfinite(self.gradient_norm) else "gradient"
 
-    before: Position
-    record: dict[str, Any]
-    num_tokens: int
-    seconds: float
-    fault: str | None
+    @property
+    def line(self) -> TrainingLine:
+        """Its line of metrics."""
+        return TrainingLine(
+            step=self.step,
+            phase=self.phase,
+            objective=self.objective,
+            loss=self.loss,
+            learning_rate=self.learning_rate,
+            gradient_norm=self.gradient_norm,
+            tokens=self.before.tokens + self.tokens,
+            supervised_tokens=self.supervised_tokens,
+            tokens_per_second=round(self.speed, 1),
+        )
 
 
 class PendingSteps:
@@ -75,7 +92,7 @@ class PendingSteps:
 
     def __init__(self, *, read_back_every: int) -> None:
         self._every = read_back_every
-        self._steps: list[PendingStep] = []
+        self._steps: list[tuple[StepReport, Tensor, Tensor]] = []
         self._began = 0.0
 
     @property
@@ -88,36 +105,20 @@ class PendingSteps:
         if not self._steps:
             self._began = time.monotonic()
 
-    def add(self, step: PendingStep) -> None:
-        """Add an update."""
-        self._steps.append(step)
+    def add(self, step: StepReport, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Add an update with its scalars on the device."""
+        self._steps.append((step, loss, gradient_norm))
 
-    def read_back(self) -> list[MeasuredStep]:
+    def read_back(self) -> list[StepReport]:
         """Wait for all pending updates, remove them, and return them in order."""
         if not self._steps:  # all were skipped
             return []
-        scalars = [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
+        scalars = [scalar for _, *both in self._steps for scalar in both]
         values = torch.stack([scalar.float() for scalar in scalars]).tolist()  # one transfer
         seconds = time.monotonic() - self._began
-        speed = sum(step.num_tokens for step in self._steps) / seconds
+        speed = sum(step.tokens for step, _, _ in self._steps) / seconds
         steps, self._steps = self._steps, []
         return [
-            _measured(step, loss, norm, speed)
-            for step, loss, norm in zip(steps, values[::2], values[1::2], strict=True)
+            replace(step, loss=loss, gradient_norm=norm, speed=speed)
+            for (step, _, _), loss, norm in zip(steps, values[::2], values[1::2], strict=True)
         ]
-
-
-def _measured(step: PendingStep, loss: float, norm: float, speed: float) -> MeasuredStep:
-    fault = None if math.isfinite(norm) else "gradient"
-    return MeasuredStep(
-        before=step.before,
-        record={
-            **step.record,
-            "loss": loss,
-            "gradient_norm": norm,
-            "tokens_per_second": round(speed, 1),
-        },
-        num_tokens=step.num_tokens,
-        seconds=step.num_tokens / speed,
-        fault=fault if math.isfinite(loss) else "loss",
-    )
