@@ -12,6 +12,7 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.api.scores import analyze, claims, compare, figures, paper
     from biphasic.api.use import encode, load, predict, push
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
@@ -20,32 +21,33 @@ if TYPE_CHECKING:
     from biphasic.study.sizing.estimate import estimate
 
 
-_HOMES = {
-    "adapt": "biphasic.adaptation",
-    "encode": "biphasic.api.use",
-    "estimate": "biphasic.study.sizing.estimate",
-    "evaluate": "biphasic.evaluation.evaluate",
-    "evaluate_all": "biphasic.evaluation.evaluate",
-    "export_model": "biphasic.export.write",
-    "finetune": "biphasic.export.finetuned.write",
-    "load": "biphasic.api.use",
-    "predict": "biphasic.api.use",
-    "pretrain": "biphasic.study.api",
-    "push": "biphasic.api.use",
-    "report_study": "biphasic.study.api",
-    "run_study": "biphasic.study.api",
+_CONTENTS = {
+    "biphasic.adaptation": ["adapt"],
+    "biphasic.api.scores": ["analyze", "claims", "compare", "figures", "paper"],
+    "biphasic.api.use": ["encode", "load", "predict", "push"],
+    "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
+    "biphasic.export.finetuned.write": ["finetune"],
+    "biphasic.export.write": ["export_model"],
+    "biphasic.study.api": ["pretrain", "report_study", "run_study"],
+    "biphasic.study.sizing.estimate": ["estimate"],
 }
+_HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
 
 __all__ = [
     "__version__",
     "adapt",
+    "analyze",
+    "claims",
+    "compare",
     "encode",
     "estimate",
     "evaluate",
     "evaluate_all",
     "export_model",
+    "figures",
     "finetune",
     "load",
+    "paper",
     "predict",
     "pretrain",
     "push",

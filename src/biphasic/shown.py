@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.errors import visible
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.table import Table
 
 _MOST_ROWS = 60  # of a table in a notebook
 _MOST_LINES = 60  # of a result that Python shows
+_WIDEST = 10_000  # characters; no table is wider
 
 
 class Shown:
@@ -61,3 +65,24 @@ class Shown:
 
 def _cell(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
+
+
+def inline(svg: str) -> str:
+    """Return a drawing as an element of a page."""
+    return svg[svg.index("<svg") :]
+
+
+def table_lines(table: Table) -> list[str]:
+    """Return a table as text, as wide as it needs."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+    console.width = console.measure(table).maximum
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().splitlines()
+
+
+def shown_path(path: Path) -> str:
+    """Return a path relative to the working directory, if it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import AsJson, ConventionOption, echo, print_table, shown
-from biphasic.errors import ConfigError
+from biphasic.cli.options import AsJson, ConventionOption, echo, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from biphasic.analysis.claims import Claim, ClaimResult
-    from biphasic.analysis.page.gallery import Gallery
-    from biphasic.analysis.records import Problem, StudyRecords
-    from biphasic.analysis.scores.layout import Layout
+    from biphasic.analysis.claims import ClaimResult
+    from biphasic.analysis.records import Problem
 
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
 _RESULTS = (
@@ -69,29 +66,27 @@ def analyze_command(
     """
     import json
 
-    from biphasic.analysis.scores.layout import scores_of
-    from biphasic.analysis.scores.table import at_one_rate
-    from biphasic.analysis.statistics.replicates import over_pretraining
-    from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
-    from biphasic.analysis.text import flat, plain
+    from biphasic.analysis.text import flat
+    from biphasic.api.scores import analyze
 
-    results = _read_results(folder, dataset, without)
-    scores = scores_of(results, convention)
-    problems = [f"{problem.kind}: {problem.text}" for problem in results.problems]
-    if one_rate:
-        scores = at_one_rate(scores)
-    if by_pretraining:
-        scores = over_pretraining(scores)
+    analysis = analyze(
+        folder,
+        convention=convention,
+        one_rate=one_rate,
+        by_pretraining=by_pretraining,
+        dataset=dataset or (),
+        without=without or (),
+    )
     if as_json:
-        echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
+        echo(json.dumps(analysis.to_json(), indent=1, allow_nan=False))
         return
-    for table in score_tables(scores):
+    for table in analysis.tables():
         print_table(table)
-    echo("\n".join(notes(scores)))
+    echo("\n".join(analysis.explanations()))
     if compare:
-        for line in comparison_lines(scores):
-            echo(plain(line))
-    for problem in problems:
+        for line in analysis.compare().lines():
+            echo(line)
+    for problem in analysis.problems:
         echo(flat(problem), err=True)
 
 
@@ -126,48 +121,38 @@ def claims_command(
     from rich.console import Console
     from rich.text import Text
 
-    from biphasic.analysis.claims import changed_verdicts, claims_report, restated
-    from biphasic.analysis.claims.render import (
-        claims_json,
-        claims_lines,
-        claims_markdown,
-        closing_lines,
-    )
-    from biphasic.analysis.scores.layout import scores_of
-    from biphasic.analysis.scores.source import paper_scores
-    from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.claims.render import closing_lines
     from biphasic.analysis.text import flat
+    from biphasic.api.scores import claims as check
 
-    chosen = _chosen_claims(claims, only or ())
-    if (folder is None) != paper:
-        raise ConfigError("give either a folder, or --paper for the published table")
-    if folder is None and (dataset or without):
-        raise ConfigError("--dataset and --without choose among the datasets of a folder")
-    if folder is None:
-        scores = paper_scores()
-    else:
-        results = _read_results(folder, dataset, without)
-        _echo_problems(results.problems)
-        scores = scores_of(results, convention)
-    if by_pretraining:
-        scores = over_pretraining(scores)
-    scores = restated(scores, convention) if convention else scores
-    checked = claims_report(scores, claims=chosen)
-    changes = changed_verdicts(scores, claims=chosen)
+    checked = check(
+        folder,
+        paper=paper,
+        convention=convention,
+        claims=claims,
+        by_pretraining=by_pretraining,
+        dataset=dataset or (),
+        without=without or (),
+        only=only or (),
+    )
+    _echo_problems(checked.problems)
     if as_json:
-        echo(json.dumps(claims_json(checked, scores, changes), indent=1))
+        echo(json.dumps(checked.to_json(), indent=1))
     elif markdown:
-        echo(claims_markdown(checked, scores, changes, with_details=details), nl=False)
+        echo(checked.to_markdown(details=details), nl=False)
     elif (console := Console(highlight=False)).is_terminal:
         for heading, is_open in (("Numbers", False), ("What is missing", True)):
-            rows = [one for one in checked if (one.verdict in {"undecided", "no data"}) is is_open]
+            rows = [
+                one
+                for one in checked.results
+                if (one.verdict in {"undecided", "no data"}) is is_open
+            ]
             if rows:
                 console.print(_claims_table(rows, heading, with_details=details))
-        for line in closing_lines(checked, scores, changes):
+        for line in closing_lines(checked.results, checked.scores, checked.changes):
             console.print(Text(flat(line)))
     else:
-        lines = claims_lines(checked, scores, changes, with_details=details)
-        echo("\n".join(lines))
+        echo("\n".join(checked.lines(details=details)))
 
 
 def _echo_problems(problems: Sequence[Problem]) -> None:
@@ -181,18 +166,6 @@ def _echo_problems(problems: Sequence[Problem]) -> None:
     if others := len(problems) - len(left_out):
         of_records = f"{count(others, 'problem')} with these records"
         echo(f"{of_records}; 'biphasic analyze' lists them", err=True)
-
-
-def _chosen_claims(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
-    from biphasic.analysis.claims import load_claims, paper_claims
-    from biphasic.config import nearest
-
-    claims = paper_claims() if file is None else load_claims(file)
-    known = [claim.id for claim in claims]
-    for name in only:
-        if name not in known:
-            raise ConfigError(f"--only {name}: no such claim{nearest(name, known)}")
-    return tuple(claim for claim in claims if not only or claim.id in only)
 
 
 def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details: bool) -> Table:
@@ -229,14 +202,9 @@ def paper_command(
         out: Folder to write.
         every_dataset: Draw a panel per dataset instead of averages.
     """
-    from biphasic.analysis.figures.catalog import score_figures, without_records
-    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.scores.source import paper_scores
+    from biphasic.api.scores import paper
 
-    chosen = chosen_formats(formats)
-    scores = paper_scores()
-    figures = [*score_figures(scores, is_every=every_dataset), *without_records()]
-    _print_gallery(write_gallery(out, scores, figures, formats=chosen), out)
+    echo("\n".join(paper(out, formats=formats or (), every_dataset=every_dataset).lines()))
 
 
 def figures_command(
@@ -262,54 +230,20 @@ def figures_command(
             several, as in the report.
         every_dataset: Draw a panel per dataset instead of averages.
     """
-    from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
-    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.scores.layout import Layout, scores_of
-    from biphasic.analysis.scores.reference import alike_datasets
-    from biphasic.analysis.scores.source import paper_scores
-    from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
+    from biphasic.api.scores import figures
 
-    chosen = chosen_formats(formats)
-    results = _read_results(folder, dataset, without)
-    _echo_problems(results.problems)
-    scores = scores_of(results, convention)
-    if by_pretraining is None:
-        scores = by_recipe(scores)
-    elif by_pretraining:
-        scores = over_pretraining(scores)
-    reference = paper_scores() if paper else None
-    if reference is not None and not alike_datasets(scores, reference):
-        echo(
-            "--paper: no dataset and metric of these results match the reference study",
-            err=True,
-        )
-    if isinstance(results, Layout):
-        further = run_figures(scores)
-    else:
-        further = record_figures(results, scores)
-    figures = [*score_figures(scores, is_every=every_dataset, reference=reference), *further]
-    target = out if out is not None else folder.resolve() / "gallery"
-    gallery = write_gallery(target, scores, figures, formats=chosen, reference=reference)
-    _print_gallery(gallery, target)
-
-
-def _print_gallery(gallery: Gallery, out: Path) -> None:
-    from biphasic.analysis.text import flat
-
-    for path in gallery.paths:
-        if path.parent == out:
-            echo(shown(path.resolve()))
-    for chart in gallery.drawn:
-        if any(path.stem == chart.name for path in gallery.paths):
-            echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
-    for missing in gallery.skipped:
-        echo(f"skipped: {flat(missing.title)}: {flat(missing.reason)}")
-
-
-def _read_results(
-    folder: Path, only: Sequence[str] | None, without: Sequence[str] | None
-) -> StudyRecords | Layout:
-    from biphasic.analysis.scores.datasets import DatasetChoice
-    from biphasic.analysis.scores.layout import read_results
-
-    return read_results(folder, DatasetChoice(tuple(only or ()), tuple(without or ())))
+    made = figures(
+        folder,
+        out,
+        formats=formats or (),
+        paper=paper,
+        convention=convention,
+        by_pretraining=by_pretraining,
+        dataset=dataset or (),
+        without=without or (),
+        every_dataset=every_dataset,
+    )
+    _echo_problems(made.problems)
+    for note in made.notes:
+        echo(note, err=True)
+    echo("\n".join(made.lines()))

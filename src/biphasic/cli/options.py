@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from biphasic.errors import visible
+from biphasic.shown import shown_path as shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -183,8 +184,3 @@ def print_table(table: Table) -> None:
         unbounded = console.options.update(width=_WIDEST)
         console.width = Measurement.get(console, unbounded, table).maximum
     console.print(table)
-
-
-def shown(path: Path) -> str:
-    """Return a path relative to the working directory, if it lies below it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
