@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -174,7 +175,7 @@ def _train_until(  # noqa: PLR0917
                 continue
             ranks.heartbeat.at(Activity.DEVICE)
             done = pending.read_back()
-            fault = run.record(done)
+            fault = _record(run, done)
             if fault is not None:
                 return fault
             options.warn_of(filter(None, (spikes.see(step.step, step.loss) for step in done)))
@@ -207,6 +208,19 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport,
     norm = run.optimizer.update(rate, loss=loss)
     _count(run, phase, given)
     return report, loss, norm
+
+
+def _record(run: Run, steps: Sequence[StepReport]) -> StepReport | None:
+    """Record the updates before the first one that is not finite, and return this one, if any."""
+    fault = next((step for step in steps if step.fault is not None), None)
+    run.ranks.require_same(
+        -1 if fault is None else fault.before.step,
+        what="the first steps with a loss or gradient that is not finite",
+    )
+    for step in takewhile(lambda step: step is not fault, steps):
+        run.seconds += step.seconds
+        run.log.write(step.line)
+    return fault
 
 
 def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:

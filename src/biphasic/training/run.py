@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ from biphasic.training.step.optimizer import (
     layer_matrices,
     set_precision,
 )
-from biphasic.training.step.pending import Position, StepReport
+from biphasic.training.step.pending import Position
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -79,9 +79,9 @@ class Run:
     divided: DividedModel | None
     log: MetricsLog
     parent: str | None
-    position: Position
-    seconds: float
     code: tuple[str, ...]
+    position: Position = field(default_factory=Position)
+    seconds: float = 0.0
     changes: tuple[str, ...] = ()
     change: str = ""
 
@@ -96,23 +96,6 @@ class Run:
         freeze(self.model, phase.phase.freeze)
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
-
-    def record(self, steps: Sequence[StepReport]) -> StepReport | None:
-        """Record updates that have been read back, and return the first non-finite one, if any.
-
-        It and later updates are not recorded.
-        """
-        fault = next((step for step in steps if step.fault is not None), None)
-        self.ranks.require_same(
-            -1 if fault is None else fault.before.step,
-            what="the first steps with a loss or gradient that is not finite",
-        )
-        for step in steps:
-            if step is fault:
-                break
-            self.seconds += step.seconds
-            self.log.write(step.line)
-        return fault
 
     def watch(
         self,
@@ -234,28 +217,8 @@ def resume_or_start(
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
-    source = data.pretrained.identity if data.pretrained and step == 0 else None
-    _check_directions(on_compute_device(model), recipe, weights=source)
-    weights = set_precision(model, recipe.precision)
-    if recipe.precision != "fp32":  # uses other kernels
-        _check_directions(model, recipe)
-    divided = None if ranks.is_alone else divide(model, weights, compute)
-    if divided is not None:
-        weights = DividedWeights(divided)
-    optimizer = Optimizer(weights, recipe.optimizer, layer_matrices=layer_matrices(model))
-    if snapshot is not None:
-        optimizer.load_state_tensors(snapshot.moments)
-    if compute.activation_checkpointing:
-        recompute_activations(model)
-    if compute.compile:
-        compile_layers(model)
-    record, position, change = None, Position(), ""
-    code = running_code("pretraining")
-    if snapshot is not None:
-        record = snapshot.record
-        position = Position(step, record.rows_sha256, record.ledger)
-        changed = changed_settings(record, compute.model_dump(mode="json"))
-        change = f"step {step}: {changed}" if changed else ""
+    probed = data.pretrained.identity if data.pretrained and step == 0 else None
+    optimizer, divided = _trainable(model, recipe, compute, ranks, probed=probed)
     run = Run(
         lineage=lineage,
         data=data,
@@ -266,14 +229,49 @@ def resume_or_start(
         divided=divided,
         log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
-        position=position,
-        seconds=0.0 if record is None or latest is None else record.seconds,
-        code=(code,) if record is None else tuple(dict.fromkeys((*record.code, code))),
-        changes=() if record is None else record.changes,
-        change=change,
+        code=(running_code("pretraining"),),
     )
+    if snapshot is not None:
+        _resume(run, snapshot, is_checkpoint=latest is not None)
     run.require_agreement()
     return run
+
+
+def _trainable(
+    model: PreTrainedModel,
+    recipe: Recipe,
+    compute: ComputeConfig,
+    ranks: ProcessGroup,
+    *,
+    probed: str | None,
+) -> tuple[Optimizer, DividedModel | None]:
+    """Set a model's precision, divide it over the ranks, and return its optimizer."""
+    _check_directions(on_compute_device(model), recipe, weights=probed)
+    weights = set_precision(model, recipe.precision)
+    if recipe.precision != "fp32":  # uses other kernels
+        _check_directions(model, recipe)
+    divided = None if ranks.is_alone else divide(model, weights, compute)
+    if divided is not None:
+        weights = DividedWeights(divided)
+    optimizer = Optimizer(weights, recipe.optimizer, layer_matrices=layer_matrices(model))
+    if compute.activation_checkpointing:
+        recompute_activations(model)
+    if compute.compile:
+        compile_layers(model)
+    return optimizer, divided
+
+
+def _resume(run: Run, snapshot: Snapshot, *, is_checkpoint: bool) -> None:
+    """Continue with the moments and records of a checkpoint, or of the segment's first state."""
+    record = snapshot.record
+    run.optimizer.load_state_tensors(snapshot.moments)
+    run.position = Position(record.step, record.rows_sha256, record.ledger)
+    run.code = tuple(dict.fromkeys((*record.code, *run.code)))
+    run.changes = record.changes
+    changed = changed_settings(record, run.compute.model_dump(mode="json"))
+    run.change = f"step {record.step}: {changed}" if changed else ""
+    if is_checkpoint:
+        run.seconds = record.seconds
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:

@@ -27,7 +27,6 @@ from biphasic.training.records.log import MetricsLog
 from biphasic.training.run import Run, first_model
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.optimizer import Optimizer, layer_matrices, set_precision
-from biphasic.training.step.pending import Position
 from short_runs import CLM, CPU, MLM
 
 CUDA = torch.device("cuda:0")
@@ -70,8 +69,6 @@ def fake_run(recipe, data, *, device: torch.device) -> Run:
         divided=None,
         log=MetricsLog([], None, next_step=1),
         parent=None,
-        position=Position(),
-        seconds=0.0,
         code=(),
     )
     run.enter(recipe.phase_at(0))
