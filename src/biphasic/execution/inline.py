@@ -14,7 +14,7 @@ from rich.console import Console
 
 from biphasic.errors import DoneElsewhereError, LockHeldError
 from biphasic.execution.display import job_bar
-from biphasic.execution.job import Runnable, ShouldStop
+from biphasic.execution.job import Job, ShouldStop
 from biphasic.progress import say_on
 
 # Ctrl-C, and signals that schedulers and init systems send before they kill.
@@ -22,7 +22,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _TAKEN_SECONDS = 2.0
 
 
-def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> None:
+def run_here(job: Job, *, console: Console, deadline: float = math.inf) -> None:
     """Run a job here, or wait for its owner; at a signal or the deadline it saves and stops."""
     say = say_on(console)
     is_said = False

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from biphasic.errors import ConfigError, StudyError
+from biphasic.config import Config
+from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.files import write_text
 from biphasic.locks import Lock
 
@@ -74,41 +75,38 @@ class ExecutorError(StudyError):
     """An executor cannot run any more jobs."""
 
 
-class Runnable(Protocol):
-    """A job that this process can run."""
-
-    label: str
-
-    def run(self, report: Report, *, should_stop: ShouldStop) -> None:
-        """Run it, unless it is done."""
-
-
-class Job(Runnable, Protocol):
+class Job(Config):
     """A job that is saved in a store as JSON for other processes."""
 
     id: str
-    store: Path
+    label: str  # Name in progress displays.
+    store: Path  # Content store.
 
     @property
     def num_slots(self) -> int:
-        """Slots it occupies."""
-        ...
+        """Slots that it occupies."""
+        return 1
 
-    def model_dump_json(self) -> str:
-        """Return the job as JSON."""
-        ...
+    def check_needs(self) -> None:
+        """Check that the states that it reads exist."""
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
+        """Run it, unless it is done."""
+        raise NotImplementedError
 
 
 LoadJob = Callable[[Path, str], Job]  # loads a job from a store by its identity
 
 
-def while_held(report: Report, held: Lock) -> Report:
-    """Return a report that raises when another process has taken over the job's lock."""
+def while_held(report: Report, held: Lock, *, should_stop: ShouldStop = never) -> Report:
+    """Return a report that raises when another process took the job's lock, or on request."""
 
     def forward(progress: Progress) -> None:
         report(progress)
         if held.is_lost:
             held.check()
+        if should_stop():
+            raise StoppedError("stopped; finished parts are kept")
 
     return forward
 

@@ -25,7 +25,7 @@ from biphasic.distributed import check_devices, served_store
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
 from biphasic.execution import node
 from biphasic.execution.heartbeats import Heartbeats
-from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
+from biphasic.execution.job import Progress, Report, ShouldStop, never
 from biphasic.execution.rank_worker import STOP_FILE
 from biphasic.execution.slots import Nodes
 from biphasic.model.compute.device import chosen_device, device_environment
@@ -36,11 +36,15 @@ _POLL_SECONDS = 0.2
 _END_SECONDS = 60.0  # `node.py` gives ranks 30 s to end before it kills them
 
 
-class SegmentJob(Job, Protocol):
+class SegmentJob(Protocol):
     """The parts of a `TrainJob` used here."""
 
     recipe: Recipe
     compute: ComputeConfig
+
+    def model_dump_json(self) -> str:
+        """Return the job as JSON."""
+        ...
 
 
 def run_ranks(

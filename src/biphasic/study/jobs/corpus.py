@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from biphasic.config import Config
 from biphasic.data.building.blend import BuildProgress
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import StoppedError
-from biphasic.execution.job import Progress, Report, ShouldStop, never
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
 from biphasic.study.inputs.corpus import build_missing_corpus, is_built
 
 
-class CorpusJob(Config):
+class CorpusJob(Job):
     """Tokenise a corpus of a study."""
 
     kind: Literal["tokenise"] = "tokenise"
     id: str  # `data-` and the name of the folder.
-    label: str  # Label in progress displays.
-    store: Path  # Content store.
     folder: Path  # Output folder.
     corpus: CorpusConfig  # Settings of the corpus.
 
@@ -30,11 +27,6 @@ class CorpusJob(Config):
             id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
         )
 
-    @property
-    def num_slots(self) -> int:
-        """One, although it uses all cores."""
-        return 1
-
     def outputs(self) -> list[Path]:
         """Return the folder that it writes."""
         return [self.folder]
@@ -42,9 +34,6 @@ class CorpusJob(Config):
     def is_done(self) -> bool:
         """Return whether the corpus is built."""
         return is_built(self.folder)
-
-    def check_needs(self) -> None:
-        """Do nothing: the job has no dependencies."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Build the corpus, or wait for the process that builds it."""

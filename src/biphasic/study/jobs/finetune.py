@@ -13,8 +13,8 @@ from pydantic import Field
 from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DoneElsewhereError, StoppedError
-from biphasic.execution.job import IDENTITY, Progress, Report, ShouldStop, never, while_held
+from biphasic.errors import DoneElsewhereError
+from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
@@ -54,13 +54,11 @@ class ScoredTask(TaskInput):
     runs: tuple[GridRun, ...]
 
 
-class FinetuneJob(Config):
+class FinetuneJob(Job):
     """Fine-tune one state on one task, once per learning rate and seed, and score tasks."""
 
     kind: Literal["finetune"] = "finetune"
     id: str  # Identity of the group.
-    label: str  # Label in progress displays.
-    store: Path  # Content store.
     tokenizer: Path  # Folder of the tokenizer.
     encoder: Path  # Folder of the model to start from.
     state: str  # Identity of the model.
@@ -70,15 +68,10 @@ class FinetuneJob(Config):
     # Folder in which each part keeps its best model (`biphasic.study.jobs.keep`).
     keep: Path | None = None
 
-    @property
-    def num_slots(self) -> int:
-        """One: fine-tuning uses one process."""
-        return 1
-
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results."""
         with lock_work(self.store, self.id) as held:
-            report = while_held(_stopping(report, should_stop), held)
+            report = while_held(report, held, should_stop=should_stop)
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
                 for index in range(len(self.evaluations[0].runs))
@@ -201,17 +194,6 @@ class FinetuneJob(Config):
 
     def _folder(self, run: GridRun) -> Path:
         return self.store / "finetunes" / run.id
-
-
-def _stopping(report: Report, should_stop: ShouldStop) -> Report:
-    """Return a report that stops the job on request."""
-
-    def forward(progress: Progress) -> None:
-        report(progress)
-        if should_stop():
-            raise StoppedError("stopped; finished fine-tunings are kept")
-
-    return forward
 
 
 # Cached between jobs of a worker; see `_open` in train.py about the keys.

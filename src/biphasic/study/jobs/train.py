@@ -9,10 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from biphasic.config import Config
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import DoneElsewhereError, StudyError
-from biphasic.execution.job import Progress, Report, ShouldStop, never, while_held
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, while_held
 from biphasic.files import is_complete, remove_partials, write_json
 from biphasic.locks import lock_work
 from biphasic.study.inputs.corpus import DataPaths
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
 RANK = "biphasic.study.jobs.rank"  # Module of the ranks that train a job together.
 
 
-class TrainJob(Config):
+class TrainJob(Job):
     """Train one segment of a recipe."""
 
     kind: Literal["train"] = "train"
     id: str  # Identity of the state at its end.
-    label: str  # Label in progress displays.
-    store: Path  # Content store.
     data: DataPaths  # Paths of the data.
     recipe: Recipe  # A recipe that passes through the segment.
     start: int  # Updates before it.

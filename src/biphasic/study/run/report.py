@@ -8,9 +8,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from biphasic.analysis.report import is_current, write_report
-from biphasic.config import Config
 from biphasic.errors import DataError
-from biphasic.execution.job import Progress, Report, ShouldStop, never
+from biphasic.execution.job import Job, Progress, Report, ShouldStop, never
 from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
@@ -55,14 +54,12 @@ def _written(folder: Path) -> Any:
     return record
 
 
-class ReportJob(Config):
+class ReportJob(Job):
     """Write a report."""
 
     kind: Literal["report"] = "report"
     id: str  # Depends on the study's name only: a report may be written again.
-    label: str  # Label in progress displays.
-    store: Path  # Content store; study folders are its siblings.
-    study: Name  # Name of the study.
+    study: Name  # Name of the study; its folder is a sibling of the store.
 
     @classmethod
     def of(cls, study: Study) -> ReportJob:
@@ -75,11 +72,6 @@ class ReportJob(Config):
             study=name,
         )
 
-    @property
-    def num_slots(self) -> int:
-        """One."""
-        return 1
-
     def outputs(self) -> list[Path]:
         """Return its output folder."""
         return [self.store.parent / self.study]
@@ -87,9 +79,6 @@ class ReportJob(Config):
     def is_done(self) -> bool:
         """Return False: `run` itself skips an up-to-date report."""
         return False
-
-    def check_needs(self) -> None:
-        """Do nothing: the report lists missing results."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
         """Write the report, unless it is up to date."""

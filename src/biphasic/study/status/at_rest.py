@@ -33,7 +33,9 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, plan)]
-    spent, left = _device_time(finished)
+    kinds = _training(finished), _finetuning(finished)
+    left = [kind.seconds_left for kind in kinds]
+    known = [seconds for seconds in left if seconds is not None]
     return StudyStatus(
         study=study.config.name,
         folder=study.folder,
@@ -42,8 +44,8 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
         counts=counts,
         failures=failures,
         by_arm=progress_by_arm(plan.jobs_by_arm(), done.__contains__),
-        device_seconds_spent=spent,
-        device_seconds_left=left,
+        device_seconds_spent=sum(kind.seconds for kind in kinds),
+        device_seconds_left=sum(known) if len(known) == len(left) else None,
         notes=(*notes, *(f"assumed: {sentence}" for sentence in plan.assumed)),
     )
 
@@ -98,6 +100,9 @@ def _waiting(plan: Plan) -> dict[str, list[str]]:
 class _Kind:
     """Jobs of one kind: seconds and operations done, operations left."""
 
+    # Jobs that are left are assumed to have the speed, in operations, of finished ones of their
+    # kind.
+
     seconds: float = 0.0
     done: float = 0.0
     left: float = 0.0
@@ -108,16 +113,6 @@ class _Kind:
         if not self.left:
             return 0.0
         return self.seconds / self.done * self.left if self.seconds and self.done else None
-
-
-def _device_time(finished: Finished) -> tuple[float, float | None]:
-    """Return the device-seconds spent, and an estimate of those left; None if there is none."""
-    # Jobs that are left are assumed to have the speed, in operations, of finished ones of their
-    # kind.
-    kinds = _training(finished), _finetuning(finished)
-    left = [kind.seconds_left for kind in kinds]
-    known = [seconds for seconds in left if seconds is not None]
-    return sum(kind.seconds for kind in kinds), sum(known) if len(known) == len(left) else None
 
 
 def _training(finished: Finished) -> _Kind:

@@ -64,41 +64,39 @@ class RunnerRecord(Config):
     since: str  # ISO 8601, UTC.
 
 
-class ProgressRecord(Config):
-    """Progress of a study."""
+class StudyProgress(Config):
+    """What a runner records of its study, and a status says."""
+
+    study: str  # Its name.
+    counts: JobCounts | None = None  # All its jobs; None while they are not counted.
+    running: tuple[RunningJob, ...] = ()
+    failures: tuple[FailedJob, ...] = ()  # Failed jobs of this run or the last one.
+    by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
+    # Slots times seconds, of jobs of this run; after it, of all results that the study uses.
+    device_seconds_spent: float | None = None
+    # Estimated from finished jobs of the same kind; None if there are none.
+    device_seconds_left: float | None = None
+
+
+class ProgressRecord(StudyProgress):
+    """Progress of a study, in `progress.json`."""
 
     format: Literal["biphasic.progress/1"] = "biphasic.progress/1"
-    study: str
+    counts: JobCounts
     runner: RunnerRecord
     updated: str  # ISO 8601, UTC.
     is_over: bool  # Whether the runner has exited; jobs may still be missing.
-    counts: JobCounts
-    running: tuple[RunningJob, ...]
-    failures: tuple[FailedJob, ...]
-    by_arm: dict[str, ArmProgress]
-    device_seconds_spent: float  # Slots times seconds, of jobs of this run.
-    # Estimated from finished jobs of the same kind; None before the first.
-    device_seconds_left: float | None
     seconds_left: float | None  # Estimated seconds until the end; None if unknown.
 
 
-class StudyStatus(Config):
+class StudyStatus(StudyProgress):
     """Status of a study, also printed by `--json`."""
 
     format: Literal["biphasic.status/1"] = "biphasic.status/1"
-    study: str  # Its name.
     folder: Path  # Its folder.
     # Phase; `preparing`: text and tasks are being built, and jobs are not counted yet.
     phase: Literal["running", "preparing", "unfinished", "finished"]
     runner: str | None  # The process that runs it.
-    counts: JobCounts | None  # All its jobs; None while preparing.
-    running: tuple[RunningJob, ...] = ()
-    failures: tuple[FailedJob, ...] = ()  # Failed jobs of this run or the last one.
-    by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
-    # Of this run while running; else of all results that the study uses.
-    device_seconds_spent: float | None = None
-    # Estimated from finished jobs of the same kind; None if there are none.
-    device_seconds_left: float | None = None
     eta: str | None = None  # Expected end of a running study, ISO 8601, UTC; None if unknown.
     notes: tuple[str, ...] = ()  # Notes, one sentence each.
 

@@ -6,13 +6,19 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biphasic.amounts import clock, hours
 from biphasic.errors import StudyError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
-from biphasic.study.status.record import JobCounts, RunningJob, StudyStatus, read_progress
+from biphasic.study.status.record import (
+    JobCounts,
+    RunningJob,
+    StudyProgress,
+    StudyStatus,
+    read_progress,
+)
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
@@ -52,40 +58,19 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
 
 
 def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
-    notes: list[str] = []
-    if silence > _QUIET_SECONDS:
-        notes.append(f"no heartbeat for {silence:.0f} s")
+    notes = [f"no heartbeat for {silence:.0f} s"] if silence > _QUIET_SECONDS else []
     progress = read_progress(folder)
     runner = progress and (progress.runner.host, progress.runner.pid)
+    common: dict[str, Any] = {"folder": folder, "runner": str(owner)}
     if progress is None or (owner.host and runner != (owner.host, owner.pid)):
-        return StudyStatus(
-            study=folder.name,
-            folder=folder,
-            phase="preparing",
-            runner=str(owner),
-            counts=None,
-            notes=tuple(notes),
-        )
-    eta = None
+        return StudyStatus(study=folder.name, phase="preparing", notes=tuple(notes), **common)
     if progress.is_over:
         notes.append("all jobs have ended; the report is being written")
     elif progress.seconds_left is not None:
         end = datetime.fromisoformat(progress.updated) + timedelta(seconds=progress.seconds_left)
-        eta = end.astimezone(UTC).isoformat(timespec="seconds")
-    return StudyStatus(
-        study=folder.name,
-        folder=folder,
-        phase="running",
-        runner=str(owner),
-        counts=progress.counts,
-        running=progress.running,
-        failures=progress.failures,
-        by_arm=progress.by_arm,
-        device_seconds_spent=progress.device_seconds_spent,
-        device_seconds_left=progress.device_seconds_left,
-        eta=eta,
-        notes=tuple(notes),
-    )
+        common["eta"] = end.astimezone(UTC).isoformat(timespec="seconds")
+    common |= {name: getattr(progress, name) for name in StudyProgress.model_fields}
+    return StudyStatus(phase="running", notes=tuple(notes), **common)
 
 
 def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterator[str]:
