@@ -17,8 +17,8 @@ from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
-from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate
-from biphasic.study.sizing.memory import PassShape, Training
+from biphasic.study.sizing.estimate import estimate
+from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
 from biphasic.study.sizing.text import estimate_lines
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon

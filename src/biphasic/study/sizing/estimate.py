@@ -30,10 +30,6 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
 FORMAT = "biphasic.estimate/1"
-# Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose.
-MARGIN = 0.1
-# Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces.
-PROCESS_BYTES = 1_000_000_000
 # Compute settings that save memory, the cheapest first: weights, gradients and moments divided over
 # all devices, and activation checkpointing.
 WAYS: dict[str, dict[str, Any]] = {
@@ -68,29 +64,6 @@ class PhaseEstimate:
 
 
 @dataclass(frozen=True)
-class MemoryEstimate:
-    """Memory of one device at the peak of the largest step, if all its rows are one pass."""
-
-    weights: int
-    masters: int
-    moments: int
-    gradients: int
-    activations: int
-    head: int
-    temporary: int
-    margin: int  # For fragmentation.
-    process: int  # Besides training.
-    total: int  # All parts.
-
-    @classmethod
-    def of(cls, peak: Memory) -> MemoryEstimate:
-        """Add what is not training."""
-        margin = round(MARGIN * peak.total)
-        total = peak.total + margin + PROCESS_BYTES
-        return cls(**asdict(peak), margin=margin, process=PROCESS_BYTES, total=total)
-
-
-@dataclass(frozen=True)
 class TimeEstimate:
     """Training on as many devices of one kind."""
 
@@ -115,15 +88,17 @@ class ResourceEstimate:
     phases: tuple[PhaseEstimate, ...]
     tokens: int  # Nominal tokens of the run: rows times their length.
     flops: int  # Model FLOPs of the run.
-    # Memory per device, in each of `WAYS`; those that divide weights need two devices.
-    memory: dict[str, MemoryEstimate]
+    # Memory of a device at the peak of the largest step, if all its rows are one pass, in each of
+    # `WAYS`; those that divide weights need two devices.
+    memory: dict[str, Memory]
     # Suggested compute settings; None if the device is too small, or its memory unknown.
     compute: dict[str, Any] | None
     times: tuple[TimeEstimate, ...]  # For the device, and for the others of the table.
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as a record."""
-        return {"format": FORMAT, **asdict(self)}
+        memory = {way: {**asdict(each), "total": each.total} for way, each in self.memory.items()}
+        return {"format": FORMAT, **asdict(self), "memory": memory}
 
 
 def estimate(
@@ -173,13 +148,19 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
-    recipe = read_recipe(recipe, overrides)
     for name, value in (("devices", devices), ("vocab_size", vocab_size)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; give 1 or more")
     if mfu is not None and not 0 < mfu <= 1:
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
+    recipe = read_recipe(recipe, overrides)
+    return _estimate(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)
+
+
+def _estimate(
+    recipe: Recipe, device: Device, *, mfu: float | None, devices: int, vocab_size: int
+) -> ResourceEstimate:
     shape = shape_of(recipe, vocab_size=vocab_size)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     if recipe.architecture is None or shape is None or parameters is None:
@@ -196,21 +177,21 @@ def estimate(
         parameters=parameters,
         precision=recipe.precision,
         processes=devices,
-        kernels="cpu" if chosen.name == "cpu" else "cuda",
+        kernels="cpu" if device.name == "cpu" else "cuda",
         recomputes=False,
         optimizer=recipe.optimizer,
     )
     ways = dict(_ways(plain))
-    phases = tuple(_phase(placed, shape, ways, chosen.memory) for placed in recipe.placed_phases)
+    phases = tuple(_phase(placed, shape, ways, device.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
-    others = [other for other in DEVICES.values() if other.flops and other.name != chosen.name]
+    others = (other for other in DEVICES.values() if other.flops and other.name != device.name)
     return ResourceEstimate(
         model=recipe.model if isinstance(recipe.model, str) else "dimensions",
         vocab_size=vocab_size,
         precision=recipe.precision,
         devices=devices,
-        device=chosen,
-        mfu=mfu or chosen.mfu,
+        device=device,
+        mfu=mfu or device.mfu,
         parameters=parameters,
         phases=phases,
         tokens=cost.tokens,
@@ -218,7 +199,7 @@ def estimate(
         memory={way: _largest(each, recipe.placed_phases) for way, each in ways.items()},
         compute=_suggested(phases, devices),
         times=tuple(
-            _time(each, cost, mfu=mfu or each.mfu, devices=devices) for each in (chosen, *others)
+            _time(each, cost, mfu=mfu or each.mfu, devices=devices) for each in (device, *others)
         ),
     )
 
@@ -300,13 +281,13 @@ def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
     )
 
 
-def _largest(training: Training, phases: Iterable[PlacedPhase]) -> MemoryEstimate:
+def _largest(training: Training, phases: Iterable[PlacedPhase]) -> Memory:
     """Return the memory of the phase that needs most."""
     peaks = (
         training.peak(_pass(placed, _needed(training, placed), needed=_needed(training, placed)))
         for placed in phases
     )
-    return MemoryEstimate.of(max(peaks, key=lambda peak: peak.total))
+    return max(peaks, key=lambda peak: peak.total).of_process()
 
 
 def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:
@@ -314,8 +295,7 @@ def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> in
     needed = _needed(training, placed)
 
     def fits(rows: int) -> bool:
-        peak = training.peak(_pass(placed, rows, needed=needed))
-        return MemoryEstimate.of(peak).total <= memory
+        return training.peak(_pass(placed, rows, needed=needed)).of_process().total <= memory
 
     # The memory of one pass, and of several, grows with the rows; of several, it is larger.
     low, high = (needed, _MOST_ROWS) if fits(needed) else (0, needed)

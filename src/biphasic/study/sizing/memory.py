@@ -13,7 +13,7 @@ EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 from biphasic.model.presets import Architecture
@@ -50,9 +50,15 @@ class PassShape:
         return self.rows * self.row_length
 
 
+# Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose.
+MARGIN = 0.1
+# Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces.
+PROCESS_BYTES = 1_000_000_000
+
+
 @dataclass(frozen=True)
 class Memory:
-    """Bytes held at the peak of an update, by part."""
+    """Bytes of one device at the peak of an update, by part."""
 
     weights: int  # Weights that the model computes with, unless they are masters.
     masters: int  # fp32 weights.
@@ -61,11 +67,17 @@ class Memory:
     activations: int  # Stored by the forward pass.
     head: int  # Logits, and gradients that the head computes beside them.
     temporary: int  # Intermediate results of the layer in progress, and what libraries keep.
+    margin: int = 0  # For fragmentation.
+    process: int = 0  # Besides training.
 
     @property
     def total(self) -> int:
         """All parts."""
         return sum(astuple(self))
+
+    def of_process(self) -> Memory:
+        """Return the memory of training with what a process needs besides."""
+        return replace(self, margin=round(MARGIN * self.total), process=PROCESS_BYTES)
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,15 @@ class Training:
 
     def peak(self, rows: PassShape) -> Memory:
         """Return the parts of the peak of an update, from the second update on."""
-        moments = (self._at_head(rows), self._at_backward(rows), self._at_update(rows))
-        return max(moments, key=lambda memory: memory.total)
+        before, stored = self._sums_before(rows), self._stored(rows)
+        at_head = self._memory(gradients=before, activations=stored, head=self._head(rows))
+        at_backward = self._memory(
+            gradients=before
+            + (self._bytes if self.processes == 1 else _FP32) * self.parameters.head,
+            activations=stored + (rows.tokens * self._layer(rows) if self.recomputes else 0),
+            temporary=rows.tokens * self._in_backward(rows),
+        )
+        return max(at_head, at_backward, self._at_update(rows), key=lambda memory: memory.total)
 
     @property
     def _bytes(self) -> int:
@@ -107,22 +126,18 @@ class Training:
         head: int = 0,
         temporary: int = 0,
     ) -> Memory:
-        part = self.parameters.total // self.shards
+        parameters = self.parameters
+        norms = self.architecture.hidden_size * (2 * self.architecture.num_layers + 1)
+        moments = num_moments(self.optimizer, parameters, layer_matrices=parameters.body - norms)
         return Memory(
             weights=self._working(is_update=is_update),
-            masters=_FP32 * part,
-            moments=_FP32 * self._num_moments // self.shards,
+            masters=_FP32 * (parameters.total // self.shards),
+            moments=_FP32 * moments // self.shards,
             gradients=gradients,
             activations=activations,
             head=head,
             temporary=temporary + (_LIBRARIES if self.kernels == "cpu" else 0),
         )
-
-    @property
-    def _num_moments(self) -> int:
-        norms = self.architecture.hidden_size * (2 * self.architecture.num_layers + 1)
-        matrices = self.parameters.body - norms
-        return num_moments(self.optimizer, self.parameters, layer_matrices=matrices)
 
     @property
     def _outside(self) -> int:
@@ -140,20 +155,6 @@ class Training:
         rounded_head = _BF16 * parameters.head if has_copies else 0
         # This layer and the next one.
         return _FP32 * self._outside + rounded_head + 2 * self._bytes * layer
-
-    def _at_head(self, rows: PassShape) -> Memory:
-        return self._memory(
-            gradients=self._sums_before(rows), activations=self._stored(rows), head=self._head(rows)
-        )
-
-    def _at_backward(self, rows: PassShape) -> Memory:
-        return self._memory(
-            gradients=self._sums_before(rows)
-            + (self._bytes if self.processes == 1 else _FP32) * self.parameters.head,
-            activations=self._stored(rows)
-            + (rows.tokens * self._layer(rows) if self.recomputes else 0),
-            temporary=rows.tokens * self._in_backward(rows),
-        )
 
     def _at_update(self, rows: PassShape) -> Memory:
         parameters = self.parameters

@@ -68,7 +68,6 @@ class StudyProgress(Config):
     """What a runner records of its study, and a status says."""
 
     study: str  # Its name.
-    counts: JobCounts | None = None  # All its jobs; None while they are not counted.
     running: tuple[RunningJob, ...] = ()
     failures: tuple[FailedJob, ...] = ()  # Failed jobs of this run or the last one.
     by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
@@ -97,6 +96,7 @@ class StudyStatus(StudyProgress):
     # Phase; `preparing`: text and tasks are being built, and jobs are not counted yet.
     phase: Literal["running", "preparing", "unfinished", "finished"]
     runner: str | None  # The process that runs it.
+    counts: JobCounts | None = None  # All its jobs; None while preparing.
     eta: str | None = None  # Expected end of a running study, ISO 8601, UTC; None if unknown.
     notes: tuple[str, ...] = ()  # Notes, one sentence each.
 

@@ -69,6 +69,7 @@ def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
     elif progress.seconds_left is not None:
         end = datetime.fromisoformat(progress.updated) + timedelta(seconds=progress.seconds_left)
         common["eta"] = end.astimezone(UTC).isoformat(timespec="seconds")
+    common["counts"] = progress.counts
     common |= {name: getattr(progress, name) for name in StudyProgress.model_fields}
     return StudyStatus(phase="running", notes=tuple(notes), **common)
 
