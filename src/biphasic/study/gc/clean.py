@@ -164,14 +164,6 @@ def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
             yield _item("job files", path)
 
 
-def _bytes_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder; links count as themselves."""
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    files = (f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names)
-    return sum(os.lstat(file).st_size for file in files)
-
-
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield the sorted entries of a folder, except links and leftovers."""
     if folder.is_symlink():
@@ -186,7 +178,11 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _item(kind: str, path: Path, about: str = "") -> Item:
-    return Item(kind, path, _bytes_of(path), about)
+    """Return an item with its bytes; links count as themselves."""
+    if path.is_symlink() or not path.is_dir():
+        return Item(kind, path, path.lstat().st_size, about)
+    files = (f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names)
+    return Item(kind, path, sum(os.lstat(file).st_size for file in files), about)
 
 
 def _describe_state(path: Path) -> str:

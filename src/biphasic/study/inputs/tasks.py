@@ -6,8 +6,8 @@ Placeholders can replace tasks that are still to be built or fetched, to plan a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -75,13 +75,6 @@ class PlannedTask:
         """The constants that determine the identity of a fine-tuning."""
         return self.protocol.determinants(is_pooled=KINDS[self.info.kind].is_pooled)
 
-    def with_trainers(self) -> Iterator[PlannedTask]:
-        """Yield the task, and those that it and they are trained on."""
-        task: PlannedTask | None = self
-        while task is not None:
-            yield task
-            task = task.trainer
-
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResolver:
@@ -116,28 +109,37 @@ class TaskResolver:
         alone = _once(lambda task: self._read(task, self._made(task)))
         planned = [self._with_trainer(task, tasks, alone) for task in tasks]
         keep_named(self.store, *(task.info.kind for task in planned))
-        return tuple(map(self._with_overlaps, planned))
+        for place, task in enumerate(planned):
+            if task.trainer is not None:
+                shared = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))
+                planned[place] = replace(task, info=replace(task.info, overlaps=shared))
+        return tuple(planned)
 
     def look(
         self, tasks: tuple[TaskConfig, ...], *, assumed: list[str], problems: list[str]
     ) -> tuple[PlannedTask, ...]:
         """Return the tasks that can be planned, each with the one it is trained on."""
         planned: list[PlannedTask] = []
-        with _scratch_unless_writable(self.store) as scratch:
+        placeholders: list[str] = []
+        is_writable = _can_write(self.store / "tasks") and _can_write(self.store / LEASES)
+        with nullcontext() if is_writable else TemporaryDirectory(prefix="biphasic-") as scratch:
 
             @_once
             def alone(task: TaskConfig) -> PlannedTask:
-                folder = self._existing(task, scratch)
-                return self._placeholder(task) if folder is None else self._read(task, folder)
+                folder = self._existing(task, None if scratch is None else Path(scratch))
+                if folder is not None:
+                    return self._read(task, folder)
+                placeholders.append(task.name)
+                return self._placeholder(task)
 
             for task in tasks:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
                     problems.append(_named(task, error))
-        every = (task for each in planned for task in each.with_trainers())
-        if placeholders := dict.fromkeys(task.info.name for task in every if not task.is_read):
-            assumed.append(f"tasks: {', '.join(placeholders)}, not built here yet")
+        if placeholders:
+            names = ", ".join(dict.fromkeys(placeholders))
+            assumed.append(f"tasks: {names}, not built here yet")
         return tuple(planned)
 
     def _with_trainer(
@@ -155,17 +157,18 @@ class TaskResolver:
         chain = (*chain, task.name)
         if name in chain:
             raise ConfigError(f"a task is trained on itself: {' -> '.join((*chain, name))}")
-        trainer = self._with_trainer(_trainer_of(task, name, others), others, alone, chain)
+        settings = next((other for other in others if other.name == name), None)
+        if settings is None and name not in PUBLISHED:
+            raise ConfigError(
+                f"is trained on '{name}', which is neither a task of the study nor a published "
+                f"dataset{nearest(name, [other.name for other in others if other != task])}",
+                about=f"task '{task.name}'",
+            )
+        settings = settings or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
+        trainer = self._with_trainer(settings, others, alone, chain)
         if planned.is_read and trainer.is_read:
             _check_trainer(task, planned, trainer)
         return replace(planned, trainer=trainer)
-
-    def _with_overlaps(self, task: PlannedTask) -> PlannedTask:
-        """Count the examples that a task shares with the one it is trained on."""
-        if task.trainer is None:
-            return task
-        overlaps = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))
-        return replace(task, info=replace(task.info, overlaps=overlaps))
 
     def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
         verify_folder(folder, remedy=f"delete the folder {folder} and run again")
@@ -293,32 +296,10 @@ def _once(plan: Callable[[TaskConfig], PlannedTask]) -> Callable[[TaskConfig], P
     return planned
 
 
-@contextmanager
-def _scratch_unless_writable(store: Path) -> Iterator[Path | None]:
-    """Yield a temporary folder if the store is read-only, else None."""
-    if _can_write(store / "tasks") and _can_write(store / LEASES):
-        yield None
-        return
-    with TemporaryDirectory(prefix="biphasic-plan-") as scratch:
-        yield Path(scratch)
-
-
 def _can_write(folder: Path) -> bool:
     """Return whether a folder is writable, or can be created."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     return os.access(existing, os.W_OK)
-
-
-def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> TaskConfig:
-    """Return the study's task with a name, or a published one with the settings of `task`."""
-    trainer = next((other for other in others if other.name == name), None)
-    if trainer is None and name not in PUBLISHED:
-        raise ConfigError(
-            f"is trained on '{name}', which is neither a task of the study nor a published dataset"
-            f"{nearest(name, [other.name for other in others if other != task])}",
-            about=f"task '{task.name}'",
-        )
-    return trainer or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
 
 
 def _named(task: TaskConfig, error: BiphasicError) -> str:

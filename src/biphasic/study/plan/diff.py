@@ -14,7 +14,12 @@ from biphasic.training.lineage import Lineage, step_spec
 
 def difference_lines(first: Plan, second: Plan, first_name: str, second_name: str) -> Iterator[str]:
     """Yield the lines that describe how two plans differ."""
-    changed = _changed_arms(first, second)
+    others = {arm.name: arm for arm in second.arms}
+    changed = {
+        arm.name: [*_arm_lines(arm.name, arm.lineage, other.lineage)]
+        for arm in first.arms
+        if (other := others.get(arm.name)) and arm.state != other.state
+    }
     steps = _own_steps(first, second)
     first_side = _only(first, second, steps[0])
     second_side = _only(second, first, steps[1])
@@ -36,16 +41,6 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
         if old != new:
             yield f"same state: {old} in {first_name}, {new} in {second_name}"
     yield f"shared: {len(shared):,} evaluated states"
-
-
-def _changed_arms(first: Plan, second: Plan) -> dict[str, list[str]]:
-    """Return the lines about each arm of both plans whose final states differ."""
-    others = {arm.name: arm for arm in second.arms}
-    return {
-        arm.name: [*_arm_lines(arm.name, arm.lineage, other.lineage)]
-        for arm in first.arms
-        if (other := others.get(arm.name)) and arm.state != other.state
-    }
 
 
 def _arm_lines(name: str, one: Lineage, other: Lineage) -> Iterator[str]:

@@ -44,6 +44,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
     # report that is up to date is not rewritten.
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
+    grids = {(g.state, name): runs for g in plan.groups for name, runs in g.runs.items()}
     return StudyRecord(
         format="biphasic.study/1",
         name=config.name,
@@ -59,7 +60,12 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             for planned, (first, second) in zip(config.compare, config.compared(), strict=True)
         ),
         questions=tuple(_question_records(config, tasks)),
-        runs=tuple(_run_records(plan)),
+        runs=tuple(
+            RunRecord(arm=point.name, task=task, **run.model_dump())
+            for point in plan.points
+            for task in tasks
+            for run in grids[point.state, task]
+        ),
         heldout_sha256=prepared.data.heldout.content_hash,
         provenance=_provenance(prepared),
     )
@@ -109,7 +115,10 @@ def _segments_of(point: PlannedPoint, plan: Plan) -> tuple[str, ...]:
 
 def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     """Describe a phase up to a step of the run."""
-    first, last = (_mask_rate(placed, step) for step in (placed.start, end - 1))
+    first, last = (
+        objective.mlm_probability if isinstance(objective, MaskingConfig) else None
+        for objective in map(placed.objective, (placed.start, end - 1))
+    )
     steps = Counter(placed.objective(step).short_name for step in range(placed.start, end))
     return PhaseRecord(
         objective=placed.phase.short_name,
@@ -119,12 +128,6 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
         **({} if first is None else {"mask_rate": first}),
         **({} if last == first else {"final_mask_rate": last}),
     )
-
-
-def _mask_rate(placed: PlacedPhase, step: int) -> float | None:
-    """Return the share of tokens that a step masks; None if the objective does not mask."""
-    objective = placed.objective(step)
-    return objective.mlm_probability if isinstance(objective, MaskingConfig) else None
 
 
 def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
@@ -183,15 +186,6 @@ def _question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[Q
             supported_if=SupportRecord(**question.supported_if.model_dump()),
             against_if=AgainstRecord(**question.counts_against_if.model_dump()),
         )
-
-
-def _run_records(plan: Plan) -> Iterator[RunRecord]:
-    groups = {(g.state, name): runs for g in plan.groups for name, runs in g.runs.items()}
-    for point in plan.points:
-        for task in plan.tasks:
-            name = task.info.name
-            for run in groups[point.state, name]:
-                yield RunRecord(arm=point.name, task=name, **run.model_dump())
 
 
 def _provenance(prepared: PreparedStudy) -> dict[str, Any]:

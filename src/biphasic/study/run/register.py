@@ -45,7 +45,13 @@ def register_study(
         written = study_record(prepared)
         fixed = fixed_part(written)
         code = {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
-        changed = _changed(known[-1], fixed, code) if known else ()
+        changed: tuple[str, ...] = ()
+        if known:
+            is_other_code = known[-1].code != code
+            changed = (
+                *changed_parts(known[-1].fixed, fixed),
+                *(("code",) if is_other_code else ()),
+            )
         if known and not changed:
             return known
         num_scores = len(_existing_scores(prepared.plan, known))
@@ -82,12 +88,6 @@ def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[st
         for name in sorted(complete_names(results))
         if name in planned or read_result_record(results / name).state in states
     ]
-
-
-def _changed(
-    last: RegistrationRecord, fixed: dict[str, object], code: dict[str, str]
-) -> tuple[str, ...]:
-    return (*changed_parts(last.fixed, fixed), *(("code",) if last.code != code else ()))
 
 
 def _spreads(spread: float | None, pilot: Path | None) -> tuple[Callable[[str], float] | None, str]:

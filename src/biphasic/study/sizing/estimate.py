@@ -196,7 +196,13 @@ def _estimate(
         phases=phases,
         tokens=cost.tokens,
         flops=cost.flops or 0,
-        memory={way: _largest(each, recipe.placed_phases) for way, each in ways.items()},
+        memory={
+            way: max(
+                (_whole_step(training, placed) for placed in recipe.placed_phases),
+                key=lambda memory: memory.total,
+            )
+            for way, training in ways.items()
+        },
         compute=_suggested(phases, devices),
         times=tuple(
             _time(each, cost, mfu=mfu or each.mfu, devices=devices) for each in (device, *others)
@@ -281,13 +287,10 @@ def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
     )
 
 
-def _largest(training: Training, phases: Iterable[PlacedPhase]) -> Memory:
-    """Return the memory of the phase that needs most."""
-    peaks = (
-        training.peak(_pass(placed, _needed(training, placed), needed=_needed(training, placed)))
-        for placed in phases
-    )
-    return max(peaks, key=lambda peak: peak.total).of_process()
+def _whole_step(training: Training, placed: PlacedPhase) -> Memory:
+    """Return the memory of a device if it reads its rows of a step in one pass."""
+    needed = _needed(training, placed)
+    return training.peak(_pass(placed, needed, needed=needed)).of_process()
 
 
 def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:

@@ -69,15 +69,12 @@ def precision_advice(precision: str, speed: float) -> str:
     return f"precision: {other} would be {gain:.1f} times as fast on this processor"
 
 
-def _main(precision: str) -> None:
-    speed = measure_speed(precision)
+if __name__ == "__main__":
+    given = sys.argv[1]
+    measured = measure_speed(given)
     found = {
-        "flops_per_second": speed,
+        "flops_per_second": measured,
         "num_jobs": len(local_slots()),
-        "advice": precision_advice(precision, speed),
+        "advice": precision_advice(given, measured),
     }
     print(json.dumps(found))  # noqa: T201 - read by `here.py`
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

@@ -49,8 +49,10 @@ def study_schema() -> dict[str, Any]:
     for name, phase in definitions.items():
         if not name.endswith("Phase"):
             continue
+        steps = phase["properties"]["steps"]
+        text = {"description": steps["description"]} if "description" in steps else {}
         phase["properties"]["share"] = _SHARE
-        phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **_text(phase, "steps")}
+        phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **text}
         _make_optional(phase, "steps")
     definitions["RecipeConfig"]["properties"][SEED] = _SEED
     arm = definitions["ArmConfig"]
@@ -67,11 +69,6 @@ def study_schema() -> dict[str, Any]:
     schema["properties"][INCLUDE] = _INCLUDED
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
     return schema
-
-
-def _text(model: dict[str, Any], name: str) -> dict[str, Any]:
-    described = model["properties"][name]
-    return {"description": described["description"]} if "description" in described else {}
 
 
 def _make_optional(model: dict[str, Any], name: str) -> None:

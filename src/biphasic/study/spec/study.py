@@ -134,19 +134,16 @@ class FinetuningConfig(Config):
         """Return the fine-tuning seeds of a pretraining run."""
         if not isinstance(self.seeds, int):
             return self.seeds
-        first = SEEDS_OF_RUN * run_number(run)
+        numbers = {*run.model_dump().values()}
+        # The number of a run is its seed, or a hash of several different ones.
+        number = numbers.pop() if len(numbers) == 1 else int(digest(run.model_dump())[:8], 16)
+        first = SEEDS_OF_RUN * number
         return tuple(range(first, first + self.seeds))
 
     @property
     def is_paper(self) -> bool:
         """Whether the protocol is the reference study's; see docs/protocol.md."""
         return self.protocol == PAPER
-
-
-def run_number(run: Seeds) -> int:
-    """Return the number of a pretraining run: its seed, or a hash of several different ones."""
-    numbers = {*run.model_dump().values()}
-    return numbers.pop() if len(numbers) == 1 else int(digest(run.model_dump())[:8], 16)
 
 
 class StudyConfig(Config):

@@ -68,7 +68,10 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
     block = newline.join(indent + line for line in lines)
     if KEY in places:
         start, end = places[KEY]
-        start = _without_mark(text, text.rfind("\n", 0, start) + 1)
+        start = text.rfind("\n", 0, start) + 1
+        above = text.rfind("\n", 0, max(start - 1, 0)) + 1
+        if start and text[above:start].strip().startswith(_MARK):
+            start = above  # our comment is replaced too
         rest = text[_line_end(text, end) :]
         return text[:start] + block + rest
     _, end = places[_AFTER if _AFTER in places else next(reversed(places))]
@@ -105,12 +108,6 @@ def _line_end(text: str, index: int) -> int:
     end = text.find("\n", index)
     end = len(text) if end < 0 else end
     return end - (text[end - 1 : end] == "\r")
-
-
-def _without_mark(text: str, start: int) -> int:
-    """Return the start of a line, or of the line before it if that is our comment."""
-    above = text.rfind("\n", 0, max(start - 1, 0)) + 1
-    return above if start and text[above:start].strip().startswith(_MARK) else start
 
 
 def _as_written(rate: TunedRate, folder: Path) -> TunedRate:

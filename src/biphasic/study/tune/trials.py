@@ -108,7 +108,10 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
     untuned: dict[str, str] = {}
     grouped: dict[str, tuple[Recipe, list[ArmConfig]]] = {}
     for arm in config.arms:
-        if reason := why_not_tuned(arm) or _why_not_measured(arm, by):
+        reason = why_not_tuned(arm)
+        if reason is None and not heldout_weights(_deciding(arm, by)):
+            reason = _NO_MEASURE.format("first" if by == "beginning" else "last")
+        if reason is not None:
             untuned[arm.name] = reason
             continue
         # At the shared rate: rates of an earlier tuning must not affect the grouping.
@@ -133,12 +136,6 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
 def _deciding(arm: ArmConfig, by: TuneBy) -> Phase:
     """Return the phase whose objective decides between trials."""
     return arm.phases[0 if by == "beginning" else -1]
-
-
-def _why_not_measured(arm: ArmConfig, by: TuneBy) -> str | None:
-    if heldout_weights(_deciding(arm, by)):
-        return None
-    return _NO_MEASURE.format("first" if by == "beginning" else "last")
 
 
 def _group_key(recipe: Recipe, by: TuneBy) -> str:
