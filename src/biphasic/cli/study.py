@@ -298,8 +298,14 @@ def _saved_jobs(
 
 
 @study_app.command("report")
-def study_report(study: StudyName = None, root: Root = Path("runs")) -> None:
-    """Write a study's report from its records, unless it is up to date."""
+def study_report(
+    study: StudyName = None, root: Root = Path("runs"), markdown: bool = False
+) -> None:
+    """Write a study's report from its records, unless it is up to date.
+
+    Args:
+        markdown: Print the answers to the study's questions as Markdown instead, to commit.
+    """
     import csv
 
     from biphasic.amounts import count
@@ -307,6 +313,12 @@ def study_report(study: StudyName = None, root: Root = Path("runs")) -> None:
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
+    if markdown:
+        from biphasic.analysis.page.answers import answers_page
+        from biphasic.analysis.records import load_study
+
+        echo(answers_page(load_study(folder, folder.parent / "store")), nl=False)
+        return
     report = write_report(folder, folder.parent / "store")
     echo_answers(report)
     echo(f"report: {shown(report)}")

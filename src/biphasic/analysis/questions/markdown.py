@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from biphasic.analysis.questions.text import rule_sentence
 from biphasic.analysis.text import flat, listing
-from biphasic.records import QuestionRecord, RegistrationRecord
+from biphasic.records import ForecastRecord, QuestionRecord, RegistrationRecord
 
 
 def registration_page(title: str, records: Sequence[RegistrationRecord]) -> str:
@@ -16,7 +16,7 @@ def registration_page(title: str, records: Sequence[RegistrationRecord]) -> str:
 
 def _lines(title: str, records: Sequence[RegistrationRecord]) -> Iterator[str]:
     last = records[-1]
-    yield from (f"# Registration: {_cell(title)}", "")
+    yield from (f"# Registration: {cell(title)}", "")
     for one in records:
         what = "Amended" if one.amends else "Registered"
         changes = f"; changed: {listing([*one.changed])}" if one.changed else ""
@@ -40,7 +40,7 @@ def _lines(title: str, records: Sequence[RegistrationRecord]) -> Iterator[str]:
 
 
 def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[str]:
-    yield from (f"## {_cell(question.name)}. {_cell(question.question)}", "")
+    yield from (f"## {cell(question.name)}. {cell(question.question)}", "")
     yield from (rule_sentence(question), "")
     points = {
         (one.comparison, one.task): f"{one.points:.1f}"
@@ -53,12 +53,9 @@ def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[
         label = f"{one.first[0]} − {one.second[0]}"
         if one.minus:
             label = f"({label}) − ({one.minus[0][0]} − {one.minus[1][0]})"
-        expected = "–"
-        if of := one.forecast:
-            expected = f"{of.difference:+g} ({of.interval[0]:+g} to {of.interval[1]:+g})"
         for task in one.tasks:
             found = points.get((place, task), "–")
-            yield f"| {_cell(label)} | {_cell(task)} | {expected} | {found} |"
+            yield f"| {cell(label)} | {cell(task)} | {expected(one.forecast)} | {found} |"
     known = f"“Detectable” assumes {record.spread_from}." if points else "No spread was assumed."
     yield from ("", f"Percentage points. {known}", "")
 
@@ -66,9 +63,18 @@ def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[
 def _table(title: str, heads: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
     yield from (f"## {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
     for row in rows:
-        yield f"| {' | '.join(map(_cell, row))} |"
+        yield f"| {' | '.join(map(cell, row))} |"
     yield ""
 
 
-def _cell(text: str) -> str:
+def expected(forecast: ForecastRecord | None) -> str:
+    """Write a forecast with its 90 % interval."""
+    if forecast is None:
+        return "–"
+    low, high = forecast.interval
+    return f"{forecast.difference:+g} ({low:+g} to {high:+g})"
+
+
+def cell(text: str) -> str:
+    """Escape a text for a cell of a table."""
     return flat(text).replace("|", "\\|").replace("<", "&lt;")

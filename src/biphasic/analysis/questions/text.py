@@ -14,7 +14,7 @@ _COLUMNS = (
     "p_corrected", "num_comparisons", "clear", "detectable", "forecast", "forecast_low",
     "forecast_high", "covered", "interval_score", "unit", "complete", "missing_examples",
 )  # fmt: skip
-_CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
+CLEAR = {1: "above zero", 0: "no", -1: "below zero"}
 
 
 def answer_sentence(answer: Answer) -> str:
@@ -76,7 +76,7 @@ def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
             *map(exact, (test and test.contrast.mean, low, high)),
             *map(exact, (test and test.contrast.p_value, one.p_corrected)),
             test.size if test else "",
-            _CLEAR[one.clear] if test else "",
+            CLEAR[one.clear] if test else "",
             exact(one.detectable),
             *map(exact, expected),
             "" if outcome is None else ("yes" if outcome.is_covered else "no"),
