@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biphasic.analysis.report import write_report
+from biphasic.registration import REGISTRATIONS
 
 _KEPT = ("manifest.json", "metrics.jsonl", "state.json")
 """Files of a state that reports read."""
@@ -30,14 +31,20 @@ def pack_records(studies: Sequence[Path], archive: Path) -> None:
     """
     texts = {study.name: (study / "study.json").read_text(encoding="utf-8") for study in studies}
     files = {f"{name}/study.json": text.encode() for name, text in texts.items()}
+    root = studies[0].parent
+    for name in texts:
+        for file in sorted((root / name / REGISTRATIONS).glob("*/*.json")):
+            files[file.relative_to(root).as_posix()] = file.read_bytes()
     for kind in ("finetunes", "states"):
-        for folder in sorted((studies[0].parent / "store" / kind).iterdir()):
+        for folder in sorted((root / "store" / kind).iterdir()):
             if any(folder.name in text for text in texts.values()):
                 files |= _records(folder, f"store/{kind}/{folder.name}")
     with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
+            if Path(name).name == "result.json":  # the date tells whether it was registered before
+                entry.mtime = int((root / name).stat().st_mtime)
             tar.addfile(entry, io.BytesIO(content))
 
 

@@ -12,6 +12,7 @@ import pytest
 from fake_study import seal_again
 from test_replicates import replicated_study, run_cli
 from test_study_examples import NUM_TEST, write_examples
+from typer.testing import CliRunner
 
 from biphasic import numerics
 from biphasic.analysis.page import evidence
@@ -19,11 +20,13 @@ from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer, ForecastOutcome
 from biphasic.analysis.questions.markdown import registration_page
 from biphasic.analysis.questions.registered import registration_sentences
-from biphasic.analysis.questions.text import answer_sentence, forecast_sentence
+from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.study_file import read_study
+from biphasic.cli.main import app
+from biphasic.errors import DataError
 from biphasic.records import (
     DetectableRecord,
     ForecastRecord,
@@ -212,6 +215,36 @@ def test_commands_print_the_answers(ask):
     printed = run_cli("study", "report", str(study[0]))
     answers = [f"{one.question.name}: {one.verdict}" for one in answers_of(study)]
     assert printed.splitlines()[:2] == answers
+
+
+def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
+    forecast = {"difference": 5, "interval": [1, 9.5]}
+    folder, store = ask(question(
+        asked("clm", "mlm", "pydocs-sc", forecast=forecast), asked("mlm", "clm", "pydocs-tc")
+    ))  # fmt: skip
+    [answer] = answers_of((folder, store))
+    first, _ = answer.outcomes
+    low, high = first.test.contrast.interval
+    points = f"{first.test.contrast.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+    shown = run_cli("study", "report", str(folder), "--markdown")
+    opening, _, heading, rule, _, heads, _, *rows, last = shown.splitlines()
+    assert opening == " ".join([*sentences((folder, store)), forecast_sentence([answer])])
+    assert heading == f"**Q1. Is CLM better than MLM?** {answer_sentence(answer)}"
+    assert rule == rule_sentence(answer.question)
+    assert heads.endswith("| Forecast (90 % interval) | Covered |")
+    assert rows[0].startswith(f"| clm − mlm | pydocs-sc | {points} | ")
+    assert rows[0].endswith(f"above zero | {first.detectable:.1f} | +5 (+1 to +9.5) | yes |")
+    assert (len(rows), rows[1][-9:], last) == (2, "| – | – |", "")
+    missing = next(run for run in read_study(folder).runs if run.arm == "clm-seed1")
+    (store / "finetunes" / missing.id / "result.json").unlink()
+    assert ", 2 pretraining runs so far |" in run_cli("study", "report", str(folder), "--markdown")
+
+
+def test_markdown_of_a_study_without_questions_is_refused(ask):
+    outcome = CliRunner().invoke(app, ["study", "report", str(ask()[0]), "--markdown"])
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert isinstance(outcome.exception, DataError)
+    assert "has no questions" in str(outcome.exception)
 
 
 def test_answers_need_no_torch(ask):

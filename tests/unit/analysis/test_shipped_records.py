@@ -13,6 +13,7 @@ import pytest
 
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.study_file import read_study
 
 CHECKOUT = Path(__file__).parents[3]
 ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
@@ -87,16 +88,30 @@ def run_python(*arguments):
 
 
 @pytest.mark.slow
+def test_pages_have_the_answers_of_reports_that_are_rebuilt_without_torch(unpacked):
+    asked = [
+        (archive.with_name("README.md").read_text(encoding="utf-8"), folder)
+        for archive, folders in unpacked.items()
+        for folder in folders
+        if read_study(folder).questions
+    ]
+    assert asked
+    for page, folder in asked:
+        command = ("-c", WITHOUT_TORCH, "study", "report", folder)
+        run_python(*command)
+        answers = run_python(*command, "--markdown")
+        assert f"<!-- answers of {folder.name} -->\n\n{answers}<!-- end -->" in page
+
+
+@pytest.mark.slow
 def test_the_replication_is_rebuilt_from_its_records_without_torch(unpacked):
     page = CHECKOUT / "docs/replication/README.md"
     studies = unpacked[page.with_name("records.tar.gz")]
     options = ("--by-pretraining", "--every-dataset", "--format", "png")
     for folder in studies:
-        run_python("-c", WITHOUT_TORCH, "study", "report", folder.name, "--root", folder.parent)
+        run_python("-c", WITHOUT_TORCH, "study", "report", folder)
         run_python("-c", WITHOUT_TORCH, "figures", folder, *options)
         assert "3 pretraining runs" in (folder / "report/report.html").read_text(encoding="utf-8")
     for figure in re.findall(r"\]\((figures/.+?)\)", page.read_text(encoding="utf-8")):
         rebuilt = [file for folder in studies for file in folder.glob(f"gallery/{figure}")]
         assert (page.parent / figure).read_bytes() in [file.read_bytes() for file in rebuilt]
-    answers = run_python(page.with_name("answers.py"), *studies)
-    assert f"<!-- answers.py -->\n\n{answers}<!-- end -->" in page.read_text(encoding="utf-8")

@@ -59,7 +59,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             CompareRecord(first=first, second=second, tasks=planned.tasks or tasks)
             for planned, (first, second) in zip(config.compare, config.compared(), strict=True)
         ),
-        questions=tuple(_question_records(config, tasks)),
+        questions=tuple(question_records(config, tasks)),
         runs=tuple(
             RunRecord(arm=point.name, task=task, **run.model_dump())
             for point in plan.points
@@ -167,7 +167,8 @@ def _task_record(task: PlannedTask) -> TaskRecord:
     )
 
 
-def _question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[QuestionRecord]:
+def question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[QuestionRecord]:
+    """Yield the questions of a study, with the evaluated states of each comparison."""
     for question, arms in zip(config.questions, config.asked(), strict=True):
         comparisons = [
             AskedRecord(
