@@ -227,14 +227,14 @@ def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
     low, high = first.test.contrast.interval
     points = f"{first.test.contrast.mean:+.2f} ({low:+.2f} to {high:+.2f})"
     shown = run_cli("study", "report", str(folder), "--markdown")
-    opening, _, heading, rule, _, heads, _, *rows, last = shown.splitlines()
+    opening, _, heading, rule, _, heads, _, *rows = shown.splitlines()
     assert opening == " ".join([*sentences((folder, store)), forecast_sentence([answer])])
     assert heading == f"**Q1. Is CLM better than MLM?** {answer_sentence(answer)}"
     assert rule == rule_sentence(answer.question)
     assert heads.endswith("| Forecast (90 % interval) | Covered |")
     assert rows[0].startswith(f"| clm − mlm | pydocs-sc | {points} | ")
     assert rows[0].endswith(f"above zero | {first.detectable:.1f} | +5 (+1 to +9.5) | yes |")
-    assert (len(rows), rows[1][-9:], last) == (2, "| – | – |", "")
+    assert (len(rows), rows[1][-9:]) == (2, "| – | – |")
     missing = next(run for run in read_study(folder).runs if run.arm == "clm-seed1")
     (store / "finetunes" / missing.id / "result.json").unlink()
     assert ", 2 pretraining runs so far |" in run_cli("study", "report", str(folder), "--markdown")
