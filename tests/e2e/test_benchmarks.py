@@ -4,11 +4,13 @@ What is measured means nothing at this size. Scripts and commands that a benchma
 processes run within this one, which saves loading torch for each.
 """
 
+import gzip
 import importlib
 import io
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tiny_use import SHAPE, write_jsonl, write_model, write_task
@@ -54,6 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "ROUNDS": 1,
     },
     "scheduling": {"PAPER": BENCHMARKS.parent / "studies/paper-micro.yaml"},
+    "speedrun": {"MAX_TOKENS": 100_000, "VOCAB_SIZE": 320, "PAIRS_PER_PARADIGM": 2},
     "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
     "report": {
         "ARMS": ("untrained", "mlm"),
@@ -291,6 +295,73 @@ def test_corpus(bench, tmp_path, monkeypatch):
     write_jsonl(tmp_path / "text.jsonl", texts)
     (record,) = bench("corpus", "--text", tmp_path / "text.jsonl", "--megabytes", "1")
     assert {side["tokens"] > 0 for side in record["sides"].values()} == {True}
+
+
+def write_speedrun(folder: Path) -> None:
+    """Write text with two licences, pairs, and an entry."""
+    (folder / "pretrain").mkdir()
+    (folder / "minimal_pairs").mkdir()
+    with gzip.open(folder / "pretrain/shard-00.jsonl.gz", "wt") as lines:
+        for number in range(1_200):
+            license = ["CC0-1.0 (public domain)", "MIT"][number % 2]
+            text = f"{license} the dog ran to mat {number}"
+            lines.write(json.dumps({"id": number, "text": text, "license": license}) + "\n")
+    with gzip.open(folder / "minimal_pairs/blimp.jsonl.gz", "wt") as lines:
+        pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat", "UID": "order"}
+        lines.write(json.dumps({"pairID": "1", **pair}) + "\n")
+    entry = {
+        "model": "pico", "max_seqlen": 32, "rows_per_step": 2, "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "mlm", "mlm_probability": 0.4, "steps": 2}],
+    }  # fmt: skip
+    (folder / "entry.yaml").write_text(json.dumps(entry))
+
+
+def test_speedrun(bench, tmp_path, monkeypatch):
+    write_speedrun(tmp_path)
+    speedrun = bench.load("speedrun")
+    with pytest.raises(SystemExit, match="not the text of the speedrun") as other:
+        speedrun.prepare(tmp_path, tmp_path / "run")
+    assert "MIT" not in (tmp_path / "run/text.jsonl").read_text()
+    corpus, tokenizer = re.findall(r"[0-9a-f]{64}", str(other.value))
+    monkeypatch.setattr(speedrun, "CORPUS", corpus)
+    monkeypatch.setattr(speedrun, "TOKENIZER", tokenizer)
+    records = ["--records", str(tmp_path / "records")]
+    command = ["run", str(tmp_path / "run"), str(tmp_path / "entry.yaml"), "--seeds", "1"]
+    bench.script("speedrun", [*command, *records])
+    record = json.loads((tmp_path / "records/entry-1.json").read_text())
+    assert 32 < record["tokens"] <= 2 * 2 * 32
+    assert record["cpu_seconds"] > 0
+    assert bench.script("speedrun", [*command, *records]) == ""  # it has a record
+
+
+def test_a_speedrun_is_tested_over_seeds(bench):
+    speedrun = bench.load("speedrun")
+
+    def runs(entry: str, losses: Sequence[float], blimp: float) -> list[Any]:
+        keys = dict.fromkeys(speedrun.Record.__annotations__)
+        cost = {"steps": 10, "tokens": 100 if entry == "adamw" else 50, "cpu_seconds": 1.0}
+        return [
+            speedrun.Record(**{**keys, **cost, "entry": entry, "mlm_loss": loss, "blimp": score})
+            for loss, score in zip(
+                losses, np.linspace(blimp, blimp + 0.001, len(losses)), strict=True
+            )
+        ]
+
+    entries = {
+        "adamw": runs("adamw", [6.0, 6.1, 6.2], 0.50),
+        "clear": runs("clear", [5.9, 5.91, 5.92], 0.52),
+        # Their means are below, too: t = -1.7 with 2 degrees of freedom; and two runs are too few.
+        "noisy": runs("noisy", [5.7, 5.8, 6.0], 0.52),
+        "few": runs("few", [5.9, 5.9], 0.52),
+        "worse-pairs": runs("worse-pairs", [5.9, 5.91, 5.92], 0.40),
+    }
+    target, *lines = speedrun.table(entries)
+    assert target == "Targets: 6.0000 nats, BLiMP 50.10"
+    verdicts = {line.split(" | ")[0].strip("| "): line for line in lines[3:]}
+    assert {name: line.endswith("| yes |") for name, line in verdicts.items()} == {
+        "adamw": False, "clear": True, "noisy": False, "few": False, "worse-pairs": False,
+    }  # fmt: skip
+    assert "(0.50)" in verdicts["clear"]
 
 
 def test_endurance(bench, monkeypatch):
