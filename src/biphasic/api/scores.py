@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from biphasic.analysis.page.gallery import Gallery
     from biphasic.analysis.records import Problem, StudyRecords
     from biphasic.analysis.scores.layout import Layout
+    from biphasic.analysis.scores.others import OtherResults
     from biphasic.analysis.scores.table import Scores
     from biphasic.analysis.statistics.comparison import ModelComparison
     from biphasic.records import Convention
@@ -406,7 +407,8 @@ def figures(
     """
     from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.scores.layout import Layout, scores_of
+    from biphasic.analysis.records import StudyRecords
+    from biphasic.analysis.scores.layout import scores_of
     from biphasic.analysis.scores.reference import alike_datasets
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -421,9 +423,8 @@ def figures(
     reference = paper_scores() if paper else None
     is_alike = reference is None or alike_datasets(scores, reference)
     note = "--paper: no dataset and metric of these results match the reference study"
-    further = (
-        run_figures(scores) if isinstance(results, Layout) else record_figures(results, scores)
-    )
+    is_study = isinstance(results, StudyRecords)
+    further = record_figures(results, scores) if is_study else run_figures(scores)
     drawn = [*score_figures(scores, is_every=every_dataset, reference=reference), *further]
     target = expanded(folder).resolve() / "gallery" if out is None else expanded(out)
     return Figures(
@@ -463,7 +464,9 @@ def paper(
     return Figures(write_gallery(target, scores, drawn, formats=chosen), target)
 
 
-def _read(folder: Path | str, only: Sequence[str], without: Sequence[str]) -> StudyRecords | Layout:
+def _read(
+    folder: Path | str, only: Sequence[str], without: Sequence[str]
+) -> StudyRecords | Layout | OtherResults:
     from biphasic.analysis.scores.datasets import DatasetChoice
     from biphasic.analysis.scores.layout import read_results
 

@@ -1,6 +1,7 @@
 """Results in a folder: a study's, or those of other tools.
 
-Other tools write `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
+Tools that fine-tune write `results/MODEL/TASK/DATASET/lrX_sdS/results.json`; `others.py` reads
+those with a score for each example.
 
 If a model was trained on another set than it is tested on, as in retrieval, the run's folder starts
 with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs trained on the same set are compared.
@@ -35,6 +36,7 @@ from biphasic.analysis.scores.examples import (
     mean_examples,
 )
 from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.others import OtherResults, read_others
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import (
@@ -90,21 +92,25 @@ class Layout:
         return with_averages(scores)
 
 
-def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout:
-    """Read the chosen datasets of a study's folder, or of one with the layout of other tools."""
+def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout | OtherResults:
+    """Read the chosen datasets of a study's folder, or of one with results of other tools."""
     folder = folder.resolve()
     if not is_file(folder / STUDY):
-        return read_layout(folder, choice)
+        has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
+        others = None if has_layout else read_others(folder, choice)
+        return others or read_layout(folder, choice)
     records = load_study(folder, folder.parent / "store")
     left_out = choice.left_out(task.name for task in records.tasks)
     return records.without(left_out) if left_out else records
 
 
-def scores_of(results: StudyRecords | Layout, convention: Convention | None) -> Scores:
+def scores_of(
+    results: StudyRecords | Layout | OtherResults, convention: Convention | None
+) -> Scores:
     """Return the scores; the default convention is the study's, else standard."""
-    if isinstance(results, Layout):
-        return results.scores(convention or "standard")
-    return study_scores(results, convention)
+    if isinstance(results, StudyRecords):
+        return study_scores(results, convention)
+    return results.scores(convention or "standard")
 
 
 def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:

@@ -169,6 +169,8 @@ class Scores:
         examples: Reads per-example test scores; None if there are none.
         planned: Comparisons named beforehand, which are corrected among themselves, those of each
             question apart.
+        is_by_example: Whether only scores of examples are known, and nothing of seeds, as in other
+            tools' results.
         influences: Cache of examples already read; see `example_compare.py`.
     """
 
@@ -183,13 +185,16 @@ class Scores:
     runs: Scores | None = field(default=None, compare=False, repr=False)
     examples: ExampleReader | None = field(default=None, compare=False)
     planned: tuple[Planned, ...] = ()
+    is_by_example: bool = False
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     @property
     def unit(self) -> str:
-        """What intervals are over: `pretraining run`, or `seed` (of fine-tuning)."""
+        """What intervals are over: `pretraining run`, `seed` (of fine-tuning), or `example`."""
+        if self.is_by_example:
+            return "example"
         return "pretraining run" if self.num_pretraining_runs > 1 else "seed"
 
     @cached_property

@@ -45,7 +45,7 @@ def _interval(comparison: ModelComparison) -> str:
 
 def _sample(comparison: ModelComparison, how: str = "") -> str:
     """Describe what a comparison's test is over; empty without pairs."""
-    pairs = comparison.num_pairs
+    pairs = 0 if comparison.unit == "example" else comparison.num_pairs
     parts = [count(pairs, f"{how}{comparison.unit}")] if pairs else []
     if comparison.num_examples:
         parts.append(count(comparison.num_examples, "test example"))

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import family_of, ranked
+from biphasic.analysis.statistics.compare import Family, family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
+from biphasic.analysis.statistics.groups import groups_of
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -26,6 +27,9 @@ from biphasic.analysis.tables.sentences import (
 )
 from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.text import flat, listing, plain
+
+_MOST_NAMED = 6
+"""Models of a group that are named; of larger groups, only the ranks."""
 
 
 def score_tables(scores: Scores) -> Iterator[Table]:
@@ -53,6 +57,8 @@ def score_tables(scores: Scores) -> Iterator[Table]:
 
 def notes(scores: Scores) -> list[str]:
     """Explain how to read the tables."""
+    if scores.is_by_example:
+        return ["Means in percent points; the best in bold."]
     cells = scores.cells.values()
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
     seeds = [one.num_seeds for one in estimates if one.half_width is not None]
@@ -87,18 +93,38 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         clear = sum(comparison.is_clear for comparison in comparisons)
-        split = variance_split(scores, dataset.name)
+        of_seeds = (
+            selection_sentence(scores, dataset.name),
+            *(source_sentence(source) for source in variance_split(scores, dataset.name)),
+        )
         sentences = (
             f"Exploratory: {comparison_sentence(closest, scores.labels)}",
             examples_sentence(closest),
-            floor_sentence(closest),
+            "" if scores.is_by_example else floor_sentence(closest),
             detectable_sentence(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
+            _groups_sentence(scores, family),
             *method_sentences(family),
-            selection_sentence(scores, dataset.name),
-            *(source_sentence(source) for source in split),
+            *(() if scores.is_by_example else of_seeds),
         )
         yield from (f"  {sentence}" for sentence in sentences if sentence)
+
+
+def _groups_sentence(scores: Scores, family: Family) -> str:
+    """Say which ranks cannot be told apart; empty for two models."""
+    found = groups_of(scores, family)
+    num = len(found.order) - 1
+    if num < 2:
+        return ""
+    groups = [(start, end) for start, end in found.ranks if end > start]
+    names = [
+        ", ".join(plain(scores.labels[name]) for name in found.order[start : end + 1])
+        if end - start < _MOST_NAMED
+        else f"ranks {start + 1} to {end + 1}"
+        for start, end in groups
+    ]
+    alike = f"{found.num_alike} of {num} neighbouring ranks cannot be told apart"
+    return f"{alike}{'; groups without a clear difference: ' * bool(names)}{'; '.join(names)}."
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:

@@ -1,0 +1,287 @@
+"""Results of other tools with a score for each example, in one folder.
+
+- lm-evaluation-harness with `--log_samples`: `MODEL/samples_TASK_TIME.jsonl`. Each metric and each
+  filter is a dataset.
+- mteb: `MODEL/REVISION/TASK.json`, a score for each task. The benchmark is the dataset, and its
+  tasks are the examples.
+- Tables, `MODEL/DATASET.jsonl` or `.csv`, with the columns `id` and `score` (or `correct`).
+
+Models are compared on the examples that all of them have. What cannot be used is reported.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from biphasic.amounts import count
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.records import Problem
+from biphasic.analysis.scores.datasets import EVERY, DatasetChoice
+from biphasic.analysis.scores.examples import ExampleScores, mean_examples
+from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
+from biphasic.errors import DataError, reading
+from biphasic.facts import KindFacts, metric_facts
+from biphasic.records import Convention
+
+_SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d\d-\d\dT[\d.:-]+)\.jsonl")
+_META, _SUMMARY = "model_meta.json", "results_"
+_BENCHMARK = "MTEB"
+_TABLES = (".jsonl", ".csv")
+_SCORES = ("score", "correct")
+_WORDS = {"true": 1.0, "false": 0.0}
+Values = dict[str, float]
+"""Scores of examples, by their names."""
+Cells = dict[tuple[str, str, str], Values]
+"""By model, dataset and metric."""
+
+
+@dataclass(frozen=True)
+class OtherResults:
+    """Scores of examples below a folder, and problems of the others.
+
+    Attributes:
+        datasets: By name.
+        values: By model and dataset; of a dataset, all models have the same examples.
+    """
+
+    folder: Path
+    datasets: Mapping[str, DatasetInfo]
+    values: Mapping[tuple[str, str], Values]
+    problems: tuple[Problem, ...]
+
+    def scores(self, convention: Convention = "standard") -> Scores:
+        """Return the scores, with the average over all datasets of a metric."""
+
+        def read(model: str, dataset: str) -> ExampleScores:
+            if (model, dataset) not in self.values:
+                raise DataError(f"{model} has no results on {dataset}")
+            values = self.values[model, dataset]
+            return ExampleScores(tuple(values), {0: mean_examples([*values.values()])})
+
+        means = {cell: PERCENT * fmean(values.values()) for cell, values in self.values.items()}
+        cells = {cell: Score(Estimate(mean, None, 1), {0: mean}) for cell, mean in means.items()}
+        models = dict.fromkeys(model for model, _ in self.values)
+        return with_averages(
+            Scores(
+                source=self.folder.name,
+                convention=convention,
+                models=tuple(model_from_name(name) for name in models),
+                datasets=tuple(self.datasets.values()),
+                cells=cells,
+                examples=read,
+                is_by_example=True,
+            )
+        )
+
+
+def read_others(folder: Path, choice: DatasetChoice = EVERY) -> OtherResults | None:
+    """Read the results of other tools below a folder; None if there are none."""
+    problems: list[Problem] = []
+    cells = _read_all(folder, problems)
+    if not cells:
+        if problems:
+            raise DataError(f"{folder}: {problems[0].text}")
+        return None
+    by_name = _named(cells)
+    left_out = choice.left_out(by_name)
+    datasets, values = {}, {}
+    for name, (metric, by_model) in by_name.items():
+        if name in left_out:
+            continue
+        common = [*_common(name, by_model, problems)]
+        if common:
+            facts = metric_facts(metric)
+            about = KindFacts(facts.title, (facts,), is_trained=False)
+            datasets[name] = DatasetInfo(name, metric.upper(), metric, about=about)
+            for model, of_model in by_model.items():
+                values[model, name] = {key: of_model[key] for key in common}
+    if not datasets:
+        raise DataError(f"{folder}: {problems[-1].text}")
+    return OtherResults(folder, datasets, values, tuple(problems))
+
+
+def _named(cells: Cells) -> dict[str, tuple[str, dict[str, Values]]]:
+    """Return the metric and the models of each dataset; a name has the metric if it has several."""
+    metrics: dict[str, set[str]] = defaultdict(set)
+    for _, dataset, metric in cells:
+        metrics[dataset].add(metric)
+    found: dict[str, tuple[str, dict[str, Values]]] = {}
+    for (model, dataset, metric), values in sorted(cells.items()):
+        name = dataset if len(metrics[dataset]) == 1 else f"{dataset} {metric}"
+        found.setdefault(name, (metric, {}))[1][model] = values
+    return found
+
+
+def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem]) -> Iterator[str]:
+    """Yield the examples that all models have, in order; report what is left out."""
+    every = sorted({key for values in by_model.values() for key in values})
+    shared = set(every).intersection(*by_model.values())
+    for model, values in by_model.items():
+        if missing := len(every) - len(values):
+            text = f"no score for {missing:,} of {count(len(every), 'example')}"
+            rest = f"all models are compared on the {len(shared):,} that they share"
+            problems.append(Problem("missing", f"{model} on {dataset}: {text}; {rest}"))
+    yield from (key for key in every if key in shared)
+
+
+def _read_all(folder: Path, problems: list[Problem]) -> Cells:
+    """Read every file that has results."""
+    cells: Cells = {}
+    names = _model_names(folder)
+    for path in _files(folder):
+        where = path.relative_to(folder).as_posix()
+        read = _reader(path)
+        if read is None:
+            continue
+        try:
+            with reading(where, DataError, remedy="skipped"):
+                found = read(path, problems)
+        except DataError as error:
+            problems.append(Problem("damaged", str(error)))
+            continue
+        place = path.parent.relative_to(folder).as_posix()
+        model = names.get(path.parent) or (folder.name if place == "." else place)
+        model = model.replace("__", "/")  # both tools write owner__name
+        for (dataset, metric), values in found.items():
+            # Files of a task are in order of time, and the latest counts, as in the harness itself.
+            if dataset == _BENCHMARK:
+                cells.setdefault((model, dataset, metric), {}).update(values)
+            else:
+                cells[model, dataset, metric] = values
+    return cells
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    def stop(error: OSError) -> None:
+        raise error  # `os.walk` would skip the folder
+
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders.sort()
+        yield from (Path(place, name) for name in sorted(names))
+
+
+def _model_names(folder: Path) -> dict[Path, str]:
+    """Return the models of mteb's folders, with the revision if a model has several."""
+    by_model: dict[str, list[Path]] = defaultdict(list)
+    for path in _files(folder):
+        if path.name == _META:
+            place = path.parent.relative_to(folder).parts
+            name = place[-2] if len(place) > 1 else folder.name
+            by_model[name].append(path.parent)
+    return {
+        place: name if len(places) == 1 else f"{name} {place.name[:12]}"
+        for name, places in by_model.items()
+        for place in places
+    }
+
+
+_Read = Callable[[Path, list[Problem]], Mapping[tuple[str, str], Values]]
+
+
+def _reader(path: Path) -> _Read | None:
+    if _SAMPLES.fullmatch(path.name):
+        return _samples
+    if path.suffix == ".json" and path.name != _META and not path.name.startswith(_SUMMARY):
+        return _task
+    return _table if path.suffix in _TABLES else None
+
+
+def _samples(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+    """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
+    match = _SAMPLES.fullmatch(path.name)
+    assert match is not None  # noqa: S101 - `_reader` has matched it
+    found: dict[tuple[str, str], Values] = defaultdict(dict)
+    unusable: dict[str, Any] = {}
+    for row in _lines(path):
+        name = match["task"] if row["filter"] == "none" else f"{match['task']} {row['filter']}"
+        for metric in row["metrics"]:
+            score = _share(row[metric])
+            if score is None:
+                unusable[metric] = row[metric]
+            else:
+                found[name, metric][str(row["doc_id"])] = score
+    for metric, value in unusable.items():
+        found = {key: values for key, values in found.items() if key[1] != metric}
+        kind = (
+            "is not a number" if isinstance(value, list | dict | str) else "is not within -1 and 1"
+        )
+        problems.append(
+            Problem("left out", f"{match['task']} {metric}: the score of an example {kind}")
+        )
+    return found
+
+
+def _task(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+    """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
+    raw = json.loads(path.read_text("utf-8"))
+    if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
+        return {}  # another file
+    parts = [part["main_score"] for split in raw["scores"].values() for part in split]
+    shares = [share for share in map(_share, parts) if share is not None]
+    if len(shares) < len(parts) or not parts:
+        raise DataError(f"{path.name}: a main_score is no number within -1 and 1; skipped")
+    del problems
+    return {(_BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
+
+
+def _table(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+    """Read a table with a score for each example."""
+    del problems
+    values: Values = {}
+    metric = ""
+    for number, row in enumerate(_rows(path), start=1):
+        metric = metric or next((name for name in _SCORES if name in row), "")
+        if not metric or "id" not in row:
+            return {}  # another table
+        key, score = str(row["id"]), _share(row[metric])
+        if score is None:
+            raise DataError(
+                f"{path.name}, row {number}: {metric} '{row[metric]}' is no number within -1 and "
+                "1; skipped"
+            )
+        if key in values:
+            raise DataError(f"{path.name}, row {number}: id '{key}' occurs twice; skipped")
+        values[key] = score
+    return {(path.stem, metric): values} if values else {}
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    if path.suffix == ".jsonl":
+        yield from _lines(path)
+        return
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from csv.DictReader(file, strict=True)
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise DataError(f"{path.name}, line {number}: no JSON object; skipped")
+                yield row
+
+
+def _share(value: Any) -> float | None:
+    """Return a score as a share; None if it is none."""
+    if isinstance(value, str):
+        value = _WORDS.get(value.strip().lower(), value)
+    if isinstance(value, list | dict | None):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and -1 <= number <= 1 else None

@@ -1,0 +1,163 @@
+"""Results of mteb, of lm-evaluation-harness, and tables: scores, paired tests and groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+from typer.testing import CliRunner
+
+from biphasic.api.scores import analyze, compare, figures
+from biphasic.cli.main import app
+from biphasic.errors import DataError
+
+NUM = 200
+EARLIER, LATER = "2026-01-16T15-23-47.285735", "2026-01-17T01-00-00.1"
+
+
+def samples(folder: Path, model: str, scores, *, task="copa", time=EARLIER):
+    """Write a file of samples as lm-evaluation-harness 0.4.13 does."""
+    path = folder / model / f"samples_{task}_{time}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    common = {"filter": "none", "metrics": ["acc"], "target": " a", "resps": [["x"]]}
+    lines = [json.dumps({"doc_id": n, **common, "acc": score}) for n, score in enumerate(scores)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def task_file(folder: Path, model: str, revision: str, task: str, *scores: float):
+    """Write a task's result as mteb 2.26 does, with a score for each language."""
+    place = folder / "results" / model / revision
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model_meta.json").write_text(json.dumps({"name": model, "revision": revision}))
+    parts = [
+        {"main_score": score, "hf_subset": f"part-{n}", "languages": ["eng-Latn"]}
+        for n, score in enumerate(scores)
+    ]
+    raw = {"dataset_revision": "1", "task_name": task, "mteb_version": "2.26.0",
+           "scores": {"test": parts}, "evaluation_time": 1.0}  # fmt: skip
+    (place / f"{task}.json").write_text(json.dumps(raw))
+
+
+@pytest.fixture
+def draws():
+    """Answers of two models that agree on most examples."""
+    draw = np.random.default_rng(3)
+    ease = draw.random(NUM)
+    return [(ease + 0.1 * draw.random(NUM) > 0.5 + worse).astype(float) for worse in (0.0, 0.06)]
+
+
+def test_samples_of_a_harness_are_compared_in_pairs(tmp_path, draws):
+    for model, scores in zip(("EleutherAI__a", "EleutherAI__b"), draws, strict=True):
+        samples(tmp_path, model, scores)
+    [row] = compare(tmp_path).table()
+    assert (row["first"], row["second"]) == ("EleutherAI/a", "EleutherAI/b")
+    assert row["difference"] == pytest.approx(100 * (draws[0] - draws[1]).mean())
+    assert row["p"] == pytest.approx(ttest_rel(*draws).pvalue)
+    assert row["verdict"] == "higher"
+    # Unpaired, the same difference is far from clear.
+    errors = [scores.var(ddof=1) / NUM for scores in draws]
+    assert row["difference"] / 100 < 1.5 * np.sqrt(sum(errors))
+
+
+def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path):
+    samples(tmp_path, "m", [0, 0], task="gsm8k")
+    samples(tmp_path, "m", [1, 0], task="gsm8k", time=LATER)
+    path = tmp_path / "m" / "samples_arc_2026-01-16T15-23-47.2.jsonl"
+    rows = [
+        {"doc_id": n, "filter": name, "metrics": ["acc", "f1"], "acc": n, "f1": ["gold", ["x"]]}
+        for n in range(2)
+        for name in ("none", "strict-match")
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "m" / "results_2026-01-16T15-23-47.2.json").write_text("{}")
+    found = analyze(tmp_path)
+    means = {row["dataset"]: row["mean"] for row in found.table()}
+    assert means == {"arc": 50, "arc strict-match": 50, "gsm8k": 50, "ACC Average": 50}
+    assert found.problems == ("left out: arc f1: the score of an example is not a number",)
+
+
+def test_a_benchmark_is_compared_over_its_tasks(tmp_path):
+    draw = np.random.default_rng(0)
+    ease = draw.random(30)
+    for place, model in enumerate(("org__a", "org__b", "org__c")):
+        for number, score in enumerate(ease / 2 + 0.02 * draw.random(30) + 0.03 * (place < 2)):
+            task_file(tmp_path, model, "r1", f"Task{number}", score, score + 0.1)
+    found = analyze(tmp_path)
+    assert {row["model"] for row in found.table()} == {"org/a", "org/b", "org/c"}
+    assert {row["dataset"] for row in found.table()} == {"MTEB"}
+    lines = "\n".join(found.compare().lines())
+    assert "30 test examples" in lines
+    assert "1 of 2 neighbouring ranks cannot be told apart" in lines
+    assert "groups without a clear difference: org/" in lines
+    assert figures(tmp_path, tmp_path / "drawn", formats=["csv"]).out.is_dir()
+
+
+def test_two_revisions_of_a_model_are_two_models(tmp_path):
+    for revision, score in (("r1", 0.2), ("r2", 0.4)):
+        for task in ("A", "B"):
+            task_file(tmp_path, "org__a", revision, task, score)
+    assert {row["model"]: row["mean"] for row in analyze(tmp_path).table()} == {
+        "org/a r1": pytest.approx(20),
+        "org/a r2": pytest.approx(40),
+    }
+
+
+def table(path: Path, text: str):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_tables_have_an_id_and_a_score(tmp_path):
+    table(tmp_path / "a/wic.csv", "id,correct\n1,true\n2,False\n3,TRUE\n")
+    table(tmp_path / "b/wic.jsonl", '{"id": 1, "correct": true}\n{"id": 2, "correct": 1}\n')
+    table(tmp_path / "b/notes.csv", "text\nnothing of ours\n")
+    found = analyze(tmp_path)
+    # Both are scored on the examples that they share, 1 and 2.
+    assert {row["model"]: row["mean"] for row in found.table()} == {"a": 50, "b": 100}
+    [problem] = found.problems
+    assert problem == (
+        "missing: b on wic: no score for 1 of 3 examples; all models are compared on the 2 that "
+        "they share"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,score\n1,63.2\n", "row 1: score '63.2' is no number within -1 and 1"),
+        ("id,score\n1,0.5\n1,0.5\n", "row 2: id '1' occurs twice"),
+        ("id,score\n1,nan\n", "row 1: score 'nan' is no number"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(tmp_path, text, message):
+    table(tmp_path / "a/x.csv", text)
+    with pytest.raises(DataError, match=message):
+        analyze(tmp_path)
+
+
+def test_a_damaged_file_is_left_out(tmp_path):
+    samples(tmp_path, "a", [1, 0])
+    samples(tmp_path, "b", [1, 0])
+    path = next((tmp_path / "b").iterdir())
+    path.write_text(path.read_text()[:-9])
+    [problem] = analyze(tmp_path).problems
+    assert problem.startswith("damaged: b/samples_copa")
+
+
+def test_models_without_a_common_example_are_named(tmp_path):
+    table(tmp_path / "a/x.csv", "id,score\n1,0\n")
+    table(tmp_path / "b/x.csv", "id,score\n2,0\n")
+    with pytest.raises(DataError, match="on the 0 that they share"):
+        analyze(tmp_path)
+
+
+def test_the_command_says_what_is_over_examples(tmp_path, draws):
+    for model, scores in zip("ab", draws, strict=True):
+        samples(tmp_path, model, scores)
+    result = CliRunner().invoke(app, ["analyze", str(tmp_path), "--compare"])
+    assert result.exit_code == 0, result.output
+    assert "200 test examples" in result.stdout
+    assert "seed" not in result.stdout
