@@ -189,6 +189,20 @@ def test_an_edited_study_keeps_no_old_report_while_it_runs(root, tmp_path, cli, 
     assert "Miniature" not in page
 
 
+def test_a_study_can_be_reported_while_it_runs_for_the_first_time(root, tmp_path, cli, monkeypatch):
+    study = write_study(tmp_path, name="other", tasks=[])
+
+    def report(*_: object) -> None:
+        assert cli("study", "report", "other", "--root", root)[0] == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("biphasic.study.run.run._run", report)
+    shutil.rmtree(root / "store/states")
+    assert cli("study", "run", study, "--root", root)[0] == 130
+    problems = (root / "other/report/problems.csv").read_text()
+    assert "has not been trained" in problems
+
+
 def write_foreign(folder):
     folder.mkdir(exist_ok=True)
     files = ("labels.json", "modules.json", "tokenizer_config.json", "task.json", "head.json")

@@ -25,23 +25,30 @@ def write_study_report(prepared: PreparedStudy) -> Path:
     record = study_record(prepared).model_dump(mode="json", exclude_unset=True)
     if _written(folder) == record and is_current(folder, store):
         return folder / "report" / "report.html"
-    record["provenance"] = {"environment": environment(), **record["provenance"]}
-    write_json(folder / STUDY, record)
+    _write_record(folder, record)
     return write_report(folder, store)
 
 
-def refresh_edited_report(prepared: PreparedStudy) -> None:
-    """Rewrite the report if the study was edited since."""
-    # Its jobs may take hours or be interrupted before the final report.
+def refresh_record(prepared: PreparedStudy) -> None:
+    """Write `study.json`, and the report if there is one, if the study is new or was edited."""
+    # Jobs may take hours: 'study report' needs the record meanwhile, and after an interruption.
     study = prepared.study
-    if not (study.folder / "report").is_dir():
-        return
     try:
         known = read_json(study.folder / STUDY)["provenance"]["settings_sha256"]
     except (DataError, KeyError, TypeError):
         known = None
-    if known != settings_digest(study.config):
+    if known == settings_digest(study.config):
+        return
+    if (study.folder / "report").is_dir():
         write_study_report(prepared)
+    else:
+        record = study_record(prepared).model_dump(mode="json", exclude_unset=True)
+        _write_record(study.folder, record)
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    record["provenance"] = {"environment": environment(), **record["provenance"]}
+    write_json(folder / STUDY, record)
 
 
 def _written(folder: Path) -> Any:

@@ -25,7 +25,7 @@ from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.prepare import prepare_study
-from biphasic.study.run.report import refresh_edited_report, write_study_report
+from biphasic.study.run.report import refresh_record, write_study_report
 from biphasic.study.study import Study
 
 DEFAULT_ROOT = "runs"
@@ -79,7 +79,7 @@ def execute_study(
                 "the questions of this study are not registered; to show that they came before "
                 "the first score, stop and run 'biphasic study register' first"
             )
-        refresh_edited_report(prepared)
+        refresh_record(prepared)
         items = prepared.missing_work()
         outcome = WorkOutcome(0, (), ())
         if items:
