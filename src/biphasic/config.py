@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
 import reprlib
 import sys
 import types
@@ -302,6 +303,10 @@ def _index(node: list[Any], name: str, override: str) -> int:
     return position
 
 
+# A record with a validator of its own, as a branch of a union.
+_VALIDATED = re.compile(r"^function-\w+\[.*, (\w+)\]$")
+
+
 def _describe(kind: type[BaseModel], issue: Any) -> str:
     parts, models = _walk(kind, issue)
     path, sort, given = ".".join(parts) or "settings", issue["type"], issue.get("input")
@@ -361,7 +366,8 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
     location = list(issue["loc"])
     unknown_key = [str(location.pop())] if issue["type"] == _UNKNOWN else []
     for part in location:
-        branches = {model for model in models if _is_branch(model, part)}
+        name = _VALIDATED.sub(r"\1", part) if isinstance(part, str) else part
+        branches = {model for model in models if _is_branch(model, name)}
         if branches or str(part).startswith("literal["):
             models = branches or models
             continue

@@ -9,6 +9,7 @@ BiphasicError
 ├── TrainingError     training cannot continue
 │   ├── DivergedError a loss or gradient is not finite; names it and the step
 │   └── LostRankError another process of the group has exited or hangs
+├── NewerFormatError  a newer version wrote the file
 ├── DoneElsewhereError the job was finished before this process locked it
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
@@ -25,6 +26,8 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from biphasic.version import __version__
+
 _LONGEST = 2000
 _KEPT_END = 400
 
@@ -35,6 +38,9 @@ _ABOUT_THE_PATH = {
 
 _ERROR_NUMBER = re.compile(r"(?:os error |\[Errno )(\d+)")
 _CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
+
+_NUMBERED = re.compile(r"biphasic\.[a-z]+/(\d{1,9})")
+_NEWEST = 1  # Number of all formats. If one gets another, this becomes a table.
 
 REPAIR = "correct it or restore it"
 """Remedy for a damaged user file, which must not be deleted."""
@@ -111,6 +117,10 @@ class LostRankError(TrainingError):
     """Another process of the group has exited or hangs."""
 
 
+class NewerFormatError(BiphasicError):
+    """A newer version of biphasic wrote the file; it is not damaged, so nothing may delete it."""
+
+
 class StudyError(BiphasicError):
     """A study cannot be planned, run or reported."""
 
@@ -134,6 +144,17 @@ class DoneElsewhereError(BiphasicError):
 
 class StoppedError(BiphasicError):
     """Work was stopped on request; the next run resumes from what was saved."""
+
+
+def refuse_newer(content: object, where: str) -> None:
+    """Refuse a record of a newer version. A file without a format has the number 1."""
+    name = content.get("format") if isinstance(content, dict) else None
+    number = _NUMBERED.fullmatch(name) if isinstance(name, str) else None
+    if number and int(number[1]) > _NEWEST:
+        raise NewerFormatError(
+            f"{where}: {name} is a format of a newer version of biphasic than this one, "
+            f"{__version__}; upgrade biphasic"
+        )
 
 
 @contextmanager

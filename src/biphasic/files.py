@@ -22,6 +22,7 @@ from biphasic.errors import (
     DataError,
     is_system_fault,
     reading,
+    refuse_newer,
 )
 
 MANIFEST = "manifest.json"
@@ -82,11 +83,13 @@ def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = 
     """Read a JSON file."""
     with reading(path, error, remedy=remedy):
         try:
-            return json_value(path.read_text(encoding="utf-8"))
+            content = json_value(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise error(f"no such file; {remedy}", about=str(path)) from None
         except ValueError as invalid:  # invalid JSON or UTF-8, or a number with too many digits
             raise error(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
+    refuse_newer(content, str(path))
+    return content
 
 
 def json_value(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
-from biphasic.errors import REPAIR, BiphasicError, DataError, reading
+from biphasic.errors import REPAIR, BiphasicError, DataError, reading, refuse_newer
 from biphasic.facts import KindFacts, facts_of
 
 RecordT = TypeVar("RecordT", bound="Record")
@@ -328,6 +328,7 @@ def parse_record(
     error: type[BiphasicError] = DataError,
 ) -> RecordT:
     """Validate a mapping as `kind`; messages begin with `where` and end with `remedy`."""
+    refuse_newer(raw, where)
     with reading(where, error, remedy=remedy):
         try:
             return kind.model_validate(raw)

@@ -28,10 +28,21 @@ class Grid(Config):
     columns: PositiveInt = 1
 
 
+class Frame(Config):
+    width: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _thin(self) -> Frame:
+        if self.width > 9:
+            raise ValueError("width is above 9")
+        return self
+
+
 class Drawing(Config):
     title: str
     layout: Literal["wide", "tall"] | Grid = "wide"
     grid: Grid = Grid()
+    frame: Frame | Literal["none"] = "none"
     shapes: tuple[Annotated[Circle | Square, Field(discriminator="sort")], ...] = ()
     precision: Literal["bf16", "fp32"] = "bf16"
 
@@ -82,6 +93,7 @@ def test_records_are_frozen():
     [
         ({"precison": "bf16"}, "unknown key 'precison' (did you mean 'precision'?)"),
         ({"grid": {"row": 1}}, "unknown key 'grid.row' (did you mean 'rows'?)"),
+        ({"frame": {"widht": 1}}, "unknown key 'frame.widht' (did you mean 'width'?)"),
         ({"grid": {"zzzzz": 1}}, "unknown key 'grid.zzzzz' (known: columns, rows)"),
         (
             {"shapes": [{"sort": "circle", "radius": 1, "raduis": 1}]},
