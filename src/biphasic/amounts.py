@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from datetime import timedelta
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -94,3 +96,17 @@ def speed(per_second: float | None) -> str:
         return ""
     number, unit = (per_second, "s") if per_second >= 0.1 else (60 * per_second, "min")
     return f"{two_digits(number)}/{unit}"
+
+
+def round_ticks(
+    low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
+) -> list[float]:
+    """Return round numbers from `low` to `high`, about `most` of them.
+
+    They are multiples of one of some sizes times a power of ten.
+    """
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(size * power for size in sizes if size * power >= least)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [round(index * step, 6) for index in range(first, last + 1)]

@@ -147,6 +147,10 @@ class StudyRecords:
         """The tasks in the study's order."""
         return self.study.tasks
 
+    def task(self, name: str) -> TaskRecord | None:
+        """Return the task with a name; None for an average."""
+        return next((task for task in self.tasks if task.name == name), None)
+
     def seeds_of(self, arm: str, task: str) -> set[int]:
         """Return the seeds that the study expects of an arm on a task."""
         return {outcome.run.seed for outcome in self.by_cell.get((arm, task), ())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,20 +87,6 @@ def rate(learning_rate: float) -> str:
     """Format a learning rate as `2e-5`."""
     mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def round_ticks(
-    low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
-) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` of them.
-
-    They are multiples of one of some sizes times a power of ten.
-    """
-    least = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(size * power for size in sizes if size * power >= least)
-    first, last = math.ceil(low / step), math.floor(high / step)
-    return [round(index * step, 6) for index in range(first, last + 1)]
 
 
 def truncations(counts: Mapping[str, int]) -> str:

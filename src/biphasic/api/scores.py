@@ -74,9 +74,9 @@ class Analysis(Shown):
 
     def drawing(self) -> str:
         """Return means, intervals and seeds as strips; empty for many models."""
-        from biphasic.analysis.figures.palette import objective_styles
         from biphasic.analysis.figures.render import to_svg
         from biphasic.analysis.figures.strips import draw_strips
+        from biphasic.palette import objective_styles
 
         models = self.scores.models
         if not self.scores.datasets or len(models) > _MOST_MODELS:

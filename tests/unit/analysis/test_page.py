@@ -10,22 +10,22 @@ from fake_study import ARMS, TASKS, FakeStudy
 from scipy.stats import ttest_rel
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.palette import SeriesStyle, arm_styles
+from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.strips import axis, strip
-from biphasic.analysis.page import cards as page_cards
+from biphasic.analysis.page import columns as page_columns
 from biphasic.analysis.page import content
-from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, paper_text, task_cards
-from biphasic.analysis.page.content import comparison_tables, problem_groups, problems_csv
-from biphasic.analysis.page.environment import fill
+from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, columns_of, paper_text
+from biphasic.analysis.page.content import comparison_notes, problem_groups, problems_csv
 from biphasic.analysis.page.evidence import caveats, families, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
-from biphasic.analysis.page.render import render
+from biphasic.analysis.page.render import fill, render
 from biphasic.analysis.page.runs import run_data, store_link
 from biphasic.analysis.records import Problem, load_study
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
+from biphasic.palette import SeriesStyle
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
 
@@ -188,9 +188,9 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     ]
     assert verdict(table, by_dataset["pydocs-sc"]).winner == "All 3 arms are level"
     assert verdict(table, by_dataset["pydocs-tc"]).winner == "MLM and CLM"
-    cards = task_cards(found, table, arm_styles(found.arms), reference_values(table, table))
-    assert [row.is_best for row in cards[0].rows] == [False, False, False]
-    assert [row.is_best for row in cards[1].rows] == [False, True, True]
+    first, second = columns_of(table, {})
+    assert first.best == set()
+    assert second.best == {"mlm", "clm"}
 
 
 def test_coverage_is_stated_for_the_convention_and_number_of_seeds(tmp_path):
@@ -209,25 +209,23 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     scores = study_scores(records)
     few = few_arms(records, scores)
     styles = page_styles(records, few)
-    (card,) = task_cards(records, scores, styles, reference_values(scores, paper_scores()))
+    (column,) = columns_of(scores, {})
+    shown, more = ([model.name for model in models] for models in (column.shown, column.more))
     means = {m.name: scores.get(m.name, "pydocs-sc").estimate.mean for m in scores.models}
     best = sorted(means, key=means.__getitem__, reverse=True)[:SHOWN_OF_MANY]
-    assert [row.model for row in card.rows] == [*best, "untrained"]
-    assert {row.model for row in (*card.rows, *card.more)} == set(means)
+    assert shown == [*best, "untrained"]
+    assert {*shown, *more} == set(means)
     assert {arm.name for arm in few.arms} == {*best, "untrained"}
-    assert {styles[row.model].variable for row in card.more} == {"muted"}
-    assert card.num_elsewhere == 0
-    monkeypatch.setattr(page_cards, "MOST_FOLDED", 3)
-    (shorter,) = task_cards(records, scores, styles, reference_values(scores, paper_scores()))
-    assert shorter.more == card.more[:3]
-    assert shorter.num_elsewhere == len(card.more) - 3
-    monkeypatch.setattr(content, "_MOST_COMPARISONS", 2)
-    by_dataset = families(scores)
-    (table,) = comparison_tables(scores, by_dataset.values(), {"pydocs-sc": "A"})
-    others = by_dataset["pydocs-sc"].with_best
-    assert table.rows == others[:2]
-    clear = sum(other.is_clear for other in others[2:])
-    assert table.notes[0] == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
+    assert {styles[name].variable for name in more} == {"muted"}
+    assert column.num_elsewhere == 0
+    monkeypatch.setattr(page_columns, "MOST_FOLDED", 3)
+    assert [model.name for model in column.more] == more[:3]
+    assert column.num_elsewhere == len(more) - 3
+    monkeypatch.setattr(content, "MOST_COMPARISONS", 2)
+    family = families(scores)["pydocs-sc"]
+    clear = sum(other.is_clear for other in family.with_best[2:])
+    first, *_ = comparison_notes(scores, family)
+    assert first == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
 
 
 def test_few_arms_stay_as_they_are(records):
@@ -267,10 +265,11 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     scores, paper = study_scores(records), paper_scores()
     expected = paper.get("610M-mlm40-42k", "SST-2").estimate
     values = reference_values(scores, paper)
-    (card,) = task_cards(records, scores, arm_styles(records.arms), values)
+    (column,) = columns_of(scores, values)
     text = f"paper: {expected.mean:.2f} ({expected.half_width:.2f})"
-    assert [row.paper for row in card.rows] == [text, ""]
-    assert card.rows[0].strip.reference == card.axis.place(expected.mean)
+    first, second = (arm.name for arm in records.arms)
+    assert [paper_text(column.paper(name)) for name in (first, second)] == [text, ""]
+    assert column.strip(first, STYLE).reference == column.scale.place(expected.mean)
     assert paper_text(None) == ""
     data = run_data(records, [scores], values, store_link(path, store))
     assert [cell.get("paper") for cell in data["cells"]] == [text, None]

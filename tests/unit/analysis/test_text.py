@@ -5,7 +5,8 @@ import io
 
 import pytest
 
-from biphasic.analysis.text import csv_text, listing, plain, rate, round_ticks, wrap
+from biphasic.amounts import round_ticks
+from biphasic.analysis.text import csv_text, listing, plain, rate, wrap
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Literal
 
 from biphasic.amounts import amount
-from biphasic.analysis.figures.palette import SeriesStyle, reference_style
 from biphasic.analysis.text import csv_text, exact, flat
+from biphasic.palette import SeriesStyle, reference_style
 
 
 @dataclass(frozen=True)

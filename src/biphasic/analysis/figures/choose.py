@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from biphasic.amounts import amount
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
-from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles, objective_styles
+from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import listing
+from biphasic.palette import (
+    FLOOR,
+    LINES,
+    SERIES,
+    SeriesStyle,
+    distinct_styles,
+    objective_styles,
+)
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None
@@ -49,6 +58,16 @@ def sizes(models: Iterable[ModelInfo]) -> list[str]:
     for model in models:
         parameters.setdefault(model.size, model.parameters or float("inf"))
     return sorted(parameters, key=lambda size: parameters[size])
+
+
+def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
+    """Return a style for each arm, in the study's order; the untrained encoder is grey."""
+    styles = distinct_styles([arm.name for arm in arms if not arm.is_untrained])
+    styles = {
+        name: replace(style, line=LINES[index // len(SERIES) % len(LINES)])
+        for index, (name, style) in enumerate(styles.items())
+    }
+    return {arm.name: styles.get(arm.name, SeriesStyle(FLOOR, "o", ":")) for arm in arms}
 
 
 def clm_share(model: ModelInfo) -> float:

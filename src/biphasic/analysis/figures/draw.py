@@ -27,9 +27,9 @@ from biphasic.analysis.figures.frame import (
     marker_look,
     text_width,
 )
-from biphasic.analysis.figures.palette import FLOOR, INK, MUTED, PAPER
 from biphasic.analysis.figures.render import drawing, page_svg
 from biphasic.analysis.text import wrap
+from biphasic.palette import FLOOR, INK, MUTED, PAPER
 
 _TITLE_SIZE = 10.0
 _EDGE = 0.08

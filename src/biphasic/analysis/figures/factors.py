@@ -26,8 +26,8 @@ from biphasic.analysis.figures.choose import (
     sizes,
     steps_text,
 )
-from biphasic.analysis.figures.palette import objective_styles, ordered_styles
 from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.palette import objective_styles, ordered_styles
 
 _MIXED = "CLM+MLM"
 _QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)

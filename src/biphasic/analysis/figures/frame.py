@@ -14,8 +14,8 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from biphasic.analysis.figures.chart import Series
-from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, SeriesStyle
 from biphasic.analysis.text import flat
+from biphasic.palette import GRID, INK, MUTED, PAPER, SeriesStyle
 
 SMALL = 7.5
 """Size of the smallest text, in points."""

@@ -12,12 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from biphasic.amounts import amount
+from biphasic.amounts import amount, round_ticks
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
-from biphasic.analysis.figures.choose import steps_text
-from biphasic.analysis.figures.palette import SeriesStyle, arm_styles, distinct_styles
+from biphasic.analysis.figures.choose import arm_styles, steps_text
 from biphasic.analysis.records import ArmData, Curve, StudyRecords
-from biphasic.analysis.text import OBJECTIVES, flat, objective_name, round_ticks
+from biphasic.analysis.text import OBJECTIVES, flat, objective_name
+from biphasic.palette import SeriesStyle, distinct_styles
 
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"

@@ -25,7 +25,8 @@ from biphasic.analysis.figures.choose import (
     sizes,
     steps_text,
 )
-from biphasic.analysis.figures.palette import (
+from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.palette import (
     LINES,
     SeriesStyle,
     distinct_styles,
@@ -33,7 +34,6 @@ from biphasic.analysis.figures.palette import (
     objective_styles,
     ordered_styles,
 )
-from biphasic.analysis.scores.table import ModelInfo, Scores
 
 _WIDE = 8
 """Axes with a larger ratio of values are logarithmic."""

@@ -11,16 +11,16 @@ from statistics import fmean
 from biphasic.amounts import count
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
-from biphasic.analysis.figures.palette import (
-    SeriesStyle,
-    arm_styles,
-    distinct_styles,
-    objective_styles,
-)
+from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import listing, metric_name, rate
+from biphasic.palette import (
+    SeriesStyle,
+    distinct_styles,
+    objective_styles,
+)
 from biphasic.records import Convention
 
 RATE_FIGURE = "learning-rate"

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from biphasic.analysis.figures.palette import VARIABLES
+from biphasic.palette import VARIABLES
 
 _DPI = 200
 # The page sets the font; a style element inside an inline SVG would apply to the whole page.

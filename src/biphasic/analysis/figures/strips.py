@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
-from biphasic.analysis.figures.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Score, Scores
-from biphasic.analysis.text import points_cell, round_ticks, wrap
+from biphasic.analysis.text import points_cell, wrap
+from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
 _MOST_TICKS = 4
 _ROOM = 0.06

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
 from biphasic.analysis.figures.draw import FigureLayout, draw_chart
-from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.text import csv_text, exact
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
+from biphasic.palette import SeriesStyle, distinct_styles
 
 _NAME = "tune-curve"
 _COLUMNS = ("name", "measure", "peak", "loss", "is_chosen", "lost", "state")

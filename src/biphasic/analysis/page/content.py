@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from biphasic.amounts import amount, count, duration
-from biphasic.analysis.page.cards import Card, CardRow
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import variance_split
-from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
 from biphasic.analysis.text import csv_text, exact, rate
@@ -29,16 +26,12 @@ _KINDS = {
     "code": "Made by other code",
 }
 _MOST_STATES = 20
-_MOST_COMPARISONS = 24
+MOST_COMPARISONS = 24
 """Maximum comparisons of one dataset, the closest first; the others are counted."""
 _COMPARISON_COLUMNS = (
     "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
     "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",
 )  # fmt: skip
-LossCell = tuple[str, float | None, bool]
-"""Text, value, and whether it is the lowest."""
-ScoreCell = tuple[CardRow, bool, str]
-"""A score, whether it is best and clearly so, and what it lacks."""
 
 
 def facts(records: StudyRecords) -> list[tuple[str, str]]:
@@ -62,46 +55,12 @@ def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
     return number, plural
 
 
-def score_rows(
-    records: StudyRecords,
-    cards: Sequence[Card],
-    *,
-    objectives: Sequence[str],
-    clear: Collection[str] = (),
-) -> Iterator[tuple[ArmData, list[LossCell], list[ScoreCell]]]:
-    """Yield each arm with its held-out losses and its scores on all datasets and averages.
-
-    `clear` names the datasets on which the best arm is clearly ahead of every other.
-    """
-    lowest = {name: lowest_loss(records, name) for name in objectives}
-    for arm in records.arms:
-        losses: list[LossCell] = []
-        for name in objectives:
-            loss = arm.final_heldout.get(name)
-            text = "–" if loss is None else f"{loss:.3f}"
-            losses.append((text, loss, loss is not None and loss == lowest[name]))
-        cells: list[ScoreCell] = []
-        for card in cards:
-            cell, dataset = card.by_arm[arm.name], card.dataset.name
-            gaps = "" if cell.is_complete else _gaps(records, arm.name, dataset)
-            cells.append((cell, cell.is_best and dataset in clear, gaps))
-        yield arm, losses, cells
-
-
-def _gaps(records: StudyRecords, arm: str, dataset: str) -> str:
+def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
+    """Return the runs that a score lacks."""
     expected = len(records.seeds_of(arm, dataset))
     if not expected:
         return "runs missing"
     return f"{len(selected_runs(records)[arm, dataset])} of {count(expected, 'seed')}, runs missing"
-
-
-def pretraining_rates(records: StudyRecords) -> dict[str, str]:
-    """Return the peak rate of each arm's pretraining, as `1e-2, tuned`; empty for old records."""
-    return {
-        arm.name: f"{rate(arm.record.peak)}, {'tuned' if arm.record.is_tuned else 'not tuned'}"
-        for arm in records.arms
-        if arm.record.peak is not None
-    }
 
 
 def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
@@ -113,44 +72,14 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 
-@dataclass(frozen=True)
-class ComparisonTable:
-    """Comparisons of one dataset: planned ones, or its best arm with every other, closest first."""
-
-    title: str
-    rows: tuple[ModelComparison, ...]
-    notes: tuple[str, ...] = ()
-
-
-def planned_tables(
-    families: Iterable[Family], titles: Mapping[str, str]
-) -> Iterator[ComparisonTable]:
-    """Yield a table of the planned comparisons of each dataset that has any."""
-    for family in families:
-        if family.of_plan:
-            yield ComparisonTable(titles[family.dataset.name], family.of_plan)
-
-
-def comparison_tables(
-    scores: Scores, families: Iterable[Family], titles: Mapping[str, str]
-) -> Iterator[ComparisonTable]:
-    """Yield a table of the best arm of each dataset against every other."""
-    for family in families:
-        if not family.with_best:
-            continue
-        title, best = titles[family.dataset.name], scores.labels[family.order[0]]
-        shown = family.with_best[:_MOST_COMPARISONS]
-        rest = family.with_best[_MOST_COMPARISONS:]
+def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
+    """Yield notes on the comparisons of a dataset's best arm with the others."""
+    if rest := family.with_best[MOST_COMPARISONS:]:
         clear = sum(one.is_clear for one in rest)
-        behind = f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
-        sources = map(source_sentence, variance_split(scores, family.dataset.name))
-        notes = (
-            *([behind] if rest else []),
-            *method_sentences(family),
-            "Sources of the spread of scores, as standard deviations.",
-            *sources,
-        )
-        yield ComparisonTable(f"{title}: {best} against …", shown, notes)
+        yield f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
+    yield from method_sentences(family)
+    yield "Sources of the spread of scores, as standard deviations."
+    yield from map(source_sentence, variance_split(scores, family.dataset.name))
 
 
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:

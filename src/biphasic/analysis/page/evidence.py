@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.page.cards import best_of
+from biphasic.analysis.page.columns import best_of
 from biphasic.analysis.questions.answer import Answer, answer_questions
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from biphasic.analysis.figures.catalog import record_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
-from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, FigureLayout, chart_svg, draw_chart
+from biphasic.analysis.figures.choose import arm_styles
+from biphasic.analysis.figures.draw import PAIRS, draw_chart
 from biphasic.analysis.figures.losses import study_losses
-from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
+from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes, write_text
+from biphasic.palette import MUTED, SeriesStyle
 
 _FADED = SeriesStyle(MUTED, "o", "-")
-
-
-@dataclass(frozen=True)
-class InlineFigure:
-    """A figure in the page."""
-
-    title: str
-    svg: Markup
-    caption: str = ""
 
 
 def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
@@ -76,25 +66,14 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
 
 
-def arm_figures(chart: Chart | Skipped) -> list[InlineFigure]:
-    """Draw each panel of a chart of arms as a figure of its own."""
-    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
-
-
-def factor_figures(
-    records: StudyRecords, scores: Scores
-) -> tuple[list[InlineFigure], list[Skipped]]:
-    """Draw the reference study's figures that the study has data for.
-
-    Returns:
-        The figures, and the omitted ones with reasons.
-    """
+def factor_figures(records: StudyRecords, scores: Scores) -> tuple[list[Chart], list[Skipped]]:
+    """Return the reference study's figures that the study has data for, and the others."""
     figures = [
         *score_figures(scores, reference=paper_scores()),
         *(figure for figure in record_figures(records, scores) if figure.name != RATE_FIGURE),
     ]
-    drawn = [_inline(figure, PHONE) for figure in figures if isinstance(figure, Chart)]
-    return drawn, [figure for figure in figures if isinstance(figure, Skipped)]
+    charts = [figure for figure in figures if isinstance(figure, Chart)]
+    return charts, [figure for figure in figures if isinstance(figure, Skipped)]
 
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
@@ -116,8 +95,3 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
         else:
             write_text(folder / f"{name}.svg", to_svg(figure, name=name))
             write_bytes(folder / f"{name}.png", to_png(figure))
-
-
-def _inline(chart: Chart, layout: FigureLayout) -> InlineFigure:
-    svg = Markup(chart_svg(chart, layout))  # noqa: S704 - matplotlib and page_svg escape all names
-    return InlineFigure(chart.title, svg, chart.caption)

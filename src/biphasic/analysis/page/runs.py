@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
 
-from biphasic.analysis.page.cards import dataset_titles, paper_text
+from biphasic.analysis.page.columns import dataset_titles, paper_text
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.selection import selected_runs

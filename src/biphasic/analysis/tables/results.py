@@ -92,23 +92,22 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     caption = " ".join([seeds_note(records, convention=convention), *doubts])
     rich_table = Table(title=Text(title), caption=Text(caption))
     rich_table.add_column("Arm", overflow="fold")
-    objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
-    for objective in objectives:
+    lowest = lowest_losses(records)
+    for objective in lowest:
         rich_table.add_column(f"{objective_name(objective)} loss", justify="right")
     for task in records.tasks:
         header = Text(f"{plain(task.title)}\n{task.metric_title}")
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
-    lowest = {name: lowest_loss(records, name) for name in objectives}
     highest = {
         task.name: max(scores.means(task.name).values(), default=None) for task in records.tasks
     }
     for arm in records.arms:
         row = [Text(plain(arm.label))]
-        for objective in objectives:
+        for objective, least in lowest.items():
             loss = arm.final_heldout.get(objective)
             text = "–" if loss is None else f"{loss:.3f}"
-            row.append(Text(text, style="bold" if loss == lowest[objective] else ""))
+            row.append(Text(text, style="bold" if loss == least else ""))
         for task in records.tasks:
             score = scores.cells[arm.name, task.name]
             text = points_cell(score.estimate) + ("" if score.is_complete else " †")
@@ -142,7 +141,8 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     return f"{note} {_ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
 
 
-def lowest_loss(records: StudyRecords, objective: str) -> float | None:
-    """Return the lowest final held-out loss of any arm."""
-    losses = [arm.final_heldout.get(objective) for arm in records.arms]
-    return min((loss for loss in losses if loss is not None), default=None)
+def lowest_losses(records: StudyRecords) -> dict[str, float]:
+    """Return the lowest final held-out loss of any arm, by objective."""
+    by_arm = [arm.final_heldout for arm in records.arms]
+    every = {name: [losses[name] for losses in by_arm if name in losses] for name in OBJECTIVES}
+    return {name: min(losses) for name, losses in every.items() if losses}

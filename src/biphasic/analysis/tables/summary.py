@@ -8,9 +8,9 @@ from statistics import fmean
 
 from biphasic.amounts import amount, count, duration, scientific
 from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
-from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.text import OBJECTIVES, listing, objective_name, short, truncations
-from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord, TaskRecord
+from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
 
 def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
@@ -141,17 +141,23 @@ def rows_statement(records: StudyRecords) -> tuple[bool, str]:
     return agrees, " ".join(sentences)
 
 
-def task_line(task: TaskRecord) -> str:
-    """Describe a task in one line."""
+def task_line(records: StudyRecords, scores: Scores, dataset: DatasetInfo) -> str:
+    """Describe a task, or an average, in one line."""
+    task = records.task(dataset.name)
+    if task is None:
+        number = len(scores.members(dataset))
+        return f"mean of {number} datasets; each {scores.unit} is averaged over them first"
     sizes = {"train": task.num_train, "validation": task.num_validation, "test": task.num_test}
     there = {split: size for split, size in sizes.items() if size}
     numbers = " / ".join(f"{size:,}" for size in there.values())
     return f"{task.metric_title} · {numbers} {' / '.join(there)}"
 
 
-def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:
+def task_notes(records: StudyRecords, name: str) -> list[str]:
     """Return notes for a task's scores: transfer, overlaps, truncated inputs."""
-    notes = []
+    task, notes = records.task(name), []
+    if task is None:
+        return []
     if task.is_zero_shot:
         notes.append("Zero-shot: mean-pooled states without fine-tuning.")
     if task.trained_on:

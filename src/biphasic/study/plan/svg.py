@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
 
-from biphasic.amounts import thousands
-from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, objective_styles
-from biphasic.analysis.page.environment import fill
-from biphasic.analysis.text import round_ticks
+from biphasic.amounts import round_ticks, thousands
+from biphasic.errors import visible
+from biphasic.palette import GRID, INK, MUTED, PAPER, objective_styles
 from biphasic.study.plan.plan import Plan
 
 _LANE, _TOP, _RIGHT, _WIDTH, _BOTTOM = 18, 44, 24, 760, 36
@@ -21,47 +21,57 @@ def plan_svg(plan: Plan, *, title: str) -> str:
     lanes = {name: _TOP + _LANE * (row + 0.5) for row, name in enumerate(names)}
     left = round(16 + _CHARACTER * max(map(len, names)), 1)
     last = max(1, *(arm.recipe.total_steps for arm in plan.arms))
+    bottom = _TOP + _LANE * len(names)
 
     def x(step: float) -> float:
         return round(left + _WIDTH * step / last, 1)
 
+    size = {"width": round(left + _WIDTH + _RIGHT), "height": bottom + _BOTTOM}
+    svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
+    _set(svg, viewBox=f"0 0 {size['width']} {size['height']}", **size)
+    _set(svg, font_family="sans-serif", font_size=11, fill=INK)
+    _add(svg, "title", title)
+    _add(svg, "rect", fill=PAPER, **size)
+    _add(svg, "text", title, x=8, y=18, font_weight="bold")
+    colours, place = _colours(plan), left
+    for name, colour in colours.items():
+        _add(svg, "path", d=f"M{place:.1f} 27h14", stroke=colour, stroke_width=6)
+        _add(svg, "text", name, x=round(place + 18, 1), y=31)
+        place += 34 + _CHARACTER * len(name) * 1.3
+    for step in round_ticks(0, last, most=min(_TICKS, last), sizes=(1, 2, 5, 10)):
+        _add(svg, "path", d=f"M{x(step)} {_TOP}V{bottom}", stroke=GRID)
+        tick = {"text_anchor": "middle", "fill": MUTED}
+        _add(svg, "text", thousands(int(step)), x=x(step), y=bottom + 16, **tick)
+    _add(svg, "text", "optimizer steps", x=left, y=bottom + 30, fill=MUTED)
+    for name, y in lanes.items():
+        _add(svg, "text", name, x=8, y=y + 4)
     owners = {segment.id: segment.arm.name for segment in plan.segments}
-    colours = _colours(plan)
-    bottom = _TOP + _LANE * len(names)
-    return fill(
-        "plan.svg.j2",
-        title=title,
-        width=round(left + _WIDTH + _RIGHT),
-        height=bottom + _BOTTOM,
-        left=left,
-        top=_TOP,
-        bottom=bottom,
-        ink=INK,
-        muted=MUTED,
-        grid=GRID,
-        paper=PAPER,
-        key=list(_key(colours, left)),
-        ticks=[
-            (x(step), thousands(int(step)))
-            for step in round_ticks(0, last, most=min(_TICKS, last), sizes=(1, 2, 5, 10))
-        ],
-        lanes=lanes,
-        branches=[
-            (x(segment.start), lanes[arm], lanes[own])
-            for segment in plan.segments
-            if (arm := owners.get(segment.parent or "", own := segment.arm.name)) != own
-        ],
-        bars=[
-            (x(first), lanes[arm], round(x(end) - x(first), 1), colours[objective],
-             f"{objective}, steps {first:,} to {end:,}")
-            for arm, objective, first, end in _stretches(plan)
-        ],
-        points=[
-            (x(point.step), lanes[owners.get(point.state, point.arm.name)],
-             INK if point.is_final else PAPER, point.name)
-            for point in plan.points
-        ],
-    )  # fmt: skip
+    for segment in plan.segments:
+        own = segment.arm.name
+        if (arm := owners.get(segment.parent or "", own)) != own:
+            _add(svg, "path", d=f"M{x(segment.start)} {lanes[arm]}V{lanes[own]}", stroke=MUTED)
+    for arm, objective, first, end in _stretches(plan):
+        width, y = round(x(end) - x(first), 1), lanes[arm] - 3
+        bar = _add(svg, "rect", x=x(first), y=y, width=width, height=6, fill=colours[objective])
+        _add(bar, "title", f"{objective}, steps {first:,} to {end:,}")
+    for point in plan.points:
+        y, fill = lanes[owners.get(point.state, point.arm.name)], INK if point.is_final else PAPER
+        circle = _add(svg, "circle", cx=x(point.step), cy=y, r=3.5, fill=fill, stroke=INK)
+        _add(circle, "title", point.name)
+    ET.indent(svg, space="")
+    return ET.tostring(svg, encoding="unicode") + "\n"
+
+
+def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) -> ET.Element:
+    element = ET.SubElement(parent, tag)
+    element.text = visible(text) or None
+    _set(element, **attributes)
+    return element
+
+
+def _set(element: ET.Element, **attributes: object) -> None:
+    for name, value in attributes.items():
+        element.set(name.replace("_", "-"), str(value))
 
 
 def _colours(plan: Plan) -> dict[str, str]:
@@ -70,12 +80,6 @@ def _colours(plan: Plan) -> dict[str, str]:
     objectives = sorted({phase.short_name.upper() for phase in phases})
     styles = objective_styles(objectives)
     return {name: styles[name].color for name in objectives}
-
-
-def _key(colours: Mapping[str, str], left: float) -> Iterator[tuple[float, str, str]]:
-    for name, colour in colours.items():
-        yield round(left, 1), colour, name
-        left += 34 + _CHARACTER * len(name) * 1.3
 
 
 def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:

@@ -17,6 +17,7 @@ from PIL import Image
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.catalog import record_figures, score_figures
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.draw import (
     ALONE,
     PAIRS,
@@ -28,22 +29,21 @@ from biphasic.analysis.figures.draw import (
 )
 from biphasic.analysis.figures.frame import spread
 from biphasic.analysis.figures.losses import study_losses
-from biphasic.analysis.figures.palette import (
-    GRID,
-    PAPER,
-    RAMP,
-    VARIABLES,
-    arm_styles,
-    distinct_styles,
-    objective_styles,
-    ordered_styles,
-)
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import drawing, to_pdf, to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
+from biphasic.palette import (
+    GRID,
+    PAPER,
+    RAMP,
+    VARIABLES,
+    distinct_styles,
+    objective_styles,
+    ordered_styles,
+)
 
 pytestmark = pytest.mark.slow
 

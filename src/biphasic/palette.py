@@ -10,10 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from biphasic.analysis.records import ArmData
+from typing import TypeVar
 
 Dash = str | tuple[int, tuple[int, ...]]
 Key = TypeVar("Key", bound=Hashable)
@@ -72,16 +69,6 @@ class SeriesStyle:
     def variable(self) -> str:
         """The CSS variable of the colour."""
         return _NAMES[self.color]
-
-
-def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
-    """Return a style for each arm, in the study's order; the untrained encoder is grey."""
-    trained = [arm.name for arm in arms if not arm.is_untrained]
-    styles = {arm.name: SeriesStyle(FLOOR, "o", ":") for arm in arms if arm.is_untrained}
-    for index, name in enumerate(trained):
-        line = LINES[index // len(SERIES) % len(LINES)]
-        styles[name] = dataclasses.replace(_style(index), line=line)
-    return {arm.name: styles[arm.name] for arm in arms}
 
 
 def objective_styles(objectives: Iterable[str]) -> dict[str, SeriesStyle]:
