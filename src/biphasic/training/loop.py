@@ -274,12 +274,7 @@ def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter)
 
 
 def _stopped_at(
-    run: Run,
-    fault: StepReport,
-    progress: Checkpoints,
-    writer: BackgroundWriter,
-    *,
-    start: int,
+    run: Run, fault: StepReport, progress: Checkpoints, writer: BackgroundWriter, *, start: int
 ) -> DivergedError:
     """Save the weights before an update that is not finite, and what reproduces the update."""
     run.position = fault.before

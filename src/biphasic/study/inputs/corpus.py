@@ -87,11 +87,7 @@ class DataPaths(Config):
             from biphasic.study.inputs.models import fetch_pretrained  # noqa: PLC0415 - reads models
 
             pretrained = fetch_pretrained(model, recipes, tokenizer)
-        update = {
-            "corpora": tuple(corpora),
-            "pairs": pairs,
-            "pretrained": pretrained,
-        }
+        update = {"corpora": tuple(corpora), "pairs": pairs, "pretrained": pretrained}
         return self.model_copy(update=update)
 
 

@@ -21,12 +21,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import fetch_model
-from biphasic.study.inputs.corpus import (
-    locate_corpus,
-    phase_corpora,
-    phase_pairs,
-    pretrained_model,
-)
+from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.study import Study

@@ -37,11 +37,7 @@ class _Kind:
 
 _KINDS: Mapping[Group, _Kind] = {
     "objectives": _Kind(
-        ObjectiveConfig,
-        "objective",
-        _Objective,
-        objectives.check_objective,
-        len(objectives.RULES),
+        ObjectiveConfig, "objective", _Objective, objectives.check_objective, len(objectives.RULES)
     ),
     "optimizers": _Kind(
         OptimizerConfig, "name", _Optimizer, optimizers.check_optimizer, len(optimizers.RULES)
