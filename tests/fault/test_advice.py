@@ -235,7 +235,7 @@ def test_no_remedy_deletes_a_user_file(tmp_path, name, read):
 
 def test_a_damaged_pin_is_rewritten_by_the_same_command(tmp_path):
     record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
-    [path] = (tmp_path / "wanted").iterdir()
+    [path] = (tmp_path / "pins").iterdir()
     path.write_text("{")
     with pytest.raises(DataError, match="Run the same command again"):
         read_pins(tmp_path)

@@ -82,7 +82,12 @@ class Heartbeats:
 
     def hang(self) -> str | None:
         """Describe the ranks that hang; None if there are none."""
-        late = {rank: beat for rank, beat in self._beats.items() if self._is_late(beat)}
+        late: dict[int, _Beat] = {}
+        for rank, beat in self._beats.items():
+            is_long = beat.activity in _LONG and not beat.waits
+            limit = max(3 * self._limit, _LONG_SECONDS) if is_long else self._limit
+            if self._now - beat.heard > limit:
+                late[rank] = beat
         hanging = {rank: beat for rank, beat in late.items() if not beat.waits}
         if not hanging and len(late) < len(self._beats):
             return None
@@ -132,11 +137,6 @@ class Heartbeats:
             f"rank {slowest} is slow: its part of a step takes {means[slowest]:.3g} s, that of the "
             f"other ranks {others:.3g} s (median), and they wait for it"
         )
-
-    def _is_late(self, beat: _Beat) -> bool:
-        is_long = beat.activity in _LONG and not beat.waits
-        limit = max(3 * self._limit, _LONG_SECONDS) if is_long else self._limit
-        return self._now - beat.heard > limit
 
     def _age(self, beat: _Beat) -> str:
         return duration(self._now - beat.heard)

@@ -179,19 +179,16 @@ class Scheduler:
             if self._num_used + item.num_slots > self._executor.num_slots:
                 return
             heapq.heappop(self._ready)
-            self._submit(item)
-
-    def _submit(self, item: WorkItem) -> None:
-        try:
-            save_job(item.make())
-            future = self._executor.submit(item.id)
-        except OSError as error:  # e.g. a full disk: fail the job, not the study
-            self._fail(item, error)
-            return
-        self._running[item.id] = future
-        self._num_used += item.num_slots
-        self._watcher.started(item)
-        future.add_done_callback(partial(self._note, item.id))
+            try:
+                save_job(item.make())
+                future = self._executor.submit(item.id)
+            except OSError as error:  # e.g. a full disk: fail the job, not the study
+                self._fail(item, error)
+                continue
+            self._running[item.id] = future
+            self._num_used += item.num_slots
+            self._watcher.started(item)
+            future.add_done_callback(partial(self._note, item.id))
 
     def _note(self, identity: str, future: Future[None]) -> None:
         # Runs in an executor thread: only touch the queue.

@@ -236,8 +236,8 @@ def test_pins_are_merged(store):
     record_pin(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
     [pin] = read_pins(store)
     assert (pin.results, pin.data) == (("a", "b"), ())
-    (store / "wanted/g.json").write_text("{")
-    with pytest.raises(DataError, match=r"wanted/g\.json"):
+    (store / "pins/g.json").write_text("{")
+    with pytest.raises(DataError, match=r"pins/g\.json"):
         read_pins(store)
 
 
@@ -408,3 +408,17 @@ def test_locks_of_earlier_versions_go_after_a_day(root, store):
 def test_a_root_without_a_store_is_named(tmp_path):
     with pytest.raises(StudyError, match="no such folder"):
         clean(tmp_path)
+
+
+def test_pins_of_earlier_versions_protect_and_are_deleted(root, store):
+    state, other = "e" * 64, "f" * 64
+    for identity in (state, other):
+        fake_state(store, identity)
+        record_pin(store, identity, made_by="pretrain", states=[identity])
+    (store / "wanted").mkdir()
+    (store / "pins" / f"{state}.json").rename(store / "wanted" / f"{state}.json")
+    assert not {state, other} & set(names(clean(root)))
+    record_pin(store, state, made_by="pretrain", states=["g" * 64])
+    assert [path.name for path in (store / "pins").iterdir()] == [f"{other}.json"]
+    assert {state, other} <= set(names(clean(root, delete=True, also_pretrained=True)))
+    assert not [*store.glob("wanted/*"), *store.glob("pins/*")]

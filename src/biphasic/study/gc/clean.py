@@ -20,7 +20,7 @@ from biphasic.sealed import read_result_record
 from biphasic.study import STORE
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
-from biphasic.study.gc.reachable import Reachable, add_pins, corpus_hash, reachable_from_studies
+from biphasic.study.gc.reachable import Reachable, add_ancestors, add_pins, add_study, corpus_hash
 from biphasic.training.state import read_state_record
 
 _MOST = 12
@@ -91,7 +91,10 @@ def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
 
 def _look(root: Path, *, also_pretrained: bool) -> Cleaning:
     store, folders = root / STORE, study_folders(root)
-    reachable = reachable_from_studies(folders, store)
+    reachable = Reachable()
+    for folder in folders:
+        add_study(reachable, folder)
+    add_ancestors(reachable, store)
     of_no_study = _useless_items(store, folders, reachable, also_foreign=True)
     pins = _pins(store)
     add_pins(reachable, pins, store)

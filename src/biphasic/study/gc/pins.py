@@ -1,4 +1,4 @@
-"""Pins (`store/wanted/`) protect results made outside of studies from cleaning.
+"""Pins (`store/pins/`) protect results made outside of studies from cleaning.
 
 `pretrain`, `adapt`, `evaluate` and `finetune` write to the shared store. No study refers to their
 results, so they write a pin before they start. Event files of their trainings are in a folder
@@ -17,7 +17,7 @@ from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
 
 EVENT_FILES = "tensorboard"
-_FOLDER = "wanted"
+_FOLDERS = "pins", "wanted"  # the second is the name in earlier versions
 _SHORT_IDENTITY = 12
 _LONGEST_NAME = 80
 
@@ -66,7 +66,7 @@ def record_pin(
 
 def read_pins(store: Path) -> tuple[Pin, ...]:
     """Read all pins."""
-    return tuple(_read(path) for path in sorted((store / _FOLDER).glob("*.json")))
+    return tuple(_read(path) for name in _FOLDERS for path in sorted((store / name).glob("*.json")))
 
 
 def forget_pin(store: Path, identity: str) -> None:
@@ -99,7 +99,8 @@ def _read(path: Path) -> Pin:
 
 
 def _path(store: Path, identity: str) -> Path:
-    return store / _FOLDER / f"{identity}.json"
+    now, earlier = (store / name / f"{identity}.json" for name in _FOLDERS)
+    return earlier if earlier.is_file() else now
 
 
 def _union(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

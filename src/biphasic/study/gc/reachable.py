@@ -34,15 +34,6 @@ class Reachable:
     unsure: list[str] = field(default_factory=list[str])
 
 
-def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
-    """Return the names reachable from studies, with all ancestors."""
-    reachable = Reachable()
-    for folder in folders:
-        _add_study(reachable, folder)
-    _add_ancestors(reachable, store)
-    return reachable
-
-
 def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
     """Add pinned results, with their ancestors and training text."""
     pinned: set[str] = set()
@@ -51,7 +42,7 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
         reachable.results.update(pin.results)
         reachable.data.update(pin.data)
     reachable.states |= pinned
-    _add_ancestors(reachable, store)
+    add_ancestors(reachable, store)
     for identity in pinned:
         folder = store / "states" / identity
         if is_complete(folder):
@@ -59,7 +50,8 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
             reachable.corpora.add(str(ground.get("corpus_hash")))
 
 
-def _add_ancestors(reachable: Reachable, store: Path) -> None:
+def add_ancestors(reachable: Reachable, store: Path) -> None:
+    """Add the states that the known ones continue from."""
     left = list(reachable.states)
     while left:
         folder = store / "states" / left.pop()
@@ -77,7 +69,8 @@ def corpus_hash(folder: Path) -> str | None:
     return content_hash(folder)
 
 
-def _add_study(reachable: Reachable, folder: Path) -> None:
+def add_study(reachable: Reachable, folder: Path) -> None:
+    """Add the names that a study needs, without the ancestors of its states."""
     if not (folder / RESOLVED).is_file():
         raise StudyError(
             f"{folder}: run by an earlier version, which did not save its settings; run its study "

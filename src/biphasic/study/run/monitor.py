@@ -41,8 +41,7 @@ _WRITE_SECONDS = 2.0
 class _Running:
     item: WorkItem
     began: float
-    started: str
-    progress: Progress | None = None
+    record: RunningJob
 
 
 class Monitor:
@@ -86,10 +85,11 @@ class Monitor:
             running = self._running.get(job_id)
             if running is None:
                 return
-            if running.progress is None and progress.place:  # it has left the cluster's queue
-                running.began, running.started = time.monotonic(), _now()
+            update = {name: getattr(progress, name) for name in ("done", "total", "text", "place")}
+            if running.record.total is None and progress.place:  # it has left the cluster's queue
+                running.began, update["started"] = time.monotonic(), _now()
                 self._display.started(running.item)
-            running.progress = progress
+            running.record = running.record.model_copy(update=update)
         self._display.progress(job_id, progress)
 
     def say(self, text: str) -> None:
@@ -99,7 +99,8 @@ class Monitor:
     def started(self, item: WorkItem) -> None:
         """Record that a job was submitted to the executor."""
         with self._lock:
-            self._running[item.id] = _Running(item, time.monotonic(), _now())
+            record = RunningJob(id=item.id, label=item.label, kind=item.kind, started=_now())
+            self._running[item.id] = _Running(item, time.monotonic(), record)
         self._display.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
@@ -160,7 +161,7 @@ class Monitor:
         blocked = {job for one in self._failed for job in with_dependents(one, self._waiting)}
         now = time.monotonic()
         with self._lock:
-            running = tuple(map(_running_job, self._running.values()))
+            running = tuple(job.record for job in self._running.values())
             seconds = sum((now - job.began) * job.item.num_slots for job in self._running.values())
         left = self._display.pace.seconds_left()
         return ProgressRecord(
@@ -183,20 +184,6 @@ class Monitor:
             device_seconds_left=None if left is None else left[0],
             seconds_left=None if left is None else left[1],
         )  # fmt: skip
-
-
-def _running_job(running: _Running) -> RunningJob:
-    item, progress = running.item, running.progress
-    return RunningJob(
-        id=item.id,
-        label=item.label,
-        kind=item.kind,
-        done=progress.done if progress else 0,
-        total=progress.total if progress else None,
-        text=progress.text if progress else "",
-        place=progress.place if progress else "",
-        started=running.started,
-    )
 
 
 def _now() -> str:

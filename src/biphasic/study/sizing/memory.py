@@ -188,16 +188,11 @@ class Training:
         # The final norm: its input in fp32, what it scales, and its result.
         final = (_FP32 + 2 * self._bytes) * width + _FP32
         rotary = 2 * self._bytes * width // self.architecture.num_heads  # cosines and sines
-        mask = self._mask(rows)
+        # The mask between segments, where attention has one and keeps it.
+        has_mask = self.precision == "fp32" or (self.kernels == "cpu" and self.recomputes)
+        mask = self._bytes * rows.row_length if has_mask else 0
         states = 2 * self._bytes * width * rows.supervised
         return rows.tokens * (layers * layer + final + rotary + mask + _IDS) + states
-
-    def _mask(self, rows: PassShape) -> int:
-        """Return the bytes per token of the mask between segments."""
-        if self.kernels == "cuda" and self.precision == "bf16":
-            return 0
-        is_kept = self.recomputes or self.precision == "fp32"
-        return self._bytes * rows.row_length if is_kept else 0
 
     def _layer(self, rows: PassShape) -> int:
         """Return the bytes per token that a layer stores."""
@@ -205,18 +200,14 @@ class Training:
         width = a.hidden_size
         norm = (_FP32 + 2 * size) * width
         feed_forward = 4 * size * a.intermediate_size  # gate, its SiLU, up, and their product
-        return 2 * (norm + _FP32) + self._attention(rows) + feed_forward
-
-    def _attention(self, rows: PassShape) -> int:
-        """Return the bytes per token that an attention layer stores."""
-        a, size = self.architecture, self._bytes
-        width, heads = a.hidden_size, a.num_heads
-        shared = width // heads * a.num_key_value_heads
+        shared = width // a.num_heads * a.num_key_value_heads
         if self._widens:  # fp32 queries, keys, values and weights; the bf16 result
-            return _FP32 * (3 * width + heads * rows.row_length) + _BF16 * width
-        if size == _BF16:  # keys and values are shared by groups of heads
-            return _BF16 * (2 * width + 2 * shared) + _FP32 * heads
-        return _FP32 * (4 * width + heads)
+            attention = _FP32 * (3 * width + a.num_heads * rows.row_length) + _BF16 * width
+        elif size == _BF16:  # keys and values are shared by groups of heads
+            attention = _BF16 * (2 * width + 2 * shared) + _FP32 * a.num_heads
+        else:
+            attention = _FP32 * (4 * width + a.num_heads)
+        return 2 * (norm + _FP32) + attention + feed_forward
 
     def _in_backward(self, rows: PassShape) -> int:
         """Return the bytes per token of intermediate results in a layer's backward pass."""

@@ -114,7 +114,11 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
             yield f"{name}{getattr(recipe, key)}"
     if recipe.rows != shared.rows:
         yield recipe.rows.replace("_", "-")
-    yield from _seed_names(recipe.seeds, shared.seeds)
+    seeds = _changed(recipe.seeds.model_dump(), shared.seeds.model_dump())
+    if len({value for _, value in seeds}) == 1 and len(seeds) == len(Seeds.model_fields):
+        yield f"seed{seeds[0][1]}"
+    else:
+        yield from (f"{key.removesuffix('_seed')}{value}" for key, value in seeds)
     if recipe.skip_steps != shared.skip_steps:
         yield ".".join(["skip", *map(str, recipe.skip_steps)])
     yield from _optimizer_names(recipe.optimizer, shared.optimizer)
@@ -130,15 +134,6 @@ def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Ite
     settings = optimizer.model_dump(exclude={"name"})
     for key, value in _changed(settings, usual):
         yield f"{key.replace('_', '')}{'none' if value is None else f'{value:.6g}'}"
-
-
-def _seed_names(seeds: Seeds, shared: Seeds) -> Iterator[str]:
-    changed = _changed(seeds.model_dump(), shared.model_dump())
-    if len({value for _, value in changed}) == 1 and len(changed) == len(Seeds.model_fields):
-        yield f"seed{changed[0][1]}"
-        return
-    for key, value in changed:
-        yield f"{key.removesuffix('_seed')}{value}"
 
 
 def _changed(settings: dict[str, Any], shared: dict[str, Any]) -> list[tuple[str, Any]]:
