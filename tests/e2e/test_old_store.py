@@ -63,6 +63,11 @@ def test_nothing_is_computed_again(old, cli):
     assert not {name for name in results_in(old) if "tasks" not in name} - before.keys()
     assert rows_of(old / RESULTS) == expected
     assert "Q1" in out
+    by_name = "runs/store/states/by-name/old"
+    assert sorted(path.name for path in (old / by_name).iterdir()) == ["both", "mlm"]
+    (old / "new.txt").write_text("sun and sea\n")
+    code, out, err = cli("encode", f"{by_name}/mlm", "new.txt", "--out", "vectors.npy")
+    assert code == 0, err
     code, out, err = cli("study", "verify", "old")
     assert code == 0, out + err
 

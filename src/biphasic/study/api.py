@@ -23,7 +23,8 @@ from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_console, say_on
 from biphasic.study import STORE
-from biphasic.study.gc.pins import event_folder, forget_pin, record_pin
+from biphasic.study.by_name import link_states, readable_name
+from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
@@ -262,6 +263,8 @@ def train_recipe(
                 compute=compute,
             )
             run_here(job, console=console, deadline=deadline)
+            names = {readable_name(recipe_name(job.recipe), job.id): job.id}
+            link_states(store, "pretrain", names, say=say)
             return store / "states" / job.id
         except DivergedError as error:
             following = _after_fault(lineage, store, error) if number < rewinds else None
@@ -327,6 +330,6 @@ def _pinned_job(
         recipe=recipe,
         start=start if start < recipe.total_steps else 0,
         end=recipe.total_steps,
-        tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
+        tensorboard=store / EVENT_FILES / readable_name(recipe_name(recipe), identities[-1]),
         **settings,
     )

@@ -14,9 +14,10 @@ import pytest
 from biphasic.errors import DataError, LockedError, StudyError
 from biphasic.files import is_complete, write_json
 from biphasic.locks import lock_work, locked_folder
+from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines
-from biphasic.study.gc.pins import event_folder, read_pins, record_pin
+from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
 from small_root import fake_checkpoint, fake_result, fake_state, study_of
@@ -207,9 +208,37 @@ def test_pretraining_by_an_earlier_version_is_known_by_its_event_files(root, sto
     assert names(clean(root, also_pretrained=True)) == ["pretrained", "pretrained"]
 
 
+def test_names_lead_to_finished_states_and_go_with_them(root, store):
+    said = []
+    fake_state(store, "first")
+    link_states(store, "two", {"mlm": "first", "both": "not-yet"}, say=said.append)
+    folder = store / "states/by-name/two"
+    assert [path.name for path in folder.iterdir()] == ["mlm"]
+    assert (folder / "mlm").readlink() == Path("../../first")
+    fake_state(store, "not-yet")
+    link_states(store, "two", {"mlm": "not-yet", "both": "not-yet"}, say=said.append)
+    assert (folder / "mlm").resolve() == (folder / "both").resolve() == store / "states/not-yet"
+    assert not said
+    clean(root, delete=True)  # no study needs the states
+    assert not folder.exists()
+
+
+def test_a_file_system_without_links_is_named_once(store, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    said = []
+    fake_state(store, "first")
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    link_states(store, "two", {"a": "first", "b": "first"}, say=said.append)
+    [text] = said
+    assert "by-name/two" in text
+    assert "not permitted" in text
+
+
 def test_event_files_are_known_by_the_end_of_their_name(root, store):
     state = "0123456789abcdef" * 4
-    folder = event_folder(store, state, name="pico-clm-4")
+    folder = store / "tensorboard" / readable_name("pico-clm-4", state)
     assert folder.name == "pico-clm-4-0123456789ab"
     folder.mkdir(parents=True)
     fake_state(store, state)

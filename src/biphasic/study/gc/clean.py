@@ -18,6 +18,7 @@ from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
 from biphasic.study import STORE
+from biphasic.study.by_name import drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_ancestors, add_pins, add_study, corpus_hash
@@ -77,6 +78,7 @@ def clean(
         for pin in cleaning.pins:
             cleaner.check()
             forget_pin(store, pin.id)
+        drop_dangling(store)
     return cleaning
 
 

@@ -15,11 +15,10 @@ from typing import Literal
 from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
+from biphasic.study.by_name import SHORT_IDENTITY
 
 EVENT_FILES = "tensorboard"
 _FOLDERS = "pins", "wanted"  # the second is the name in earlier versions
-_SHORT_IDENTITY = 12
-_LONGEST_NAME = 80
 
 
 class Pin(Record):
@@ -74,16 +73,11 @@ def forget_pin(store: Path, identity: str) -> None:
     _path(store, identity).unlink(missing_ok=True)
 
 
-def event_folder(store: Path, identity: str, *, name: str) -> Path:
-    """Return the folder of event files of a run outside of studies, with a readable name."""
-    return store / EVENT_FILES / f"{name[:_LONGEST_NAME]}-{identity[:_SHORT_IDENTITY]}"
-
-
 def has_state(folder: Path, states: Collection[str]) -> bool:
     """Return whether event files belong to one of these states; old names are full identities."""
     short = folder.name.rpartition("-")[2]
     return folder.name in states or any(
-        state.startswith(short) for state in states if len(short) == _SHORT_IDENTITY
+        state.startswith(short) for state in states if len(short) == SHORT_IDENTITY
     )
 
 

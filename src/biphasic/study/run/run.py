@@ -20,6 +20,7 @@ from biphasic.locks import locked_folder, refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.progress import progress_bar, say_on
 from biphasic.registration import is_registered
+from biphasic.study.by_name import link_states
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
@@ -82,8 +83,12 @@ def execute_study(
         refresh_record(prepared)
         items = prepared.missing_work()
         outcome = WorkOutcome(0, (), ())
-        if items:
-            outcome = _run(items, prepared.plan, resources, console)
+        try:
+            if items:
+                outcome = _run(items, prepared.plan, resources, console)
+        finally:
+            names = {point.name: point.state for point in prepared.plan.points}
+            link_states(study.store, study.config.name, names, say=say_on(console))
         with progress_bar(console, "writing the report"):
             report = write_study_report(prepared)
     not_tried = (f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked)

@@ -1,0 +1,49 @@
+"""Readable names of states: links `store/states/by-name/STUDY/ARM`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from biphasic.files import PARTIAL, is_complete
+from biphasic.locks import Say
+
+BY_NAME = "by-name"
+SHORT_IDENTITY = 12
+_LONGEST_NAME = 80
+
+
+def readable_name(recipe: str, identity: str) -> str:
+    """Return the name of a run outside of studies, whose recipe's name is not unique."""
+    return f"{recipe[:_LONGEST_NAME]}-{identity[:SHORT_IDENTITY]}"
+
+
+def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say) -> None:
+    """Let a name lead to each finished state; say so if the file system has no links."""
+    for name, identity in states.items():
+        link, target = store / "states" / BY_NAME / study / name, Path("../..", identity)
+        if not is_complete(store / "states" / identity) or _leads_to(link, target):
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        partial = link.with_name(f"{PARTIAL}{name}-{uuid.uuid4().hex[:8]}")
+        try:
+            partial.symlink_to(target)
+        except OSError as error:
+            say(f"{link.parent}: no links by name, as this file system refuses them: {error}")
+            return
+        partial.replace(link)  # at once, as other processes may read the old one
+
+
+def _leads_to(link: Path, target: Path) -> bool:
+    return link.is_symlink() and link.readlink() == target
+
+
+def drop_dangling(store: Path) -> None:
+    """Delete the links to states that are gone, and folders without links."""
+    for folder in sorted((store / "states" / BY_NAME).glob("*")):
+        for link in folder.iterdir():
+            if link.is_symlink() and not link.exists():
+                link.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
