@@ -716,7 +716,7 @@ def test_a_head_has_an_output_for_each_label(tmp_path, kind, change):
     head(kind)(tmp_path)
     path = tmp_path / "model" / "head.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match=r"head.json: \d outputs for \d labels, where"):
+    with pytest.raises(DataError, match=r"head.json: \d outputs for \d labels"):
         read_head(path.parent)
 
 

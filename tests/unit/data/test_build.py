@@ -148,7 +148,7 @@ def test_a_finished_corpus_is_not_rebuilt(tmp_path, files, configure):
     assert not seen
     assert snapshot(tmp_path / "c") == before
     other = configure(files / "big.jsonl", max_documents=5)
-    with pytest.raises(ConfigError, match="holds a corpus made from other sources or settings"):
+    with pytest.raises(ConfigError, match="other sources or settings"):
         build(other, tmp_path / "c")
 
 
@@ -270,9 +270,7 @@ def test_a_source_without_fitting_documents_ends_the_corpus(tmp_path, files, con
     folders = build(configure(*sources, max_tokens=tokens + 5, deduplicate=True), tmp_path / "c")
     assert Corpus(folders.train).num_tokens == tokens
     assert list(record(tmp_path / "c")["sources"]) == ["small.jsonl"]
-    with pytest.raises(
-        DataError, match=r"long\.jsonl: its first document alone has more than the 5"
-    ):
+    with pytest.raises(DataError, match=r"long\.jsonl: its first document .* 5"):
         build(configure(long, files / "big.jsonl", max_tokens=5), tmp_path / "none")
 
 
@@ -405,7 +403,7 @@ def test_few_held_out_documents_are_reported(tmp_path, files, configure):
 
 def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
     (tmp_path / "a.txt").write_text("the array of rows")
-    with pytest.raises(DataError, match="no document is held out; add more text, or set a higher"):
+    with pytest.raises(DataError, match="no document is held out"):
         build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
 
 
@@ -492,7 +490,7 @@ def test_names_of_sources_are_their_own():
 
 def test_contradictions_are_refused(tmp_path, files, configure):
     mixture = configure(share(files / "big.jsonl", 1), max_documents=5)
-    with pytest.raises(ConfigError, match="limit a mixture by max_tokens, not max_documents"):
+    with pytest.raises(ConfigError, match="max_tokens, not max_documents"):
         build(mixture, tmp_path / "c")
     with pytest.raises(ConfigError, match="names a finished corpus"):
         build(CorpusConfig(folder=tmp_path), tmp_path / "c")

@@ -197,7 +197,7 @@ def test_columns(copies, streaming):
     table = open_hub("acme/tiny", copies=copies, streaming=streaming)
     assert list(table.read(["n", "text"]))[2] == {"n": 3, "text": "c"}
     assert next(table.read(["n"], optional=["text", "none"])) == {"n": 1, "text": "a"}
-    with pytest.raises(DataError, match=r"split train: no column 'txt' \(did you mean 'text'\?\)"):
+    with pytest.raises(DataError, match=r"train: no column 'txt' .*'text'"):
         list(table.read(["n", "txt"]))
     # A table may be read again.
     assert texts(table) == texts(table) == ["a", "b", "c"]

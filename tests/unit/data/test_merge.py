@@ -155,7 +155,7 @@ def test_a_merge_that_is_refused_leaves_nothing(tmp_path, builds):
 @pytest.mark.parametrize("damaged", ["[]", "{}", '{"origin": {}, "sources": []}'])
 def test_a_damaged_record_is_named(builds, damaged):
     (builds[0] / "built.json").write_text(damaged)
-    with pytest.raises(DataError, match=r"built\.json: damaged: no 'origin' and 'sources'"):
+    with pytest.raises(DataError, match=r"built\.json: .* 'origin' and 'sources'"):
         verify_build(builds[0])
 
 

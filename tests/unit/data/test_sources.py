@@ -138,7 +138,7 @@ def test_a_hub_column_that_is_no_text_is_named_with_its_row(copies, streaming):
     message = r"hf:acme/tiny, split train, row 0: 'id' is not text but a value of type int"
     with pytest.raises(DataError, match=message):
         list(read_documents(source(f"{text}&column=id"), copies=copies))
-    with pytest.raises(DataError, match=r"no column 'txt' \(did you mean 'text'\?\)"):
+    with pytest.raises(DataError, match=r"no column 'txt' .*'text'"):
         list(read_documents(source(f"{text}&column=txt"), copies=copies))
 
 

@@ -160,7 +160,7 @@ def test_a_missing_mask_token_is_reported_when_it_is_needed(folder):
     edit_json(folder / "tokenizer_config.json", mask_token=None)
     loaded = TextTokenizer.load(folder)
     assert set(loaded.special_ids) == {"bos", "eos", "pad"}
-    with pytest.raises(DataError, match="the tokenizer has no mask token, which masked") as caught:
+    with pytest.raises(DataError, match="no mask token") as caught:
         _ = loaded.mask_id
     assert "'mask_token' in its tokenizer_config.json" in str(caught.value)
 
@@ -194,7 +194,7 @@ def test_special_tokens_declared_in_their_own_file(folder, tokenizer):
     (folder / "tokenizer_config.json").unlink()
     assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
     (folder / "special_tokens_map.json").unlink()
-    with pytest.raises(DataError, match=r"no tokenizer_config\.json, which declares the special"):
+    with pytest.raises(DataError, match=r"no tokenizer_config\.json"):
         TextTokenizer.load(folder)
 
 
@@ -208,7 +208,7 @@ def test_settings_win_over_the_special_tokens_file(folder):
 @pytest.mark.parametrize("content", ["[]", "3", '"a"'])
 def test_settings_that_are_no_mapping_are_refused(folder, content):
     (folder / "tokenizer_config.json").write_text(content)
-    with pytest.raises(DataError, match=r"tokenizer_config\.json: expected a mapping"):
+    with pytest.raises(DataError, match=r"config\.json: expected a mapping"):
         TextTokenizer.load(folder)
 
 
@@ -420,7 +420,7 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch):
 @pytest.mark.parametrize("name", ["a/b/c", "a b", "../none", ""])
 def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="no such folder, and not a hub id such as owner/name"):
+    with pytest.raises(DataError, match="not a hub id such as owner/name"):
         load_tokenizer(name)
 
 
@@ -449,7 +449,7 @@ def test_a_declaration_that_is_no_token_is_named(folder, token):
 
 def test_role_outside_the_vocabulary_is_refused(folder):
     edit_json(folder / "tokenizer_config.json", eos_token="</s>")  # noqa: S106
-    with pytest.raises(DataError, match="eos token '</s>' is not in its vocabulary"):
+    with pytest.raises(DataError, match="'</s>' is not in its vocabulary"):
         TextTokenizer.load(folder)
 
 

@@ -101,7 +101,7 @@ def test_edited_cards_and_files_that_were_not_fetched_are_no_damage(made):
     check_card(made)
     (made / "weights").rename(made / "below" / "weights")
     _rewrite(made / "below" / "weights")
-    with pytest.raises(DataError, match=r"weights: damaged .*; restore it, or delete the line"):
+    with pytest.raises(DataError, match=r"weights: damaged .*; restore it"):
         check_card(made)
     (made / "README.md").write_text("# Mine\n")
     check_card(made)
@@ -110,12 +110,12 @@ def test_edited_cards_and_files_that_were_not_fetched_are_no_damage(made):
 def test_files_without_hashes_cannot_be_vouched_for(made):
     card = made / "README.md"
     card.write_text(card.read_text().replace('"files"', '"leaves"'))
-    with pytest.raises(DataError, match=r"README\.md: damaged note of its files.*; delete"):
+    with pytest.raises(DataError, match=r"README\.md: damaged note"):
         find_made(made, {"model": "a"})
 
 
 def test_what_was_made_from_something_else_is_refused(made):
-    with pytest.raises(ConfigError, match="out: already exists, made from another model, text"):
+    with pytest.raises(ConfigError, match="out: already exists, made from another"):
         find_made(made, {"model": "b"})
 
 
@@ -124,5 +124,5 @@ def test_a_folder_without_an_export_note_is_refused(tmp_path, card):
     (tmp_path / "out").mkdir()
     if card:
         (tmp_path / "out/README.md").write_text(card)
-    with pytest.raises(ConfigError, match="out: already exists; choose another folder"):
+    with pytest.raises(ConfigError, match="out: already exists; choose another"):
         find_made(tmp_path / "out")

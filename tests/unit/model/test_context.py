@@ -62,7 +62,7 @@ def test_absolute_positions_cannot_be_extended(family):
     model = new_model(tiny_config(family), init_seed=0)
     before = model.config.to_dict()
     extend_context(model, max_seqlen=64)
-    with pytest.raises(ModelError, match="has positions for 64 tokens, not for max_seqlen 65"):
+    with pytest.raises(ModelError, match="64 tokens, not for max_seqlen 65"):
         extend_context(model, max_seqlen=65)
     with pytest.raises(ModelError, match=f"'{family}' has no rotary positions"):
         extend_context(model, max_seqlen=32, rope_theta=1e6)
@@ -74,7 +74,7 @@ def test_absolute_positions_cannot_be_extended(family):
 def test_rows_longer_than_the_positions_are_refused():
     model = new_model(tiny_config("llama"), init_seed=0)
     check_length(model, 64)
-    with pytest.raises(ModelError, match="has positions for 64 tokens, not for max_seqlen 65"):
+    with pytest.raises(ModelError, match="64 tokens, not for max_seqlen 65"):
         check_length(model, 65)
 
 
@@ -84,7 +84,7 @@ class TestFrequenciesByLength:
     def test_longer_rows_are_refused(self):
         model = new_model(tiny_config("phi3"), init_seed=0)
         check_length(model, 32)
-        with pytest.raises(ModelError, match=r"longer than 32 tokens \(rope type 'longrope'\)"):
+        with pytest.raises(ModelError, match=r"32 tokens \(rope type 'longrope'\)"):
             check_length(model, 33)
         with pytest.raises(ModelError, match="set max_seqlen to at most 32"):
             extend_context(model, max_seqlen=128)

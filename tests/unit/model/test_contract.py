@@ -148,25 +148,21 @@ def test_a_layer_that_leaks_from_later_documents_alone(model):
     """What follows a token is added to it: nothing flows from the first document to the second."""
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output.flip(1).cumsum(1).flip(1))
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
+    with pytest.raises(ModelError, match=r"layers\.1: .* other documents"):
         check_contract(model, causal=False)
 
 
 def test_weights_that_have_diverged_are_not_called_a_leak(model):
     with torch.no_grad():
         model.base_model.layers[1].mlp.up_proj.weight.fill_(3e38)
-    with pytest.raises(
-        ModelError, match=r"layer layers\.1: its states are not finite; the weights"
-    ):
+    with pytest.raises(ModelError, match=r"layers\.1: its states are not finite"):
         check_contract(model, causal=False)
 
 
 def test_a_body_that_mixes_in_the_padding(model):
     """Outside of every layer: the probe of the whole model finds it."""
     model.base_model.norm.register_forward_hook(lambda _m, _i, output: output * output.shape[1])
-    with pytest.raises(
-        ModelError, match="EuroBertForMaskedLM: padding or other documents of a row change"
-    ):
+    with pytest.raises(ModelError, match=r"EuroBertForMaskedLM: .* other documents"):
         check_contract(model, causal=False)
 
 
@@ -214,7 +210,7 @@ def test_a_decoder_that_heeds_no_switch_is_refused(padded):
 def test_a_decoder_that_is_causal_without_padding_alone_is_refused(padded):
     """A mask makes it two-sided; without one its kernel is causal."""
     model = padded(transformers.StableLmConfig(**SMALL, num_key_value_heads=2, num_hidden_layers=2))
-    with pytest.raises(ModelError, match=r"layer layers\.0: stays causal where no row is padded"):
+    with pytest.raises(ModelError, match=r"layers\.0: stays causal"):
         check_contract(model, causal=False)
 
 
@@ -228,5 +224,5 @@ def test_a_layer_behind_its_own_attention_that_sees_the_padding(padded):
     model = padded(transformers.BertConfig(**SMALL, num_hidden_layers=2))
     layer = model.encoder.layer[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
-    with pytest.raises(ModelError, match=r"layer encoder\.layer\.1: tokens attend to the padding"):
+    with pytest.raises(ModelError, match=r"encoder\.layer\.1: .* the padding"):
         check_contract(model, causal=False)

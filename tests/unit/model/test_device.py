@@ -50,10 +50,10 @@ def test_other_names_are_refused_in_a_line(two_gpus, text):
 
 
 def test_missing_devices_are_refused(monkeypatch, two_gpus):
-    with pytest.raises(ConfigError, match="device: cuda:2: torch sees 2 CUDA devices"):
+    with pytest.raises(ConfigError, match=r"device: cuda:2: .* 2 CUDA devices"):
         parse_device("cuda:2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ConfigError, match="device: cuda: torch sees no CUDA device here"):
+    with pytest.raises(ConfigError, match=r"device: cuda: .* no CUDA device"):
         parse_device("cuda")
 
 

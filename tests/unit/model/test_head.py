@@ -56,7 +56,7 @@ def test_a_head_that_does_more_is_refused(change):
     model = new_model(tiny_config("qwen3"), init_seed=0)
     check_head(model)
     change(model)
-    with pytest.raises(ModelError, match="Qwen3ForCausalLM: its language-model head does more"):
+    with pytest.raises(ModelError, match=r"Qwen3ForCausalLM: .*head does more"):
         check_head(model)
 
 

@@ -265,7 +265,7 @@ def test_what_is_nowhere_is_named_in_one_line(name, revision, reason, cache):
 def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    with pytest.raises(DataError, match="no such folder, and the hub cannot be reached"):
+    with pytest.raises(DataError, match="the hub cannot be reached"):
         fetch_model("owner/other")
     assert fetch_model("owner/name").folder == cache
 
@@ -275,9 +275,7 @@ def test_a_hub_that_never_answers_is_not_waited_for(cache, monkeypatch):
     monkeypatch.setattr("biphasic.model.loading.hub.ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(
-            DataError, match=r"other: no such folder, and the hub cannot be reached"
-        ):
+        with pytest.raises(DataError, match=r"other: .* the hub cannot be reached"):
             fetch_model("owner/other")
         assert fetch_model("owner/name").folder == cache
 

@@ -101,7 +101,7 @@ def test_chunks_are_refused():
 def test_what_counts_over_rows_is_read_padded(tmp_path):
     """ESM scales the embeddings of a row by its share of mask tokens."""
     folder = save(esm_config(), tmp_path)
-    with pytest.raises(ModelError, match="EsmModel: padding or other documents of a row change"):
+    with pytest.raises(ModelError, match=r"EsmModel: .* other documents"):
         check_contract(load_encoder(folder), causal=False)
     assert batching_of(load_checked_encoder(folder)) == "padded"
 
@@ -212,7 +212,7 @@ def test_states_with_an_axis_more_hide_no_leak(causal):
     model = gemma3n()
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(2, keepdim=True))
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
+    with pytest.raises(ModelError, match=r"layers\.1: .* other documents"):
         check_contract(model, causal=causal)
 
 
@@ -247,7 +247,7 @@ def test_a_layer_beside_attention_is_probed(tmp_path):
         use_mamba_kernels=False, mamba_dt_rank=4,
     )  # fmt: skip
     model = load_pretrained(save(config, tmp_path))
-    with pytest.raises(ModelError, match=r"layer layers\.0: tokens attend to other documents"):
+    with pytest.raises(ModelError, match=r"layers\.0: .* other documents"):
         check_contract(model, causal=True)
 
 

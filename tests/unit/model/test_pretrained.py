@@ -172,7 +172,7 @@ class TestWeights:
             {**tensors, "lm_head.weight": torch.zeros(97, 32)},
             {name: tensor for name, tensor in tensors.items() if name != "model.norm.weight"},
         ):
-            with pytest.raises(ModelError, match="weights do not fit: 1 are missing or unknown"):
+            with pytest.raises(ModelError, match="1 are missing or unknown"):
                 load_weights(model, wrong)
         wrong = {**tensors, "model.norm.weight": torch.zeros(1)}
         with pytest.raises(ModelError, match=r"model\.norm\.weight is \[1\], .* has \[32\]"):

@@ -352,7 +352,7 @@ def test_mntp_stays_within_the_sequence():
         "replacement": "mask",
         "mask_seed": 7,
     }
-    with pytest.raises(DataError, match="no token of a batch of 7 was masked at mlm_probability"):
+    with pytest.raises(DataError, match=r"batch of 7 .* mlm_probability"):
         supervise(Mntp(objective="mntp", mlm_probability=1e-9), batch, VOCABULARY, mask_seed=0)
 
 
@@ -387,5 +387,5 @@ def test_nonsense_is_refused(objective, options, message):
 def test_words_need_a_tokenizer_that_shows_them():
     mlm().check_vocabulary(VOCABULARY)
     mlm(selection="word").check_vocabulary(vocabulary())
-    with pytest.raises(ConfigError, match="selection: words and spans need the tokenizer"):
+    with pytest.raises(ConfigError, match=r"selection: .* need the tokenizer"):
         mlm(selection="span").check_vocabulary(VOCABULARY)

@@ -111,7 +111,7 @@ def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
     (tmp_path / "stride.py").unlink()
     forget()
     plugins._stores.clear()
-    with pytest.raises(ConfigError, match=r"stride.py: not found with the code [0-9a-f]{12}"):
+    with pytest.raises(ConfigError, match=r"stride.py: .* code [0-9a-f]{12}"):
         parse_config(Recipe, yaml.safe_load(saved), where="job")
     look_in(tmp_path / "store")
     again = Recipe.model_validate_json(saved)
@@ -134,7 +134,7 @@ def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
     assert read_recipe(path, [f"phases.1.objective={reference}"]).phases[1].objective == reference
     forget()
     write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
-    with pytest.raises(ConfigError, match="restore the file as it was, or name the new one"):
+    with pytest.raises(ConfigError, match="restore the file"):
         read_recipe(path, [f"phases.1.objective={reference}"])
 
 

@@ -140,7 +140,7 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged .*delete the folder"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
         pretrain(RECIPE, root=tmp_path / "root", console=quiet)
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
@@ -169,7 +169,7 @@ def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, 
     job = planned.job(planned.group(planned.tasks))
     config = plain_model / "tokenizer_config.json"
     config.write_text(config.read_text() + " ")
-    with pytest.raises(CheckpointError, match=r"holds another model than .*; run the command"):
+    with pytest.raises(CheckpointError, match=r"another model than .*; run the command"):
         job.run(lambda _: None)
 
 
@@ -263,14 +263,14 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
     with pytest.raises(ConfigError, match="change the settings of the study"):
         api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
     for own in ({"num_workers": 2}, {"num_threads": 2}, {"jobs_per_gpu": 2}):
-        with pytest.raises(ConfigError, match="--site: cannot be combined with --workers"):
+        with pytest.raises(ConfigError, match=r"--site: .* --workers"):
             api.run_study(study, site=tmp_path / "site.yaml", root=tmp_path, console=quiet, **own)
     with pytest.raises(ConfigError, match=r"nowhere: no such file"):
         pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, console=quiet)
 
 
 def test_a_wrong_recipe_is_named(tmp_path, quiet):
-    with pytest.raises(ConfigError, match=r"^phases: none, so there is nothing to train; give"):
+    with pytest.raises(ConfigError, match=r"^phases: none"):
         pretrain({**RECIPE, "phases": []})
     with pytest.raises(ConfigError, match=r"recipe: unknown key 'phase' \(did you mean 'phases'"):
         pretrain({**RECIPE, "phase": []}, root=tmp_path, console=quiet)
@@ -326,7 +326,7 @@ def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
 
 def test_a_task_whose_trainer_is_unknown_is_refused(plain_model, tmp_path, make_retrieval, quiet):
     far = make_retrieval(tmp_path / "far", trained_on="nowhere")
-    with pytest.raises(ConfigError, match=r"'far': is trained on 'nowhere', which is neither"):
+    with pytest.raises(ConfigError, match=r"'far': is trained on 'nowhere'"):
         evaluate(plain_model, far, root=tmp_path / "root", console=quiet)
 
 
@@ -391,7 +391,7 @@ def test_user_settings_override_the_task_description(
 
 def test_settings_of_a_training_belong_to_its_task(plain_model, settings, near, far_of):
     far = far_of(2, protocol={"batch_size": 3})
-    with pytest.raises(ConfigError, match=r"'far': protocol\.batch_size is a setting of training"):
+    with pytest.raises(ConfigError, match=r"'far': protocol\.batch_size"):
         list(evaluate_all(plain_model, [far, near], **settings))
 
 
@@ -456,7 +456,7 @@ def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, 
 
 def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task, documents, quiet):
     settings = {**GRID, "root": tmp_path / "root", "console": quiet}
-    with pytest.raises(ConfigError, match="max_seqlen 65 exceeds the model's 64 positions"):
+    with pytest.raises(ConfigError, match=r"max_seqlen 65 .* 64 positions"):
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
     with pytest.raises(ConfigError, match="workers: expected 1 to"):
         evaluate(plain_model, task, num_workers=0, **settings)

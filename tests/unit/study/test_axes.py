@@ -210,7 +210,7 @@ def test_other_mistakes_are_reported_for_arms_without_names():
 
 def test_many_arms_are_refused_before_they_are_looked_at(monkeypatch):
     many = [{"name": "a", "nonsense": 1}] * 10_001
-    with pytest.raises(ConfigError, match="arms: 10,001 arms, but a study has at most 10,000"):
+    with pytest.raises(ConfigError, match=r"arms: 10,001 arms, .* 10,000"):
         study(*many)
     monkeypatch.setattr(axes, "MOST_ARMS", 10)
     seeds = {"recipe.seeds.init_seed": [*range(4)]}

@@ -274,7 +274,7 @@ def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
     assert on_blocks(tmp_path, site=site, processes=4)._group_nodes == 1
     with pytest.raises(ConfigError, match="needs 2 nodes, and the site file allows 1; increase"):
         on_blocks(tmp_path, site=site, processes=8)
-    with pytest.raises(ConfigError, match="cannot be shared equally between nodes with 4 each"):
+    with pytest.raises(ConfigError, match="nodes with 4 each"):
         on_blocks(tmp_path, site=site, processes=5)
 
 

@@ -73,9 +73,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         os.kill(first, signal.SIGSTOP)
         future = executor.submit(works)
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(
-            JobFailedError, match=r"its worker died \(killed, or out of memory\?\)$"
-        ) as died:
+        with pytest.raises(JobFailedError, match=r"its worker died \(.*\)$") as died:
             future.result(timeout=PATIENCE)
         assert not died.value.is_final
         executor.submit(works).result(timeout=PATIENCE)

@@ -120,7 +120,7 @@ def test_recipes_begin_with_one_finished_model(tmp_path):
         {"name": name, "recipe": {"model": {"pretrained": f"owner/{name}"}}, "phases": [clm(4)]}
         for name in ("a", "b")
     ]
-    with pytest.raises(DataError, match="different pretrained models; a study can use only one"):
+    with pytest.raises(DataError, match="different pretrained models"):
         previewed(tmp_path, arms=arms, evaluation_points=[])
     found = summed(tmp_path, arms=arms[:1], evaluation_points=[])
     assert found.shared.flops is None

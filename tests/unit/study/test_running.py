@@ -76,7 +76,7 @@ def test_gpus_are_slots_and_may_be_shared(monkeypatch):
     # One job on each before a second one on any.
     assert [slot.device for slot in local_slots(jobs_per_gpu=2)] == ["0", "1", "0", "1"]
     assert [slot.device for slot in local_slots(num_workers=1)] == ["0"]
-    with pytest.raises(ConfigError, match="3 workers: there are 2 GPUs with 1 jobs each"):
+    with pytest.raises(ConfigError, match=r"3 workers: .* 2 GPUs with 1 jobs"):
         local_slots(num_workers=3)
     assert devices_environment([Slot(1, "1")]) == {"CUDA_VISIBLE_DEVICES": "1"}
     both = [Slot(0, "0"), Slot(1, "1"), Slot(2, "0")]
@@ -194,7 +194,7 @@ def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
 def test_a_damaged_record_is_named(tmp_path):
     assert read_progress(tmp_path) is None
     (tmp_path / "progress.json").write_text(json.dumps({"format": "biphasic.progress/0"}))
-    with pytest.raises(StudyError, match=r"progress\.json: damaged, or of another version"):
+    with pytest.raises(StudyError, match=r"progress\.json: damaged"):
         read_progress(tmp_path)
 
 

@@ -90,7 +90,7 @@ def test_a_failed_measurement_is_one_line(monkeypatch):
         returncode, stdout, stderr = 1, "", "Traceback\nImportError: no torch\n"
 
     monkeypatch.setattr(here.subprocess, "run", lambda *_, **__: Failed)
-    with pytest.raises(StudyError, match=r"measured \(ImportError: no torch\); give --rate"):
+    with pytest.raises(StudyError, match=r"\(ImportError: no torch\); give --rate"):
         speed_here("fp32")
 
 

@@ -194,7 +194,7 @@ def test_a_copy_where_paths_mean_something_else_is_refused(file, tmp_path):
     file.write_text(TEXT + "corpus: {folder: my-corpus}\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with pytest.raises(ConfigError, match="not written, because it would be another study"):
+    with pytest.raises(ConfigError, match=r"not written, .* another study"):
         tune(file, 4e-3, 1e-3, out=elsewhere / "mine.yaml")
     assert not list(elsewhere.iterdir())
 

@@ -195,13 +195,13 @@ def test_a_kind_without_training(tmp_path, settings):
 def test_settings_and_rows_are_checked_by_the_kind(tmp_path, files):
     path = tmp_path / "task.yaml"
     path.write_text("kind: po\nfolder: mood\ncolumns: {polarity: sign, label: x}\n")
-    with pytest.raises(ConfigError, match=r"columns\.label: a task of kind po has no such column"):
+    with pytest.raises(ConfigError, match=r"columns\.label: .* kind po"):
         load_task_file(path)
     path.write_text("kind: lo\nfolder: mood\ntrain: x.jsonl\n")
     with pytest.raises(ConfigError, match="'train': the task has no training split"):
         load_task_file(path)
     path.write_text("kind: po\nlabels: [a, b]\n")
-    with pytest.raises(ConfigError, match="'labels' is for tasks of kind sc or ml or tc, not po"):
+    with pytest.raises(ConfigError, match=r"'labels' is for .* not po"):
         load_task_file(path)
 
 

@@ -203,7 +203,7 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
         embedding_settings(sentence_model, Choices(prompt="qery"))
     with pytest.raises(ConfigError, match="give one"):
         embedding_settings(sentence_model, Choices(prompt="query", prefix="x"))
-    with pytest.raises(ConfigError, match="--max-seqlen 65 exceeds the model's 64 positions"):
+    with pytest.raises(ConfigError, match=r"--max-seqlen 65 .* 64 positions"):
         embedding_settings(sentence_model, Choices(max_seqlen=65))
     change(sentence_model / "1_Pooling/config.json", include_prompt=False)
     embedding_settings(sentence_model, Choices())

@@ -35,7 +35,7 @@ def test_writes_what_load_task_reads(tmp_path):
 def test_a_folder_that_lacks_a_file_never_looks_finished(tmp_path):
     description = TaskDescription(name="t", kind="sc")
     content = TaskContent(splits={"train": [ROW], "validation": [ROW]}, labels=["a"])
-    with pytest.raises(DataError, match=r"test\.jsonl: no such file; a task of kind 'sc' needs it"):
+    with pytest.raises(DataError, match=r"test\.jsonl: no such file; .* 'sc'"):
         write_task_folder(tmp_path / "t", description, content)
     assert list(tmp_path.iterdir()) == []
 

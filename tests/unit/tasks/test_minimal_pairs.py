@@ -149,7 +149,7 @@ def test_the_protocol_decides_before_the_model(tmp_path):
         *(("mlm", "bidirectional"), ("clm", "causal")),
         *(("clm", "causal"), ("mntp", "bidirectional")),
     ]
-    with pytest.raises(ValueError, match="reading: mlm needs attention: bidirectional"):
+    with pytest.raises(ValueError, match="mlm needs attention: bidirectional"):
         FinetuneProtocol(attention="causal", reading="mlm")
     decoder = write_model(tmp_path / "llama", "llama")
     config = json.loads((decoder / "config.json").read_text())
@@ -219,7 +219,7 @@ def test_a_sample_is_drawn_in_each_paradigm(tmp_path, file):
         drawn[seed] = scores["id"]
     assert drawn[0] != drawn[1]
     path.write_text("kind: sc\nfolder: x\npairs_per_paradigm: 2\n")
-    with pytest.raises(ConfigError, match="'pairs_per_paradigm' is for tasks of kind mp, not sc"):
+    with pytest.raises(ConfigError, match=r"'pairs_per_paradigm' .* mp, not sc"):
         load_task_file(path)
 
 

@@ -170,7 +170,7 @@ def test_a_missing_or_damaged_start_is_named(train, make_recipe):
         train(recipe, start=3)
     trunk = train(recipe, end=3)
     flip(trunk / "optimizer.safetensors")
-    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: damaged .* delete the"):
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: damaged"):
         train(recipe, start=3)
 
 

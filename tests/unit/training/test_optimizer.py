@@ -270,7 +270,7 @@ def test_non_finite_gradient_changes_nothing(poison, precision, settings):
     for name in ("lm_head.weight", "model.layers.0.mlp.up_proj.weight"):
         weights.working[name].grad[0, 0] = poison
     weights.gather_gradients()
-    with pytest.raises(TrainingError, match="the gradient is not finite; lower the learning rate"):
+    with pytest.raises(TrainingError, match="the gradient is not finite"):
         optimizer.step(1e-3)
     assert_equal(everything(weights, optimizer), kept)
 

@@ -138,7 +138,7 @@ def test_damage_is_named_with_its_remedy(folder, name, harm):
 
 
 def test_another_state_is_refused(folder):
-    with pytest.raises(CheckpointError, match="holds state abababababab, not cdcdcdcdcdcd; delete"):
+    with pytest.raises(CheckpointError, match="state abababababab, not cdcdcdcdcdcd"):
         load_state(folder, identity="cd" * 32)
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace('"identity"', '"idfntity"'))
@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_names_the_intact_one_before_it(tmp_path, tokenizer
         "run again"
     )
     flip(older)
-    with pytest.raises(CheckpointError, match="the checkpoint before it, step-00000004, is intact"):
+    with pytest.raises(CheckpointError, match="step-00000004, is intact"):
         progress.verify(8)
     oldest.write_bytes(b"")
     with pytest.raises(CheckpointError) as caught:
@@ -243,7 +243,7 @@ def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):
 def test_incomplete_lines_of_metrics_are_refused(tmp_path, tokenizer, metrics):
     content = dataclasses.replace(snapshot(), metrics=metrics)
     save_state(tmp_path / "s", content, config={}, tokenizer=tokenizer)
-    with pytest.raises(CheckpointError, match=r"damaged .*; delete the folder and run again"):
+    with pytest.raises(CheckpointError, match=r"damaged .*; delete the folder"):
         load_state(tmp_path / "s", identity=IDENTITY)
 
 

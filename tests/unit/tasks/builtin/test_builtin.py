@@ -198,7 +198,7 @@ class TestFolders:
 
     def test_no_example_for_a_split_is_an_error(self, tmp_path):
         only = [synthetic_document("torch", place, "train") for place in range(3)]
-        with pytest.raises(DataError, match="pydocs-sc: the documentation yields no test example"):
+        with pytest.raises(DataError, match=r"pydocs-sc: .* no test example"):
             builtin.build_tasks(only, tmp_path)
 
     def test_limits_hold(self, documents, tmp_path, monkeypatch):

@@ -406,7 +406,7 @@ def test_limits_choose_at_random_and_a_larger_one_keeps_the_smaller():
 
 
 def test_a_split_that_would_be_empty():
-    with pytest.raises(DataError, match=r"t\.yaml: the fractions leave no example for validation"):
+    with pytest.raises(DataError, match=r"t\.yaml: .* no example for validation"):
         cut(train=[1, 2, 3], fractions={"validation": 0.1})
     with pytest.raises(DataError, match="no example for train"):
         cut(train=[1, 2], fractions={"validation": 0.5, "test": 0.49})

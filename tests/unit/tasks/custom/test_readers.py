@@ -168,7 +168,7 @@ def test_tabs_leave_spaces_and_hashtags_to_tokens(tmp_path):
 def test_columns_may_be_named_by_number(tmp_path):
     rows = read_sentences(tmp_path, "B-X a O\nI-X b O\n", token=2, tag=1)
     assert sentences(rows) == [[("a", "B-X"), ("b", "I-X")]]
-    with pytest.raises(DataError, match=r"a\.conll:1: token in column 4 and tag in column 3, but"):
+    with pytest.raises(DataError, match=r"a\.conll:1: .*column 4 .*column 3"):
         read_sentences(tmp_path, "a b O\n", token=4)
     with pytest.raises(DataError, match="there is 1 column"):
         read_sentences(tmp_path, "a\nb\n")
