@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.errors import CheckpointError, StudyError
+from biphasic.errors import CheckpointError, NewerFormatError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
@@ -64,6 +64,9 @@ def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
     with pytest.raises(StudyError, match=r"no study was run here .*config\.json"):
         Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/9", "study": {}})
+    with pytest.raises(NewerFormatError, match=r"config\.json: biphasic\.config/9"):
+        Study.saved(tmp_path)
+    write_json(tmp_path / "config.json", {"format": "biphasic.config/1"})
     with pytest.raises(StudyError, match="not a study of this version"):
         Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/1", "study": {"speed": 3}})
