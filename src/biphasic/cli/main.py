@@ -11,9 +11,10 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from biphasic.cli.analysis import (
     analyze_command,
@@ -37,6 +38,7 @@ from biphasic.errors import (
     ConfigError,
     DataError,
     LockedError,
+    NewerFormatError,
     StoppedError,
     os_error_text,
 )
@@ -44,34 +46,63 @@ from biphasic.version import __version__
 
 _RESUME = "interrupted; run again to resume"
 
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "Train": {
+        "adapt": adapt_command,
+        "pretrain": pretrain_command,
+        "merge": merge_command,
+        "estimate": estimate_command,
+    },
+    "Use": {
+        "finetune": finetune_command,
+        "predict": predict_command,
+        "encode": encode_command,
+        "export": export_command,
+        "push": push_command,
+    },
+    "Compare": {
+        "study": study_app,
+        "evaluate": evaluate_command,
+        "analyze": analyze_command,
+        "claims": claims_command,
+        "figures": figures_command,
+        "paper": paper_command,
+    },
+    "Data": {"corpus": corpus_app, "pairs": pairs_app, "tokenizer": tokenizer_app},
+    "Plugins and clusters": {
+        "plugins": plugins_command,
+        "plugin": plugin_app,
+        "job": job_app,
+        "site": site_app,
+    },
+}
+
+
+class _Root(TyperGroup):
+    """Lists the commands by section in its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write a line about each command."""
+        for title, names in _SECTIONS.items():
+            commands = [(name, self.commands[name]) for name in names if name in self.commands]
+            lines = [(name, one.get_short_help_str(formatter.width)) for name, one in commands]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+
 app = Commands(
     "Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",
+    cls=_Root,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(study_app, name="study")
-app.add_typer(corpus_app, name="corpus")
-app.add_typer(pairs_app, name="pairs")
-app.add_typer(tokenizer_app, name="tokenizer")
-app.add_typer(job_app, name="job")
-app.add_typer(site_app, name="site")
-app.add_typer(plugin_app, name="plugin")
-app.command("plugins")(plugins_command)
-app.command("adapt")(adapt_command)
-app.command("claims")(claims_command)
-app.command("estimate")(estimate_command)
-app.command("finetune")(finetune_command)
-app.command("predict")(predict_command)
-app.command("encode")(encode_command)
-app.command("export")(export_command)
-app.command("merge")(merge_command)
-app.command("push")(push_command)
-app.command("paper")(paper_command)
-app.command("figures")(figures_command)
-app.command("analyze")(analyze_command)
-app.command("pretrain")(pretrain_command)
-app.command("evaluate")(evaluate_command)
+for _commands in _SECTIONS.values():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name)
+        else:
+            app.command(_name)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -93,7 +124,7 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _only(app, sys.argv[1:])()
-    except (ConfigError, DataError, CheckpointError, LockedError) as error:
+    except (ConfigError, DataError, CheckpointError, LockedError, NewerFormatError) as error:
         _fail(error, code=2)
     except StoppedError as error:
         _fail(error, code=INTERRUPTED)
