@@ -1,6 +1,7 @@
 """Text to ids and back."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,17 @@ def test_hash_survives_save_and_load(tokenizer, folder, tmp_path):
     assert TextTokenizer.load(tmp_path / "again").sha256 == tokenizer.sha256
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_equal_files_are_parsed_once_and_changed_ones_again(folder, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    first = TextTokenizer.load(folder)
+    assert TextTokenizer.load(copy) is first
+    rules = json.loads((copy / "tokenizer.json").read_text())
+    rules["normalizer"] = {"type": "Lowercase"}
+    (copy / "tokenizer.json").write_text(json.dumps(rules))
+    assert TextTokenizer.load(copy).sha256 != first.sha256
 
 
 def test_hashes_of_different_tokenizers_differ(tokenizer, documents, folder):

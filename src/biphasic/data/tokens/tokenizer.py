@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from biphasic.files import (
     complete_folder,
     expanded,
     is_folder,
+    json_value,
     read_json,
     refuse_gguf,
 )
@@ -127,7 +128,8 @@ class TextTokenizer:
             vocabulary=self.vocabulary(),
             separator=self.separator_ids,
         )
-        return json.dumps(rules, ensure_ascii=False, indent=1) + "\n"
+        # Without `indent`, which takes ten times as long: it has no encoder in C.
+        return json.dumps(rules, ensure_ascii=False) + "\n"
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
@@ -263,11 +265,8 @@ def _read(folder: Path, name: str) -> TextTokenizer:
                 f"{_SETTINGS} to a token of its vocabulary"
             )
     try:
-        if _OWN in settings:
-            rules = unframed(read_json(path), settings[_OWN], special_tokens.get("mask"))
-            tokenizer = Tokenizer.from_str(json.dumps(rules))
-        else:
-            tokenizer = Tokenizer.from_file(str(path))
+        text = path.read_text(encoding="utf-8")
+        tokenizer = _parsed(text, json.dumps(settings.get(_OWN)), special_tokens.get("mask"))
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
         raise DataError(f"{path}: cannot be read ({error})") from None
     # Transformers would add a token that is not in the vocabulary.
@@ -276,7 +275,24 @@ def _read(folder: Path, name: str) -> TextTokenizer:
         for key in _FURTHER
         if key in declared and tokenizer.token_to_id(declared[key]) is not None
     }
-    return TextTokenizer(tokenizer, special_tokens, further_tokens=further)
+    return _wrapped(tokenizer, tuple(special_tokens.items()), tuple(further.items()))
+
+
+# A command reads the same tokenizer many times: of the model, the corpus, the state, and so on.
+@lru_cache(maxsize=4)
+def _parsed(text: str, own: str, mask: str | None) -> Tokenizer:
+    """Parse a `tokenizer.json`; `own` are the rules that framing replaced, as JSON."""
+    if own == "null":
+        return Tokenizer.from_str(text)
+    return Tokenizer.from_str(json.dumps(unframed(json_value(text), json.loads(own), mask)))
+
+
+@lru_cache(maxsize=4)
+def _wrapped(
+    tokenizer: Tokenizer, special: tuple[tuple[str, str], ...], further: tuple[tuple[str, str], ...]
+) -> TextTokenizer:
+    """Return the tokenizer with its roles: one object, whose hash is computed once."""
+    return TextTokenizer(tokenizer, dict(special), further_tokens=dict(further))
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
