@@ -13,7 +13,7 @@ from biphasic.version import __version__ as __version__
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
     from biphasic.api.scores import analyze, claims, compare, figures, paper
-    from biphasic.api.use import encode, load, predict, push
+    from biphasic.api.use import encode, load, predict, push, run_mteb
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
     from biphasic.export.write import export_model
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CONTENTS = {
     "biphasic.adaptation": ["adapt"],
     "biphasic.api.scores": ["analyze", "claims", "compare", "figures", "paper"],
-    "biphasic.api.use": ["encode", "load", "predict", "push"],
+    "biphasic.api.use": ["encode", "load", "predict", "push", "run_mteb"],
     "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
     "biphasic.export.finetuned.write": ["finetune"],
     "biphasic.export.write": ["export_model"],
@@ -52,6 +52,7 @@ __all__ = [
     "pretrain",
     "push",
     "report_study",
+    "run_mteb",
     "run_study",
 ]
 

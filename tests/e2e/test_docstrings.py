@@ -25,6 +25,7 @@ CALLS = (
     "encode",
     "load",
     "push",
+    "run_mteb",
     "run_study",
     "report_study",
     "analyze",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from biphasic.evaluation.benchmark import TaskScore
+
 
 def length_notes(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> tuple[str, ...]:
     """Say how many inputs were truncated, and how many are empty."""
@@ -117,6 +119,37 @@ class Vectors(Shown):
     def _repr_html_(self) -> str:
         """Return the text: nobody reads a table of vectors."""
         return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class BenchmarkScores(Shown):
+    """What `run_mteb` returns.
+
+    Attributes:
+        scores: Of each task, in the order asked for.
+        out: Folder of the results of all models.
+    """
+
+    scores: tuple[TaskScore, ...]
+    out: Path
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each task, with its score in percentage points."""
+        return [
+            {
+                "task": one.task,
+                "metric": one.metric,
+                "score": 100 * one.score,
+                "num_examples": one.num_examples,
+            }
+            for one in self.scores
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the scores."""
+        for one in self.scores:
+            of = f", scores of {one.num_examples:,} examples" if one.num_examples else ""
+            yield f"{one.task} {one.metric}: {100 * one.score:.2f}{of}"
 
 
 @dataclass(frozen=True, repr=False)

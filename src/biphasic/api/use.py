@@ -6,11 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.answers import Fillings, PairScores, Predictions, Upload, Vectors, length_notes
+from biphasic.api.answers import (
+    BenchmarkScores,
+    Fillings,
+    PairScores,
+    Predictions,
+    Upload,
+    Vectors,
+    length_notes,
+)
 from biphasic.errors import ConfigError
+from biphasic.extras import install_command
 from biphasic.files import expanded
 from biphasic.progress import progress_bar, progress_console
 
@@ -192,6 +202,66 @@ def push(
         notes=plan.warnings,
         address=upload(plan) if go else None,
     )
+
+
+def run_mteb(
+    model: Path | str,
+    tasks: Sequence[str],
+    out: Path | str,
+    *,
+    data: Path | str | None = None,
+    prefix: str | None = None,
+    max_seqlen: int | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+) -> BenchmarkScores:
+    """Run tasks of mteb; `analyze(out)` compares all models whose results are there.
+
+    A task that is finished with this model and these data is not run again.
+
+    Args:
+        model: As in `encode`.
+        tasks: Names of mteb's tasks.
+        out: Folder of the results, for all models. mteb reads it too.
+        data: Folder with copies of the tasks' datasets, each named like its task or its
+            repository; the hub when None.
+        prefix: Prefix of every text. When None, a sentence-transformers model's prompts are used as
+            mteb uses them.
+        max_seqlen: Maximum input length in tokens; the model's limit when None.
+        revision: Revision of a model on the hub.
+        device: As in `predict`.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError: mteb is not installed or has no such task.
+        DataError: The model or the data of a task are missing or damaged.
+        ModelError: The model pools in another way than by the mean.
+
+    Example:
+        >>> from biphasic import run_mteb
+        >>> run_mteb("my-encoder", ["STS15"], "scores", data="copies")  # doctest: +SKIP
+        STS15 cosine_spearman: 72.10, scores of 3,000 examples
+    """
+    if find_spec("mteb") is None:
+        raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
+    from biphasic.evaluation.benchmark import run_benchmark
+    from biphasic.model.compute.device import computing_on, parse_device
+    from biphasic.progress import say_on
+    from biphasic.tasks.embedding import Choices
+
+    chosen, target = parse_device(device), expanded(out)
+    with computing_on(chosen):
+        scores = run_benchmark(
+            str(model),
+            tasks,
+            target,
+            data=None if data is None else expanded(data),
+            revision=revision,
+            choices=Choices(prefix=prefix, max_seqlen=max_seqlen),
+            say=say_on(progress_console(quiet=quiet)),
+        )
+        return BenchmarkScores(tuple(scores), target)
 
 
 def load(

@@ -31,7 +31,13 @@ from biphasic.cli.plugins import plugin_app, plugins_command
 from biphasic.cli.study import study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.training import adapt_command, estimate_command, pretrain_command
-from biphasic.cli.use import encode_command, evaluate_command, finetune_command, predict_command
+from biphasic.cli.use import (
+    encode_command,
+    evaluate_command,
+    finetune_command,
+    mteb_command,
+    predict_command,
+)
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -63,6 +69,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "Compare": {
         "study": study_app,
         "evaluate": evaluate_command,
+        "mteb": mteb_command,
         "analyze": analyze_command,
         "claims": claims_command,
         "figures": figures_command,

@@ -270,3 +270,44 @@ def encode_command(
     for note in encoded.notes:
         echo(note, err=True)
     echo("\n".join(encoded.lines()))
+
+
+def mteb_command(
+    model: str,
+    *,
+    task: Annotated[list[str], typer.Option(metavar="NAME")],
+    out: Path = Path("mteb"),
+    data: Path | None = None,
+    prefix: str | None = None,
+    max_seqlen: Annotated[int | None, typer.Option(min=8)] = None,
+    revision: Revision = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run tasks of mteb; 'biphasic analyze' compares all models whose results are in a folder.
+
+    Args:
+        model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
+            hub id.
+        task: Name of a task of mteb; repeat for several.
+        out: Folder of the results, for all models.
+        data: Folder with copies of the tasks' datasets, each named like its task or its repository.
+            Default: the hub.
+        prefix: Prefix of every text. Default: the model's prompts.
+        max_seqlen: Maximum input length in tokens. Default: the model's limit.
+    """
+    from biphasic.api.use import run_mteb
+
+    scores = run_mteb(
+        model,
+        task,
+        out,
+        data=data,
+        prefix=prefix,
+        max_seqlen=max_seqlen,
+        revision=revision,
+        device=device,
+        quiet=quiet,
+    )
+    echo("\n".join(scores.lines()))
+    echo(f"results: {out}; compare models: biphasic analyze {out} --compare")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, normalizers
 from biphasic.config import nearest
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
-from biphasic.files import read_json, read_json_object
+from biphasic.files import digest, file_sha256, read_json, read_json_object
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.compute.device import on_compute_device
@@ -160,12 +160,28 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     )
 
 
+def files_digest(folder: Path) -> str:
+    """Hash the files that decide a model's vectors."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".safetensors"})
+    if not files:
+        raise DataError(f"{folder}: no model")
+    return digest({path.relative_to(folder).as_posix(): file_sha256(path) for path in files})
+
+
+def prompts_of(folder: Path) -> dict[str, str]:
+    """Return the prompts of a sentence-transformers model, by name."""
+    return _stated(folder).get("prompts") or {}
+
+
+def _stated(folder: Path) -> dict[str, Any]:
+    return read_json_object(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+
+
 def _prefix(folder: Path, choices: Choices) -> str:
     if choices.prefix is not None:
         return choices.prefix
-    settings = read_json_object(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
-    prompts = settings.get("prompts") or {}
-    name = choices.prompt or settings.get("default_prompt_name")
+    prompts = prompts_of(folder)
+    name = choices.prompt or _stated(folder).get("default_prompt_name")
     if name is None:
         return ""
     if name not in prompts:

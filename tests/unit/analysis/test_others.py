@@ -127,7 +127,7 @@ def test_tables_have_an_id_and_a_score(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,score\n1,63.2\n", "row 1: score '63.2' is no number within -1 and 1"),
+        ("id,score\n1,63.2\n", "the mean of score is 63.2, not within -1 and 1"),
         ("id,score\n1,0.5\n1,0.5\n", "row 2: id '1' occurs twice"),
         ("id,score\n1,nan\n", "row 1: score 'nan' is no number"),
     ],

