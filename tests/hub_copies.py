@@ -249,6 +249,28 @@ def msmarco(copies: Path) -> None:
         write_qrels(copies / f"BeIR/msmarco-qrels/{split}.tsv", rows)
 
 
+def blimp(copies: Path) -> None:
+    """BLiMP: a configuration for each paradigm, in no order; its README lists them."""
+    columns = {
+        "sentence_good": TEXT, "sentence_bad": TEXT, "field": TEXT, "linguistics_term": TEXT,
+        "UID": TEXT, "lexically_identical": Value("bool"), "pair_id": Value("int32"),
+    }  # fmt: skip
+    splits = {
+        (paradigm, "train"): [
+            {
+                **dict.fromkeys(columns, paradigm),
+                "sentence_good": f"{paradigm} {n} is right",
+                "sentence_bad": f"{paradigm} {n} right is",
+                "lexically_identical": True,
+                "pair_id": n,
+            }
+            for n in range(size)
+        ]
+        for paradigm, size in (("passive_1", 3), ("adjunct_island", 2))
+    }
+    write_dataset(copies / "nyu-mll/blimp", splits, Features(columns))
+
+
 def nq(copies: Path) -> None:
     """NQ: judgements of a test split only."""
     beir_texts(copies / "BeIR/nq", num_documents=30, num_queries=10, prefix="x")
@@ -312,6 +334,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "record": record,
     "msmarco": msmarco,
     "nq": nq,
+    "blimp": blimp,
     "mldr": mldr,
 }
 

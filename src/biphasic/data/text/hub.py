@@ -91,6 +91,23 @@ def open_hub(
     return HubTable(rows=rows, origin=origin)
 
 
+def config_names(
+    dataset: str, *, revision: str | None = None, copies: Path | None = None
+) -> tuple[list[str], str | None]:
+    """Return the configurations of a dataset in order, and the commit; None for a local copy."""
+    local, origin = _locate(dataset, config=None, split="", revision=revision, copies=copies)
+    import datasets  # noqa: PLC0415
+
+    try:
+        with quiet():
+            names = datasets.get_dataset_config_names(
+                str(local or dataset), revision=origin["revision"]
+            )
+    except (*library_errors(), ValueError) as error:
+        raise DataError(f"hf:{dataset}: {explain(error)}") from None
+    return sorted(names), origin["revision"]
+
+
 def hub_fingerprint(
     dataset: str,
     *,

@@ -1,4 +1,4 @@
-"""The twelve datasets of the reference study, as published on the hub.
+"""The twelve datasets of the reference study and BLiMP, as published on the hub.
 
 `docs/protocol.md` describes each, and where this differs from the study.
 """
@@ -17,6 +17,7 @@ from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.published.examples import PublishedQuestions, PublishedTagging, PublishedTexts
 from biphasic.tasks.published.ir import PublishedRetrieval
+from biphasic.tasks.published.minimal_pairs import PublishedPairs
 from biphasic.tasks.published.tables import DatasetTable, Opener, PublishedTask
 
 # Increase by hand when the same tables give a different task.
@@ -124,6 +125,7 @@ _TASKS = (
             for split, named in (("validation", "dev"), ("test", "test"))
         },
     ),
+    PublishedPairs(name="blimp", title="BLiMP", license="cc-by-4.0", dataset="nyu-mll/blimp"),
 )
 PUBLISHED: Mapping[str, PublishedTask] = {task.name: task for task in _TASKS}
 

@@ -23,6 +23,7 @@ COUNTS = {
     "msmarco": (15, 2, 2),
     "nq": (0, 4, 3),
     "mldr": (0, 2, 3),
+    "blimp": (0, 0, 5),
 }
 PAPER_TEXTS = {
     "mnli": "Premise: premise train {n}\nHypothesis: hypothesis train {n}",
@@ -61,9 +62,10 @@ def described(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "task.json").read_text("utf-8"))
 
 
-def test_there_are_twelve_three_of_each_kind():
+def test_there_are_twelve_three_of_each_kind_and_blimp():
     kinds = [task.kind for task in PUBLISHED.values()]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"sc": 3, "tc": 3, "qa": 3, "ir": 3}
+    numbers = {"sc": 3, "tc": 3, "qa": 3, "ir": 3, "mp": 1}
+    assert {kind: kinds.count(kind) for kind in kinds} == numbers
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -73,6 +75,23 @@ def test_every_dataset_becomes_a_task(tasks, name):
     assert counts == COUNTS[name]
     assert (task.info.name, task.info.kind) == (name, PUBLISHED[name].kind)
     assert task.info.trained_on == ("msmarco" if name in {"nq", "mldr"} else None)
+
+
+def test_minimal_pairs_are_all_configurations_in_order(tasks):
+    pairs = tasks["blimp"].splits["test"]
+    numbers = {"adjunct_island": 2, "passive_1": 3}
+    assert [(pair.id, pair.group, pair.good, pair.bad) for pair in pairs] == [
+        (f"{name}-{n}", name, f"{name} {n} is right", f"{name} {n} right is")
+        for name, size in numbers.items()
+        for n in range(size)
+    ]
+
+
+def test_a_dataset_without_the_columns_of_blimp_is_named(copies, tmp_path):
+    rows = {("one", "train"): [{"sentence_good": "a", "UID": "one"}]}
+    hub_copies.write_dataset(tmp_path / "nyu-mll/blimp", rows, None)
+    with pytest.raises(DataError, match=r"nyu-mll/blimp, config one.*no column 'sentence_bad'"):
+        write_published("blimp", tmp_path / "task", copies=tmp_path)
 
 
 @pytest.mark.parametrize("name", PAPER_TEXTS)
