@@ -96,7 +96,7 @@ def poison(
     *steps: int,
     how: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss * float("nan"),
 ) -> None:
-    """Make the loss of some steps, found by their labels, not finite whenever it is computed."""
+    """Make the loss of some steps, known by their labels, not finite whenever it is computed."""
     rows, bad = StepRows(recipe, data), []
     for step in steps:
         objective = recipe.phase_at(step).objective(step)

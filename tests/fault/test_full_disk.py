@@ -34,7 +34,7 @@ def text(tmp_path):
 @pytest.mark.parametrize(
     "command", [("tokenizer", "train"), ("corpus", "build", "--workers", "2", "--quiet")]
 )
-def test_a_full_disk_is_told_in_one_line(command, limit, text, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(command, limit, text, tmp_path):
     options = ("--vocab-size", "1000", "--out", tmp_path / "out")
     ended = run_command(*command, text, *options, setup=LIMIT.format(limit))
     assert ended.returncode == 1, ended.stderr

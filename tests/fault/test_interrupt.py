@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from biphasic.training.step.input import StepInputs
+from biphasic.objectives.clm import Clm
 from mini_study import children, copy_root, run_command, start_command, write_study
 
 pytestmark = [
@@ -23,13 +23,13 @@ HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture
 def slow_steps(monkeypatch):
     """Steps of forked processes take their time, so that few of them are enough."""
-    original = StepInputs.of
+    original = Clm.supervise
 
-    def of(inputs, step):
+    def supervise(objective, *arguments, **options):
         time.sleep(0.05)
-        return original(inputs, step)
+        return original(objective, *arguments, **options)
 
-    monkeypatch.setattr(StepInputs, "of", of)
+    monkeypatch.setattr(Clm, "supervise", supervise)
 
 
 def long_study(finished, folder):

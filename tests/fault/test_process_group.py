@@ -177,14 +177,14 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     )
     assert read_json(reference / "state.json")["compute"]["processes"] == 2
 
-    # One rank is killed: the other ends, and the caller is told.
+    # One rank is killed: the other ends, and the caller gets an error.
     monkeypatch.setenv("GANG_FAULT", "kill")
     with pytest.raises(LostRankError):
         job.run(silent)
     assert checkpoint_of(job.store) == 6
     assert both_have_ended(ranks)
 
-    # The process between is killed: its ranks end at once, and the caller is told.
+    # The process between is killed: its ranks end at once, and the caller gets an error.
     def kill_node(progress: Progress) -> None:
         told.append(progress)
         if len(told) == 1:
@@ -335,7 +335,7 @@ def test_another_user_who_connects_at_once_changes_nothing(make_job, ranks, tmp_
     other.run(silent)
     with as_other_user(pester, stays=True):
         for _ in range(3):
-            # They are found when processes start, or gloo refuses what they send.
+            # They are refused when processes start, or gloo refuses what they send.
             with suppress(LostRankError, DoneElsewhereError):
                 job.run(silent)
     with suppress(DoneElsewhereError):
@@ -363,7 +363,7 @@ def test_two_nodes_train_together(make_job, ranks, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shard", ["none", "full"])
-def test_a_full_disk_is_told_in_one_line(make_job, ranks, tmp_path, monkeypatch, capfd, shard):
+def test_a_full_disk_is_reported_in_one_line(make_job, ranks, tmp_path, monkeypatch, capfd, shard):
     monkeypatch.setenv("GANG_FAULT", "full disk")
     job = make_job(tmp_path / "store")
     compute = job.compute.model_copy(update={"shard": shard})

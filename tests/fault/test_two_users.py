@@ -121,7 +121,7 @@ def test_a_lock_of_a_killed_process_passes_to_another_user(shared):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
-def test_who_may_not_read_a_state_is_told_about_permissions(shared, train, name):
+def test_missing_permission_to_read_a_state_is_reported(shared, train, name):
     act_as(ONE, lambda: train("clm"))
     for path in shared.glob(f"runs/store/states/*/{name}"):
         path.chmod(0o600)

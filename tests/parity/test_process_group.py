@@ -281,7 +281,7 @@ def test_a_process_group_resumes_where_one_process_stopped(of_two, references):
     assert_close(references("fp32"), state_of(outcomes), loss=1e-5, weights=1e-5)
 
 
-def test_a_finished_state_is_found(of_two):
+def test_a_finished_state_is_not_trained_again(of_two):
     first, second = of_two["found"]
     assert first["reported"] == second["reported"] == []
     assert state_of(of_two["found"]) == state_of(of_two["fp32"])

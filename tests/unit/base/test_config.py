@@ -330,7 +330,7 @@ def test_a_wrong_value_is_shown_in_part_however_large_it_is():
     assert len(str(caught.value)) < 200
 
 
-def test_repeats_are_found_in_long_lists():
+def test_repeats_are_refused_in_long_lists():
     values = [*range(20_000)]
     refuse_repeats("seeds", values)
     with pytest.raises(ValueError, match="seeds: 7 given more than once"):

@@ -304,7 +304,7 @@ def test_a_file_that_the_system_cannot_look_at_is_not_missing(sealed, monkeypatc
 
 
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7), name=st.sampled_from(["weights.bin"]))
-def test_any_flipped_bit_is_found(sealed, place, bit, name):
+def test_any_flipped_bit_is_reported(sealed, place, bit, name):
     content = bytearray((sealed / name).read_bytes())
     content[place % len(content)] ^= 1 << bit
     copy = sealed.parent / "flipped"

@@ -1,4 +1,4 @@
-"""Ports of process groups: other users of the machine cannot join, and are found if they did."""
+"""Ports of process groups: other users of the machine cannot join, and are detected if they did."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_sockets_made_before_are_left_alone(environment):
         assert can_connect(server.getsockname())
 
 
-def test_libraries_are_told_to_use_loopback(environment):
+def test_libraries_are_set_to_use_loopback(environment):
     with private_connections():
         assert os.environ["GLOO_SOCKET_IFNAME"] == os.environ["NCCL_SOCKET_IFNAME"] == "lo"
 
@@ -62,7 +62,7 @@ def test_a_kernel_without_packet_filters_is_refused_in_one_line(environment, mon
 
 
 @needs_root
-def test_another_user_who_was_faster_is_found(environment):
+def test_another_user_who_was_faster_is_refused(environment):
     server = listening()
     expected = rf"^port {server.getsockname()[1]}: a process of another user"
     with (
@@ -75,7 +75,7 @@ def test_another_user_who_was_faster_is_found(environment):
         each.close()
 
 
-def test_a_peer_that_has_gone_is_found(environment):
+def test_a_peer_that_has_gone_is_refused(environment):
     server = listening()
     with (
         pytest.raises(LostRankError, match="or one that has ended"),

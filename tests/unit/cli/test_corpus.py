@@ -76,7 +76,7 @@ def test_inspect_shows_both_splits(run, text, build):
     assert "#####" in out
     assert "document 0 (" in out
     assert "WARNING" not in out
-    # One corpus of the two, and its tokenizer is found beside it.
+    # One corpus of the two, and its tokenizer is beside it.
     code, alone, _ = run("inspect", text / "one/heldout")
     assert "train:" not in alone
     assert "document 0 (" in alone

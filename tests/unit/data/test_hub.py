@@ -211,7 +211,7 @@ def test_reading_crosses_the_borders_of_batches_and_files(copies, monkeypatch):
         assert list(table.read(["text"])) == expected
 
 
-def test_damage_found_while_streaming_is_one_line(copies):
+def test_damage_while_streaming_is_reported_in_one_line(copies):
     rows = [f"text {number}" * 20 for number in range(64)]
     path = copies / "acme/tiny/data/train-00001-of-00002.parquet"
     write_table(path, text=rows, n=list(range(64)))

@@ -1,4 +1,4 @@
-"""What is told about a corpus, and what is found wrong with one."""
+"""What the inspection of a corpus shows, and the damage that it reports."""
 
 import shutil
 
@@ -82,7 +82,7 @@ def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
     assert len(few.samples) == 60
 
 
-def test_a_mask_token_in_the_text_is_found(tmp_path, documents, tokenizer):
+def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
     pairs = [*documents, ("mask", "rows Z"), ("again", "Z")]
     write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=2000)
     assert inspect_corpus(tmp_path / "c", tokenizer=tokenizer).mask_document is None

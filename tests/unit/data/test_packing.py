@@ -79,7 +79,7 @@ def test_full_row_has_no_padding_segment():
 
 @given(LENGTHS.filter(len))
 def test_packed_batch_is_consistent(lengths):
-    # Every token has a number of its own, so that it can be found again.
+    # Every token has a number of its own, so its place can be looked up.
     ends = np.cumsum(lengths) + 100
     sequences = [np.arange(end - n, end) for n, end in zip(lengths, ends, strict=True)]
     batch = pack_sequences(sequences, row_length=CAPACITY, pad_id=PAD)

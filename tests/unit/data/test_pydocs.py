@@ -222,7 +222,7 @@ class TestLoading:
         monkeypatch.syspath_prepend(tmp_path)
 
     @pytest.mark.usefixtures("installed")
-    def test_everything_is_found_in_order(self):
+    def test_all_documents_are_read_in_order(self):
         documents = pydocs.load_documents()
         assert len(documents) == 61
         assert [d.id for d in documents] == sorted(d.id for d in documents)

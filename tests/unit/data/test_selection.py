@@ -47,7 +47,7 @@ def test_what_was_left_out_for_its_length_is_no_duplicate():
     assert (kept, left_out) == (["abc"], {"too_short": 2})
 
 
-def test_duplicates_are_found_across_streams_drawn_from_in_turns(tmp_path):
+def test_duplicates_are_removed_across_streams_drawn_from_in_turns(tmp_path):
     with Selection(CorpusConfig(deduplicate=True), tmp_path) as selection:
         first = selection.select(documents("a", "b", "c"))
         second = selection.select(documents("b", "d", "a"))

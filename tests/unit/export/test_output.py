@@ -67,7 +67,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_what_was_made_from_the_same_is_found(made, tmp_path):
+def test_an_output_made_from_the_same_is_kept(made, tmp_path):
     assert find_made(tmp_path / "other", {"model": "a"}) is None
     assert find_made(made) == find_made(made, {"model": "a"})
     assert (find_made(made, {"model": "a"}) or {})["difference"] == 1e-7

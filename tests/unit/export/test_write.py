@@ -159,7 +159,7 @@ class TestHead:
 
 
 class TestCheck:
-    """What is wrong with an export is found, and the export is not there."""
+    """An export that differs is refused, and not written."""
 
     @pytest.mark.parametrize(
         ("damage", "words"),

@@ -1,4 +1,4 @@
-"""Models by folder and by id: found on disk, in the hub's cache, or refused in one line."""
+"""Models by folder and by id: from the disk, from the hub's cache, or refused in one line."""
 
 import json
 import shutil

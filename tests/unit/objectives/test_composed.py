@@ -234,7 +234,7 @@ def test_nonsense_is_refused(phase, message):
 
 
 @pytest.mark.parametrize(("share", "needed"), [(1e-3, 501), (1e-5, 50_001), (2e-6, 250_001)])
-def test_the_rows_that_a_small_share_needs_are_found_at_once(share, needed):
+def test_the_rows_that_a_small_share_needs_are_computed_at_once(share, needed):
     phase = mix(MLM_RAW, CLM_RAW, shares=[1 - share, share])
     with pytest.raises(ConfigError, match=f"set rows_per_step to {needed} or more"):
         phase.check(num_steps=1, rows_per_step=8)

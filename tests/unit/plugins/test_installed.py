@@ -1,4 +1,4 @@
-"""Plugins of installed packages: found by their entry points, imported only when they are named."""
+"""Plugins of installed packages: listed by their entry points, imported only when named."""
 
 import sys
 
@@ -59,7 +59,7 @@ def recipe(objective="strides", **options):
     return parse_config(Recipe, raw, where="recipe")
 
 
-def test_an_installed_plugin_is_found_by_name(package):
+def test_an_installed_plugin_is_loaded_by_name(package):
     assert installed_names("objectives") == ["strides"]
     assert installed_names("optimizers") == []
     assert "striding" not in sys.modules

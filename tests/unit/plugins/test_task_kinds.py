@@ -77,7 +77,7 @@ def test_what_is_no_kind_is_refused(task, tmp_path):
         load_task_file(task)
 
 
-def test_an_installed_kind_is_found_by_name(tmp_path, monkeypatch):
+def test_an_installed_kind_is_loaded_by_name(tmp_path, monkeypatch):
     package, info = tmp_path / "moods", tmp_path / "moods-2.0.dist-info"
     package.mkdir()
     info.mkdir()

@@ -114,7 +114,7 @@ def test_public_names_are_the_calls():
         _ = biphasic.pretran
 
 
-def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, quiet, settings):
+def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet, settings):
     folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], [e["objective"] for e in state["ledger"]]) == (4, ["clm", "mlm"])

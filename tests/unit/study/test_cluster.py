@@ -149,7 +149,7 @@ def test_blocks_that_fail_at_once_end_the_run(tmp_path):
 
 
 class Blocks:
-    """An engine whose blocks are told."""
+    """An engine whose blocks are given."""
 
     def __init__(self):
         self.over = False
@@ -297,7 +297,7 @@ def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A provider of blocks on Slurm, whose commands answer as told, with three batch jobs."""
+    """A provider of blocks on Slurm, whose commands answer as given, with three batch jobs."""
     answers = {"sacct": (1, "", "disabled"), "squeue": (0, "", ""), "sbatch": (0, "", "")}
     monkeypatch.setattr(providers, "run_command", lambda command, _: answers[command.split()[0]])
     provider = providers.provider_of(SLURM, nodes=1, is_group=False)
@@ -367,7 +367,7 @@ def test_a_refused_submission_is_tried_again_later_and_slurm_requeues_no_block(s
 
 
 class Executor:
-    """Parsl's executor, with blocks as told: their states, and the batch jobs that exist."""
+    """Parsl's executor, with blocks as given: their states, and the batch jobs that exist."""
 
     def __init__(self, states, submitted):
         self.status_facade = states

@@ -94,7 +94,7 @@ def test_an_edited_job_file_writes_nowhere_else(store, tmp_path, cli, case):
 
 
 @pytest.mark.parametrize("job", [JOB, "data-k", STUDY])
-def test_a_job_works_in_the_store_that_it_was_found_in(store, tmp_path, job):
+def test_a_job_uses_the_store_that_it_was_loaded_from(store, tmp_path, job):
     edit(store, job, lambda raw: raw.update(store=str(tmp_path / "elsewhere")))
     assert load_job(store, job).store == store
 

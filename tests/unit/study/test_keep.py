@@ -1,4 +1,4 @@
-"""Which of a grid's models is kept, and found again."""
+"""Which of a grid's models is kept, and read again."""
 
 from types import SimpleNamespace
 

@@ -145,7 +145,7 @@ def test_a_task_that_was_deleted_is_made_again(loads, tmp_path):
     assert not list(folder.glob(".partial-*"))
 
 
-def test_damage_is_found_when_data_are_opened(loads, tmp_path):
+def test_damage_is_reported_when_data_are_opened(loads, tmp_path):
     paths, _ = run(tmp_path)
     path = paths.train / "tokens-00000.bin"
     content = bytearray(path.read_bytes())

@@ -10,9 +10,10 @@ from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
 from biphasic.study.run.prepare import check_disk
-from biphasic.study.run.record import _segments_of
+from biphasic.study.run.record import study_record
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
+from small_root import prepare
 from tiny_study import GROUND, plan_of
 
 STUDIES = Path(__file__).parents[3] / "studies"
@@ -126,12 +127,11 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     assert read_json(plan.store / "states" / arm.state / "state.json") == details
 
 
-def test_a_state_whose_record_is_damaged_is_named(tmp_path):
-    plan = small_plan(tmp_path)
-    point = next(point for point in plan.points if point.step)
-    with complete_folder(plan.store / "states" / point.state, identity=point.state) as folder:
+def test_a_state_whose_record_is_damaged_is_named(root):
+    prepared = prepare(Study.saved(root / "one").config, root)
+    state = next(point.state for point in prepared.plan.points if point.step)
+    shutil.rmtree(root / "store/states" / state)
+    with complete_folder(root / "store/states" / state, identity=state) as folder:
         write_json(folder / "state.json", {})
-    with pytest.raises(
-        CheckpointError, match=rf"state\.json: .*; delete the folder .*{point.state}"
-    ):
-        _segments_of(point, plan)
+    with pytest.raises(CheckpointError, match=rf"state\.json: .*; delete the folder .*{state}"):
+        study_record(prepared)

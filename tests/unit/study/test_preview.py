@@ -341,7 +341,7 @@ def test_the_schema_knows_all_that_shipped_studies_write():
                 assert set(kind.get("required", ())) <= {*phase, "every", "steps"}
 
 
-def test_a_wrong_metric_is_found_while_planning(tmp_path):
+def test_a_wrong_metric_is_refused_while_planning(tmp_path):
     with pytest.raises((ConfigError, DataError), match="no metric 'f2'"):
         previewed(tmp_path, tasks=[{"name": "pydocs-sc", "metric": "f2"}])
 

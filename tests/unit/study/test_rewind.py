@@ -84,7 +84,7 @@ def test_a_run_rewinds_and_its_state_says_so(run, poison, said, tmp_path):
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (state / name).read_bytes() == (whole / name).read_bytes()
     assert [pin.id for pin in read_pins(tmp_path / "root/store")] == [state.name]
-    assert run(recipe=RECIPE.skipping([2, 4])) == state  # found, not trained again
+    assert run(recipe=RECIPE.skipping([2, 4])) == state  # it exists, so it is not trained again
 
 
 def test_rewinds_are_limited(run, poison):

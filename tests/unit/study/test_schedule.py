@@ -48,7 +48,7 @@ class FakeExecutor:
 
 
 class Notes:
-    """A watcher that drives the engine and writes down what it is told."""
+    """A watcher that drives the engine and records its calls."""
 
     def __init__(self, executor):
         self.executor, self.lines = executor, []
@@ -160,7 +160,7 @@ def test_waits_grow_with_the_tries():
     assert [policy.delay(tries) for tries in (1, 2, 3)] == [5, 20, 80]
 
 
-def test_a_job_of_another_process_is_left_to_it_and_found_done():
+def test_a_job_of_another_process_is_left_to_it():
     there = []
     taken = LockHeldError("taken", owner="host a")
     executor = FakeExecutor(outcomes={"shared": [taken]})
@@ -237,7 +237,7 @@ def test_a_request_retries_failed_jobs(jobs):
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
 
 
-def test_all_that_hangs_on_a_job_is_found():
+def test_all_dependents_of_a_job_are_listed():
     waiting = dependents(TREE)
     assert waiting["trunk"] == ["short", "long"]
     assert with_dependents("trunk", waiting) == ["short", "long", "leaf"]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from biphasic.cli.cluster import _chosen_job
-from biphasic.cli.training import _seconds
+from biphasic.config import duration_seconds
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site, site_text
 from biphasic.study.run import jobset as jobset_module
@@ -189,20 +188,23 @@ def test_long_names_stay_apart():
     assert all(len(f"{name}-level-100-0-99999-abcde") <= 63 for name in names)
 
 
-def test_lists_of_jobs(tmp_path):
+def test_lists_of_jobs(tmp_path, cli):
     path = tmp_path / "level-0.txt"
     path.write_bytes(b"a\r\nb\r\n")
-    assert [_chosen_job(None, path, index) for index in (0, 1)] == ["a", "b"]
-    for index in (None, 2):
-        with pytest.raises(ConfigError, match=f"--index: give a line of {path}, from 0 to 1"):
-            _chosen_job(None, path, index)
+
+    def error(*options):
+        return cli("job", "run", "--list", path, "--root", tmp_path / "root", *options)[2]
+
+    for index, job in enumerate("ab"):  # neither exists
+        assert f"{job}.json: no such job" in error("--index", str(index))
+    for options in ((), ("--index", "2")):
+        assert f"--index: give a line of {path}, from 0 to 1" in error(*options)
     path.write_text("")
-    with pytest.raises(ConfigError, match=f"--list {path}: has no jobs"):
-        _chosen_job(None, path, 0)
+    assert f"--list {path}: has no jobs" in error("--index", "0")
 
 
 @pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])
-def test_times_are_hours_minutes_seconds(text):
-    assert _seconds("11:50:00", option="--max-time") == 42600
-    with pytest.raises(ConfigError, match="give a time as HH:MM:SS"):
-        _seconds(text, option="--max-time")
+def test_times_are_hours_minutes_seconds(text, cli):
+    assert duration_seconds("11:50:00") == 42600
+    code, _, err = cli("pretrain", "recipe.yaml", "--max-time", text)
+    assert (code, "--max-time" in err, "HH:MM:SS" in err) == (2, True, True)

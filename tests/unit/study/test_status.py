@@ -222,7 +222,7 @@ def test_a_changed_study_file_is_reported(folder):
     assert "has changed since the last run" in study_status(folder, changed).notes[0]
 
 
-def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monkeypatch):
+def test_studies_are_looked_up_by_file_folder_and_name(root, folder, tmp_path, monkeypatch):
     assert find_study("one", root) == (folder, None)
     assert find_study(str(folder), tmp_path) == (folder, None)
     assert find_study(None, root) == (folder, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import preview_study
+from biphasic.study.run.run import StudyOutcome
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.study.tune import search as tune
@@ -34,9 +35,10 @@ arms:
 """
 
 
-def outcome(*failures: Failure, is_stopped: bool = False) -> SimpleNamespace:
-    """Return what a study that trained nothing says."""
-    return SimpleNamespace(num_executed=0, is_stopped=is_stopped, failed=failures)
+def outcome(*failures: Failure, is_stopped: bool = False) -> StudyOutcome:
+    """Return the outcome of a study that trained nothing."""
+    lines, place = tuple(map(str, failures)), Path("nowhere")
+    return StudyOutcome(place, place, 0, lines, failed=failures, is_stopped=is_stopped)
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def fail(tuned, tmp_path):
     """Return what tunes where one segment of the trials fails."""
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
-        def run_study(config: StudyConfig, **_: Any) -> SimpleNamespace:
+        def run_study(config: StudyConfig, **_: Any) -> StudyOutcome:
             segments = preview_study(Study(config, tmp_path / "runs")).segments
             (failed,) = [
                 s for s in segments if s.start == start and s.arm.name == "pico-clm-lr1000"

@@ -1,6 +1,6 @@
 """Kinds of tasks that only this file knows: files, training, scores, report, predictions."""
 
-# ruff: noqa: ARG002 - kinds are told more than these need
+# ruff: noqa: ARG002 - kinds get more arguments than these need
 
 from __future__ import annotations
 

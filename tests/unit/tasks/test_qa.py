@@ -1,4 +1,4 @@
-"""Question answering: windows of odd texts, the answer found again in the original, the loss."""
+"""Question answering: windows of odd texts, the answer's place in the original, the loss."""
 
 from __future__ import annotations
 

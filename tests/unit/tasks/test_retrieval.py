@@ -133,7 +133,7 @@ class _Axes:
 
 
 def test_known_relevant_documents_are_no_negatives(tokenizer):
-    """Of the documents of a batch that are relevant to a query only its own is to be found."""
+    """Of the documents of a batch that are relevant to a query only its own counts."""
     given = task(qrels=QRELS | {"train": {"a": {"d1": 1, "d2": 1}, "b": {"d9": 1}}})
     encoded = encode(tokenizer, given)
     encoder, head = _Constant(), nn.Identity()

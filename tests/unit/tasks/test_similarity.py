@@ -16,8 +16,6 @@ from transformers import AutoModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.evaluation.evaluate import evaluate
-from biphasic.tasks.kinds.similarity import _scores
-from biphasic.tasks.records import SentencePair
 from tiny_use import words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
@@ -61,14 +59,21 @@ def test_cosines_and_their_correlation_are_those_of_a_plain_loop(tmp_path):
     assert np.mean(table["score"]) == pytest.approx(correlation, abs=1e-12)
 
 
-def test_the_mean_of_pairs_scores_is_the_correlation_with_ties():
-    values, cosines = [0.0, 1.0, 1.0, 5.0, 2.5], np.array([0.1, 0.1, 0.3, 0.9, 0.3])
-    examples = [SentencePair(str(n), "a", "b", value) for n, value in enumerate(values)]
-    scores = _scores(examples, cosines)
-    expected = spearmanr(values, cosines).statistic
-    assert scores.metrics["spearman"] == pytest.approx(expected, abs=1e-12)
-    assert scores.scores.mean() == pytest.approx(expected, abs=1e-12)
-    assert not _scores(examples, np.ones(5)).scores.any()
+def test_equal_cosines_are_ties_and_if_all_are_equal_there_is_no_correlation(tmp_path):
+    model = write_model(tmp_path / "model", "eurobert")
+    tied = [*pairs(5), {**pairs(1)[0], "score": 3.0}, {**pairs(1)[0], "score": 0.0}]
+    constant = [{**pairs(1)[0], "score": score} for score in (0.0, 1.0, 2.0)]
+    for name, rows in (("tied", tied), ("constant", constant)):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        result = run(model, f"sts:{path}", tmp_path / "runs")
+        table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+        score = result.results[0].test["spearman"]
+        assert np.mean(table["score"]) == pytest.approx(score, abs=1e-12)
+        if name == "tied":
+            values = [row["score"] for row in rows]
+            assert score == pytest.approx(spearmanr(values, table["predicted"]).statistic, abs=1e-9)
+        else:
+            assert not any(table["score"])
 
 
 @pytest.mark.parametrize(

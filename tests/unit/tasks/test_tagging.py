@@ -132,7 +132,7 @@ def test_words_lost_to_truncation_count_as_errors(tokenizer):
     # Of 9 tokens 2 are BOS and EOS: one Paris and 6 of 10 `O` are seen.
     assert (cut.num_truncated["test"], cut.num_truncated["test_lost_words"]) == (1, 5)
     scores = oracle_scores(cut)
-    # One of two entities found, none invented: precision 1, recall 1/2.
+    # One of two entities predicted, none invented: precision 1, recall 1/2.
     assert scores.metrics["entity_f1"] == pytest.approx(2 / 3)
     # B-LOC: precision 1, recall 1/2; O: precision 1, recall 6/10.
     assert scores.metrics["sentence_token_f1"] == pytest.approx((2 / 3 + 2 * 0.6 / 1.6) / 2)
@@ -153,7 +153,7 @@ def test_a_word_that_the_tokenizer_drops_is_an_error(wordpiece):
     assert scores.metrics["entity_f1"] == 1.0
 
 
-def test_an_entity_whose_beginning_is_lost_is_not_found(wordpiece):
+def test_an_entity_without_its_beginning_does_not_count(wordpiece):
     begin_lost = (["\N{SOFT HYPHEN}", "Paris"], [1, 2])
     scores = oracle_scores(encode(wordpiece, begin_lost))
     assert scores.metrics["entity_f1"] == 0.0

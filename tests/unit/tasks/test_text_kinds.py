@@ -90,7 +90,7 @@ def test_a_label_is_predicted_above_one_half(several):
     assert scores.columns["predicted"] == [["fast"], ["new"], []]
     assert scores.columns["label"] == [["fast", "old"], ["new"], []]
     assert scores.scores.tolist() == [0.0, 1.0, 1.0]
-    # 2 of 2 predicted labels are right, and 2 of 3 expected ones are found.
+    # 2 of 2 predicted labels are right, and 2 of 3 expected ones are predicted.
     assert scores.metrics["micro_f1"] == 2 * 2 / (2 + 3)
     # `old` has no right one: (1 + 1 + 0) / 3.
     assert scores.metrics["macro_f1"] == pytest.approx(2 / 3)

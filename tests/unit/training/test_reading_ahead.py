@@ -6,6 +6,7 @@ import pytest
 
 from biphasic.data.rows import RowReader
 from biphasic.errors import DataError
+from biphasic.objectives.clm import Clm
 from biphasic.training import loop
 from biphasic.training.step.pending import StepReport
 from short_runs import CLM, MIX, MLM, assert_same
@@ -39,16 +40,15 @@ def test_no_thread_outlives_an_interrupted_run(train, make_recipe):
 
 def test_rows_are_read_by_another_thread(train, make_recipe, monkeypatch):
     readers: list[str] = []
-    original = loop.StepInputs.of
+    original = Clm.supervise
 
-    def spy(inputs, step):
-        readers.append(threading.current_thread().name)
-        return original(inputs, step)
+    def spy(objective, *arguments, **options):
+        readers.append(threading.current_thread().name.partition("_")[0])
+        return original(objective, *arguments, **options)
 
-    monkeypatch.setattr(loop.StepInputs, "of", spy)
-    train(make_recipe(CLM))
-    assert len(readers) == 3
-    assert all(name.startswith("biphasic-prefetch") for name in readers)
+    monkeypatch.setattr(Clm, "supervise", spy)
+    train(make_recipe(CLM), options={"heldout_objectives": ()})
+    assert readers == 3 * ["biphasic-prefetch"]
 
 
 def test_errors_stop_the_step_that_they_belong_to(tmp_path, train, make_recipe, monkeypatch):

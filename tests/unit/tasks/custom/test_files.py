@@ -7,7 +7,7 @@ import pytest
 from custom_tasks import refused, write_beir, write_splits, write_yaml
 
 
-def test_files_found_by_their_usual_names(store, custom):
+def test_files_are_read_by_their_usual_names(store, custom):
     write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
     (custom / "valid.tsv").write_text("text\tlabel\n")
     refused(store, f"sc:{custom}", "dev.csv or valid.tsv.; set one in a task file")

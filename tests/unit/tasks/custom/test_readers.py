@@ -116,7 +116,7 @@ def test_tsv_that_cannot_be_used(tmp_path, content, line, message):
     refused(read_tsv, write(tmp_path, "a.tsv", content), line, message)
 
 
-def test_a_column_named_twice_is_found_among_very_many(tmp_path):
+def test_a_column_named_twice_is_refused_among_very_many(tmp_path):
     names = [f"c{number}" for number in range(60_000)]
     wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
     assert [len(row.value) for row in read_csv(wide)] == [60_000]

@@ -1,4 +1,4 @@
-"""What the study's datasets cannot be, told in one line; revisions and cache keys."""
+"""What the study's datasets cannot be, in one line each; revisions and cache keys."""
 
 from __future__ import annotations
 
