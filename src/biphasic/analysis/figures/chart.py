@@ -160,6 +160,11 @@ def points_csv(chart: Chart) -> str:
     return csv_text(columns, rows)
 
 
+def numbered(caption: str, number: int) -> str:
+    """Add the number of the paper's figure to a caption."""
+    return f"{caption} As Figure {number} of arXiv:2507.00994."
+
+
 def ticks_at(
     places: Iterable[float], text: Callable[[float], str]
 ) -> tuple[tuple[float, str], ...]:

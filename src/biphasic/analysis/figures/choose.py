@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from biphasic.amounts import amount
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
+from biphasic.analysis.figures.chart import (
+    Axis,
+    Chart,
+    Panel,
+    Point,
+    Series,
+    Skipped,
+    numbered,
+)
 from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import listing
@@ -25,12 +34,88 @@ from biphasic.palette import (
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None
 """Datasets with a panel; None for each category's average, or its only dataset."""
-Lines = Sequence[tuple[str, SeriesStyle, Sequence[tuple[float, ModelInfo]]]]
-"""Label, style and models (with positions) of each series."""
+Placed = list[tuple[float, ModelInfo]]
+"""Models and their positions."""
+Line = tuple[str, SeriesStyle, Placed]
+"""Label, style and models of a series."""
 Recipe = tuple[str, int]
 """Objective, and the share of CLM steps in percent."""
 _REFERENCE_RATE = 0.4
 """The masking rate of most of the reference study's comparisons."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a figure of scores draws.
+
+    Attributes:
+        note: What follows the title in its caption.
+        of: What follows the title above it.
+    """
+
+    lines: Sequence[Line]
+    axis: Axis
+    note: str
+    of: str = ""
+    is_connected: bool = True
+
+
+class ScoreFigure:
+    """A figure of scores: a function that selects models, or says what it lacks."""
+
+    def __init__(
+        self, number: int, name: str, title: str, plan: Callable[..., Drawing | str]
+    ) -> None:
+        self.number, self.name, self.title, self.plan = number, name, title, plan
+
+    def __call__(
+        self, scores: Scores, datasets: Datasets = None, **options: Any
+    ) -> Chart | Skipped:
+        """Return the figure with a panel for each dataset; `options` are those of its function."""
+        drawing = self.plan(scores, **options)
+        if isinstance(drawing, str):
+            return Skipped(self.name, self.title, drawing)
+        panels = []
+        for dataset in datasets or shown_datasets(scores):
+            series = []
+            for label, style, models in drawing.lines:
+                if points := tuple(_points(scores, models, dataset)):
+                    is_connected = drawing.is_connected and not style.is_hollow
+                    series.append(Series(label, style, points, is_connected))
+            if series:
+                unit = f"{dataset.metric_facts.title}, %"
+                panels.append(Panel(dataset.name, _title(dataset), unit, tuple(series)))
+        if not panels:
+            return Skipped(self.name, self.title, "none of its models has a score")
+        caption = f"{self.title}{drawing.note}"
+        shares = (len({x for x, _ in models}) < len(models) for _, _, models in drawing.lines)
+        if drawing.is_connected and any(shares):
+            caption += "Lines connect means where several models share a position. "
+        caption = numbered(caption + interval_note(scores), self.number)
+        title = f"{self.title}{drawing.of}"
+        return Chart(self.name, title, caption, drawing.axis, tuple(panels))
+
+
+def score_figure(
+    number: int, name: str, title: str
+) -> Callable[[Callable[..., Drawing | str]], ScoreFigure]:
+    """Make a figure of a function; `number` is the paper's."""
+    return partial(ScoreFigure, number, name, title)
+
+
+def placed(models: Iterable[ModelInfo], x: Callable[[ModelInfo], float]) -> Placed:
+    """Return models with their positions."""
+    return [(x(model), model) for model in models]
+
+
+def places_of(lines: Iterable[Line]) -> list[float]:
+    """Return the positions of all models."""
+    return [x for _, _, models in lines for x, _ in models]
+
+
+def category_axis(label: str, texts: Iterable[str]) -> Axis:
+    """Return an axis of categories at 0, 1, 2, ..."""
+    return Axis(label, "category", tuple((float(place), text) for place, text in enumerate(texts)))
 
 
 def finished(scores: Scores) -> tuple[ModelInfo, ...]:
@@ -152,50 +237,12 @@ def _title(dataset: DatasetInfo) -> str:
     return dataset.name
 
 
-def _point(scores: Scores, model: ModelInfo, dataset: DatasetInfo, x: float) -> Point | None:
-    """Return one score as a point; None if it is unknown."""
-    estimate = scores.get(model.name, dataset.name).estimate
-    if estimate is None:
-        return None
-    if estimate.half_width is None:
-        return Point(x, estimate.mean, model=model.name)
-    return Point(x, estimate.mean, estimate.low, estimate.high, model.name)
-
-
-def score_chart(
-    name: str,
-    title: str,
-    scores: Scores,
-    lines: Lines,
-    datasets: Datasets,
-    *,
-    axis: Axis,
-    caption: str,
-    is_connected: bool = True,
-) -> Chart | Skipped:
-    """Return a figure with a panel per dataset that has at least one score.
-
-    A sentence about intervals is appended to the caption.
-    """
-    panels = []
-    for dataset in datasets or shown_datasets(scores):
-        series = []
-        for label, style, models in lines:
-            points = [_point(scores, model, dataset, x) for x, model in models]
-            if known := tuple(point for point in points if point is not None):
-                series.append(Series(label, style, known, is_connected and not style.is_hollow))
-        if series:
-            unit = f"{dataset.metric_facts.title}, %"
-            panels.append(Panel(dataset.name, _title(dataset), unit, tuple(series)))
-    if not panels:
-        return Skipped(name, title, "none of its models has a score")
-    if is_connected and any(len({x for x, _ in models}) < len(models) for _, _, models in lines):
-        caption += "Lines connect means where several models share a position. "
-    return Chart(name, title, caption + interval_note(scores), axis, tuple(panels))
-
-
-def _fixed(scores: Scores) -> str:
-    return f" Fixed in all runs: {listing(scores.fixed_streams)}." if scores.fixed_streams else ""
+def _points(scores: Scores, models: Placed, dataset: DatasetInfo) -> Iterator[Point]:
+    for x, model in models:
+        estimate = scores.get(model.name, dataset.name).estimate
+        if estimate is not None:
+            ends = (None, None) if estimate.half_width is None else (estimate.low, estimate.high)
+            yield Point(x, estimate.mean, *ends, model.name)
 
 
 def interval_note(scores: Scores) -> str:
@@ -216,9 +263,10 @@ def interval_note(scores: Scores) -> str:
         unit = "runs" if scores.num_pretraining_runs > 1 else "seeds"
         how = f"1.96 standard errors, which cover about {share} % with {numbers[0]} {unit}"
     if scores.num_pretraining_runs > 1:
+        fixed = scores.fixed_streams
         return (
             f"Intervals: 95 % over {seeds} pretraining runs ({how}); each run is the mean of its "
-            f"fine-tuning seeds.{_fixed(scores)}"
+            f"fine-tuning seeds.{f' Fixed in all runs: {listing(fixed)}.' if fixed else ''}"
         )
     return (
         f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). One pretraining run per model: "

@@ -1,28 +1,28 @@
-"""Figures of scores by model size, masking rate and share of CLM.
-
-Each function takes a table and the datasets with a panel. Figure numbers are the paper's.
-"""
+"""Figures of scores by model size, masking rate and share of CLM."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
-from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
+from biphasic.analysis.figures.chart import Axis, ticks_at
 from biphasic.analysis.figures.choose import (
-    Datasets,
-    Lines,
+    Drawing,
+    Line,
     at_rate,
+    category_axis,
     clm_share,
     finished,
     grouped,
     masking_note,
     percent,
+    placed,
+    places_of,
     recipe,
     recipe_looks,
     reference_rate,
-    score_chart,
+    score_figure,
     sizes,
     steps_text,
 )
@@ -33,50 +33,39 @@ _MIXED = "CLM+MLM"
 _QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)
 
 
-def scores_by_size(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare objectives over model sizes, with equal training steps (Figure 2)."""
-    name, title = "size", "Scores by model size and objective"
+@score_figure(2, "size", "Scores by model size and objective")
+def scores_by_size(scores: Scores) -> Drawing | str:
+    """Compare objectives over model sizes, with equal training steps."""
     models = [model for model in finished(scores) if model.size]
     if len(sizes(models)) < 2:
-        return Skipped(name, title, "needs two model sizes or more")
+        return "needs two model sizes or more"
     rate = reference_rate(models)
     chosen, budget = _varied(at_rate(models, rate), by=recipe, factor=attrgetter("size"))
     if not chosen:
-        return Skipped(
-            name, title, "needs an objective at two model sizes with equal training steps"
-        )
-    order = sizes(chosen)
-    recipes = grouped(chosen, recipe)
+        return "needs an objective at two model sizes with equal training steps"
+    order, recipes = sizes(chosen), grouped(chosen, recipe)
     looks = recipe_looks(recipes)
     lines = [
-        (*looks[key], [(float(order.index(model.size)), model) for model in members])
+        (*looks[key], placed(members, lambda model: float(order.index(model.size))))
         for key, members in recipes.items()
     ]
-    caption = f"{title}, after {budget:,} steps. {masking_note(rate)}"
-    axis = Axis("model size", "category", tuple((float(i), size) for i, size in enumerate(order)))
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    note = f", after {budget:,} steps. {masking_note(rate)}"
+    return Drawing(lines, category_axis("model size", order), note)
 
 
-def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare masking rates of MLM at each model size (Figure 3)."""
-    name, title = "mask-rate", "MLM by masking rate and model size"
-    models = [
-        model
-        for model in finished(scores)
-        if model.objective == "MLM" and model.mask_rate is not None
-    ]
+@score_figure(3, "mask-rate", "MLM by masking rate and model size")
+def scores_by_mask_rate(scores: Scores) -> Drawing | str:
+    """Compare masking rates of MLM at each model size."""
+    models = [m for m in finished(scores) if m.objective == "MLM" and m.mask_rate is not None]
     chosen, budget = _varied(models, by=attrgetter("size"), factor=attrgetter("mask_rate"))
     if not chosen:
-        return Skipped(name, title, "needs MLM at two masking rates, with one size and budget")
-    styles = ordered_styles(sizes(chosen))
+        return "needs MLM at two masking rates, with one size and budget"
     by_size = grouped(chosen, lambda model: model.size)
-    lines: Lines = [
-        (size or "MLM", style, [(100 * (model.mask_rate or 0.0), model) for model in by_size[size]])
-        for size, style in styles.items()
+    lines = [
+        (size or "MLM", style, placed(by_size[size], _masked))
+        for size, style in ordered_styles(sizes(chosen)).items()
     ]
-    caption = f"{title}, after {budget:,} steps. "
-    axis = _mask_axis(lines)
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    return Drawing(lines, _mask_axis(lines), f", after {budget:,} steps. ")
 
 
 def _varied(
@@ -101,37 +90,25 @@ def sizes_with_shares(scores: Scores) -> list[str]:
     return [size for size in sizes(finished(scores)) if _by_budget(scores, size)]
 
 
-def scores_by_clm_share(
-    scores: Scores, datasets: Datasets = None, *, size: str | None = None
-) -> Chart | Skipped:
-    """Compare shares of CLM at equal budgets, one line per budget (Figures 6 and 11).
-
-    The default size is the smallest that can be drawn.
-    """
-    name, title = "clm-share", "Scores by share of CLM and budget"
+@score_figure(6, "clm-share", "Scores by share of CLM and budget")
+def scores_by_clm_share(scores: Scores, *, size: str | None = None) -> Drawing | str:
+    """Compare shares of CLM at equal budgets, a line per budget, by default at the least size."""
     known = sizes_with_shares(scores)
     size = size if size is not None else next(iter(known), None)
     if size is None or size not in known:
-        reason = "needs CLM then MLM and another share of CLM, at one size, budget and masking rate"
-        return Skipped(name, title, reason)
+        return "needs CLM then MLM and another share of CLM, at one size, budget and masking rate"
     by_budget = _by_budget(scores, size)
-    styles = ordered_styles(sorted(by_budget))
-    lines: Lines = [
-        (
-            f"{budget:,} steps",
-            style,
-            [(clm_share(model), model) for model in by_budget[budget]],
-        )
-        for budget, style in styles.items()
+    lines = [
+        (f"{budget:,} steps", style, placed(by_budget[budget], clm_share))
+        for budget, style in ordered_styles(sorted(by_budget)).items()
     ]
     rate = reference_rate(model for members in by_budget.values() for model in members)
-    caption = (
-        f"{title}{f', {size}' if size else ''}. From only MLM (left) to only CLM (right); MLM "
-        f"follows CLM. {masking_note(rate)}"
+    note = (
+        f"{_after(size)}. From only MLM (left) to only CLM (right); MLM follows CLM. "
+        f"{masking_note(rate)}"
     )
     axis = Axis("share of CLM in the steps", "linear", ticks_at(_QUARTERS, lambda x: f"{x:g} %"))
-    title += f": {size}" if size else ""
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    return Drawing(lines, axis, note, of=f": {size}" if size else "")
 
 
 def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
@@ -151,9 +128,9 @@ def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
     }
 
 
-def mask_rate_sensitivity(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare the sensitivity of MLM and of CLM then MLM to the masking rate (Figure 7)."""
-    name, title = "mask-rate-sensitivity", "Masking rate: MLM against CLM then MLM"
+@score_figure(7, "mask-rate-sensitivity", "Masking rate: MLM against CLM then MLM")
+def mask_rate_sensitivity(scores: Scores) -> Drawing | str:
+    """Compare the sensitivity of MLM and of CLM then MLM to the masking rate."""
     models = [model for model in finished(scores) if model.mask_rate is not None]
     pairs = []
     groups = grouped(models, lambda model: (model.size, model.total_steps))
@@ -161,31 +138,30 @@ def mask_rate_sensitivity(scores: Scores, datasets: Datasets = None) -> Chart | 
         alone = [model for model in group if model.objective == "MLM"]
         mixed = grouped((m for m in group if m.objective == _MIXED), lambda model: model.clm_steps)
         for clm_steps, after in mixed.items():
-            common = _rates(alone) & _rates(after)
+            common = {model.mask_rate for model in alone} & {model.mask_rate for model in after}
             if len(common) > 1:
                 pairs.append((len(common), budget, clm_steps, size, alone, after))
     if not pairs:
-        reason = "needs MLM and CLM then MLM of one size and budget, both at two masking rates"
-        return Skipped(name, title, reason)
+        return "needs MLM and CLM then MLM of one size and budget, both at two masking rates"
     _, budget, clm_steps, size, alone, after = max(pairs, key=lambda pair: pair[:3])
     styles = objective_styles(())
-    lines: Lines = [
-        (label, styles[objective], [(100 * (model.mask_rate or 0.0), model) for model in members])
-        for label, objective, members in (
-            ("MLM", "MLM", alone),
-            (f"CLM {steps_text(clm_steps)}, then MLM {steps_text(budget - clm_steps)}", _MIXED,
-             after),
-        )
-    ]  # fmt: skip
-    caption = f"{title}{f', {size}' if size else ''}, {budget:,} steps in all. "
-    axis = _mask_axis(lines)
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    name = f"CLM {steps_text(clm_steps)}, then MLM {steps_text(budget - clm_steps)}"
+    lines = [
+        ("MLM", styles["MLM"], placed(alone, _masked)),
+        (name, styles[_MIXED], placed(after, _masked)),
+    ]
+    return Drawing(lines, _mask_axis(lines), f"{_after(size)}, {budget:,} steps in all. ")
 
 
-def _rates(models: Sequence[ModelInfo]) -> set[float | None]:
-    return {model.mask_rate for model in models}
+def _after(size: str) -> str:
+    return f", {size}" if size else ""
 
 
-def _mask_axis(lines: Lines) -> Axis:
-    places = (x for _, _, models in lines for x, _ in models)
-    return Axis("tokens masked", "linear", ticks_at(places, lambda place: percent(place / 100)))
+def _masked(model: ModelInfo) -> float:
+    """Return the masking rate in percent."""
+    return 100 * (model.mask_rate or 0.0)
+
+
+def _mask_axis(lines: Iterable[Line]) -> Axis:
+    ticks = ticks_at(places_of(lines), lambda place: percent(place / 100))
+    return Axis("tokens masked", "linear", ticks)

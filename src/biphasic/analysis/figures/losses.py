@@ -13,7 +13,16 @@ from typing import Literal
 import numpy as np
 
 from biphasic.amounts import amount, round_ticks
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
+from biphasic.analysis.figures.chart import (
+    Axis,
+    Chart,
+    Panel,
+    Point,
+    Series,
+    Skipped,
+    numbered,
+    ticks_at,
+)
 from biphasic.analysis.figures.choose import arm_styles, steps_text
 from biphasic.analysis.records import ArmData, Curve, StudyRecords
 from biphasic.analysis.text import OBJECTIVES, flat, objective_name
@@ -61,7 +70,7 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     )
     end = _end(panels)
     axis = Axis("steps of continued training", "linear", ticks_at((0.0, end / 2, end), steps_text))
-    return Chart(name, title, caption, axis, panels)
+    return Chart(name, title, numbered(caption, 12), axis, panels)
 
 
 def _since_finished(arm: ArmData) -> Curves:

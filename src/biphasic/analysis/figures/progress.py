@@ -1,7 +1,4 @@
-"""Figures of scores by training step, by training FLOPs, and in continued training.
-
-Each function takes a table and the datasets with a panel. Figure numbers are the paper's.
-"""
+"""Figures of scores by training step, by training FLOPs, and in continued training."""
 
 from __future__ import annotations
 
@@ -10,18 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from biphasic.amounts import superscript
-from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
+from biphasic.analysis.figures.chart import Axis, ticks_at
 from biphasic.analysis.figures.choose import (
-    Datasets,
-    Lines,
+    Drawing,
+    Line,
     at_rate,
+    category_axis,
     finished,
     grouped,
     masking_note,
+    placed,
+    places_of,
     recipe,
     recipe_looks,
     reference_rate,
-    score_chart,
+    score_figure,
     sizes,
     steps_text,
 )
@@ -42,65 +42,44 @@ Begun = tuple[str, str]
 """Size and starting model of continued training."""
 
 
-def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Draw scores during pretraining (Figure 4).
-
-    Intermediate states precede the decay of the learning rate. The finished model has an outlined
-    marker that is not connected.
-    """
-    name, title = "step", "Scores by pretraining step"
+@score_figure(4, "step", "Scores by pretraining step")
+def scores_by_step(scores: Scores) -> Drawing | str:
+    """Draw scores during pretraining, and the finished model with an outlined marker."""
     lines, note = _courses(scores, lambda model: float(model.total_steps))
     if not lines:
-        return Skipped(name, title, "needs a model scored at two intermediate steps or more")
-    places = _places(lines)
+        return "needs a model scored at two intermediate steps or more"
+    places = places_of(lines)
     is_log = min(places) > 0 and max(places) > _WIDE * min(places)
     axis = Axis("pretraining step", "log" if is_log else "linear", ticks_at(places, steps_text))
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=f"{title}. {note}")
+    return Drawing(lines, axis, f". {note}")
 
 
-def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[Lines, str]:
+def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[list[Line], str]:
     """Return a line for each model with several intermediate states, and a note on them."""
     intermediate = (m for m in scores.models if not m.is_final and m.objective != "none")
-    paths = {
-        path: _distinct(models)
-        for path, models in grouped(intermediate, _path).items()
-        if len({model.total_steps for model in models}) > 1
-    }
+    paths: dict[Path, list[ModelInfo]] = {}
+    for path, models in grouped(intermediate, _path).items():
+        if len({model.total_steps for model in models}) > 1:
+            # Of a state under several names, the first.
+            first = {model.identity or model.name: model for model in reversed(models)}
+            paths[path] = [*first.values()][::-1]
     labels, styles = _path_labels([*paths]), _path_styles([*paths])
-    lines = [
-        (labels[path], styles[path], [(place(model), model) for model in models])
-        for path, models in paths.items()
-    ]
-    ends = [
-        (f"{labels[path]}, finished", hollow(styles[path]), [(place(end), end)])
-        for path, models in paths.items()
-        if (end := _end_of(path, models, scores)) is not None
-    ]
+    lines = [(labels[path], styles[path], placed(models, place)) for path, models in paths.items()]
+    ends = []
+    for path, models in paths.items():
+        last = max(model.total_steps for model in models)
+        after = [m for m in finished(scores) if _path(m) == path and m.total_steps > last]
+        if end := min(after, key=lambda model: model.total_steps, default=None):
+            ends.append((f"{labels[path]}, finished", hollow(styles[path]), placed([end], place)))
     outlined = "; outlined: finished models" if ends else ""
     note = f"Intermediate states are scored before the learning rate decays{outlined}. "
     return [*lines, *ends], note
-
-
-def _places(lines: Lines) -> list[float]:
-    return [x for _, _, models in lines for x, _ in models]
 
 
 def _path(model: ModelInfo) -> Path:
     """Return the settings that distinguish one training path from another."""
     first_steps = model.clm_steps if model.clm_steps and model.mlm_steps else 0
     return model.size, model.objective, model.mask_rate, first_steps
-
-
-def _distinct(models: Iterable[ModelInfo]) -> list[ModelInfo]:
-    """Return models without repeated states, keeping the first of each."""
-    return [*{model.identity or model.name: model for model in reversed([*models])}.values()][::-1]
-
-
-def _end_of(path: Path, models: Sequence[ModelInfo], scores: Scores) -> ModelInfo | None:
-    """Return the finished model of a path: the first one after its last intermediate state."""
-    last = max(model.total_steps for model in models)
-    ends = [m for m in finished(scores) if _path(m) == path and m.total_steps > last]
-    return min(ends, key=lambda model: model.total_steps, default=None)
 
 
 def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
@@ -127,29 +106,35 @@ def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
     return distinct_styles(paths)
 
 
-def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Draw scores by training FLOPs (Figure 10): during pretraining, else of finished models."""
-    name, title = "flops", "Scores by training FLOPs"
+@score_figure(10, "flops", "Scores by training FLOPs")
+def scores_by_flops(scores: Scores) -> Drawing | str:
+    """Draw scores by training FLOPs: during pretraining, else of finished models."""
     known = replace(scores, models=tuple(model for model in scores.models if model.flops))
-    lines, note = _courses(known, lambda model: model.flops or 0.0)
+    lines, note = _courses(known, _flops)
     if not lines:
         rate = reference_rate(finished(scores))
         models = at_rate(finished(known), rate)
         if len({model.flops for model in models}) < 2:
-            reason = "needs the training FLOPs of two models or more"
-            return Skipped(name, title, reason)
+            return "needs the training FLOPs of two models or more"
         lines, order = _cost_lines(models), sizes(models)
         note = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
         note += masking_note(rate)
-    caption = f"{title}. {note}FLOPs of pretraining, from the ledger of each run. "
-    places = _places(lines)
-    is_log = max(places) > _WIDE * min(places)
-    ticks = _power_ticks(places, is_log=is_log)
+    low, high = min(places_of(lines)), max(places_of(lines))
+    is_log = high > _WIDE * low
+    # Ticks at 1, 2 and 5 times the powers of ten within the range, else at its ends.
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if is_log else ()
+    round_ones = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
+    inside = [tick for tick in round_ones if low / 1.05 <= tick <= high * 1.05]
+    ticks = ticks_at(inside or (low, high), _power_text)
     axis = Axis("training FLOPs", "log" if is_log else "linear", ticks)
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    return Drawing(lines, axis, f". {note}FLOPs of pretraining, from the ledger of each run. ")
 
 
-def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
+def _flops(model: ModelInfo) -> float:
+    return model.flops or 0.0
+
+
+def _cost_lines(models: Sequence[ModelInfo]) -> list[Line]:
     """Return a series per objective, or per objective and size if a size has several budgets."""
     by_size = grouped(models, lambda model: (*recipe(model), model.size))
     order = sizes(models)
@@ -159,21 +144,14 @@ def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
     lines = []
     for key, of_recipe in recipes.items():
         label, style = looks[key]
-        for index, size in enumerate(order if is_split else [""]):
-            members = [model for model in of_recipe if not is_split or model.size == size]
-            look = replace(style, line=LINES[index % len(LINES)]) if is_split else style
-            name = f"{label}, {size}" if is_split else label
-            lines.append((name, look, [(model.flops or 0.0, model) for model in members]))
+        if not is_split:
+            lines.append((label, style, placed(of_recipe, _flops)))
+            continue
+        for index, size in enumerate(order):
+            members = [model for model in of_recipe if model.size == size]
+            look = replace(style, line=LINES[index % len(LINES)])
+            lines.append((f"{label}, {size}", look, placed(members, _flops)))
     return lines
-
-
-def _power_ticks(places: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
-    """Return ticks at 1, 2 and 5 times the powers of ten within a range, else at its ends."""
-    low, high = min(places), max(places)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if is_log else ()
-    round_ones = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
-    inside = [tick for tick in round_ones if low / 1.05 <= tick <= high * 1.05]
-    return ticks_at(inside or (low, high), _power_text)
 
 
 def _power_text(number: float) -> str:
@@ -182,69 +160,64 @@ def _power_text(number: float) -> str:
     return ten if float(mantissa) == 1 else f"{float(mantissa):g}·{ten}"
 
 
-def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare starting models before and after the same number of further steps (Figure 8)."""
-    name, title = "continued-budget", "Continued pretraining: before and after"
+@score_figure(8, "continued-budget", "Continued pretraining: before and after")
+def continued_at_one_budget(scores: Scores) -> Drawing | str:
+    """Compare starting models before and after the same number of further steps."""
     ways = _ways(scores)
     lengths = [length for models in ways.values() for length in _lengths(models)]
     shared = max((length for length in lengths if lengths.count(length) > 1), default=None)
     if shared is None:
-        reason = "needs two starting models that were continued for the same number of steps"
-        return Skipped(name, title, reason if ways else "no finished model was continued")
+        lack = "needs two starting models that were continued for the same number of steps"
+        return lack if ways else "no finished model was continued"
     begun = [key for key, models in ways.items() if shared in _lengths(models)]
     labels = _start_labels(begun, scores)
     after = ordered_styles(["before", "after"])["after"]
     places = [(float(index), model) for index, key in enumerate(begun) for model in ways[key]]
     lines = [
-        ("before", hollow(after), [(x, model) for x, model in places if not model.continued_steps]),
-        (
-            f"after {shared:,} more steps",
-            after,
-            [(x, model) for x, model in places if model.continued_steps == shared],
-        ),
-    ]
-    caption = f"{title} {shared:,} more steps, by starting model. "
-    ticks = tuple((float(index), labels[key]) for index, key in enumerate(begun))
-    axis = Axis("began with", "category", ticks)
-    return score_chart(
-        name, title, scores, lines, datasets, axis=axis, caption=caption, is_connected=False
-    )
+        (name, style, [(x, model) for x, model in places if model.continued_steps == steps])
+        for name, style, steps in (
+            ("before", hollow(after), 0), (f"after {shared:,} more steps", after, shared),
+        )
+    ]  # fmt: skip
+    axis = category_axis("began with", (labels[key] for key in begun))
+    note = f" {shared:,} more steps, by starting model. "
+    return Drawing(lines, axis, note, is_connected=False)
 
 
-def continued_by_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Draw scores by the length of continued pretraining (Figure 9)."""
-    name, title = "continued-steps", "Continued pretraining by its length"
+@score_figure(9, "continued-steps", "Continued pretraining by its length")
+def continued_by_budget(scores: Scores) -> Drawing | str:
+    """Draw scores by the length of continued pretraining."""
     ways = {key: models for key, models in _ways(scores).items() if len(_lengths(models)) > 1}
     if not ways:
-        reason = "needs a model that was continued for two different numbers of steps"
-        return Skipped(name, title, reason)
-    labels, styles = _start_labels([*ways], scores), _start_styles([*ways])
+        return "needs a model that was continued for two different numbers of steps"
+    labels, known = _start_labels([*ways], scores), objective_styles(())
+    styles = distinct_styles([*ways])
+    if len({size for size, _ in ways}) == 1 and all(start in known for _, start in ways):
+        styles = {key: known[key[1]] for key in ways}
     lines = [
         (
             f"began with {labels[key]}",
             styles[key],
-            [(float(model.continued_steps), model) for model in models],
+            placed(models, lambda model: float(model.continued_steps)),
         )
         for key, models in ways.items()
     ]
-    places = [x for _, _, placed in lines for x, _ in placed]
-    caption = f"{title}; 0 is the starting model. Each length has its own decay. "
-    axis = Axis("steps of continued training", "linear", ticks_at(places, steps_text))
-    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+    ticks = ticks_at(places_of(lines), steps_text)
+    axis = Axis("steps of continued training", "linear", ticks)
+    return Drawing(lines, axis, "; 0 is the starting model. Each length has its own decay. ")
 
 
 def _ways(scores: Scores) -> dict[Begun, list[ModelInfo]]:
     """Return the continued models of each starting model, which comes first."""
     continued = [model for model in scores.models if model.continued_steps and model.is_final]
     ways = grouped(continued, lambda model: (model.size, model.start or ""))
-    order = sizes(model for model in scores.models)
+    order = sizes(scores.models)
     ways = dict(sorted(ways.items(), key=lambda way: order.index(way[0][0])))
-    return {key: [*_starting_models(models, scores), *models] for key, models in ways.items()}
+    return {key: [*_starting_models(models[0], scores), *models] for key, models in ways.items()}
 
 
-def _starting_models(models: Sequence[ModelInfo], scores: Scores) -> list[ModelInfo]:
-    """Return the starting model of continued ones, if the table has it."""
-    example = models[0]
+def _starting_models(example: ModelInfo, scores: Scores) -> Iterable[ModelInfo]:
+    """Return the model that a continued one started from, if the table has it."""
     steps = example.total_steps - example.continued_steps
     for model in scores.models:
         if model.continued_steps or not model.is_final or model.size != example.size:
@@ -264,15 +237,5 @@ def _lengths(models: Sequence[ModelInfo]) -> set[int]:
 
 def _start_labels(begun: Sequence[Begun], scores: Scores) -> dict[Begun, str]:
     has_sizes = len({size for size, _ in begun}) > 1
-    names = scores.labels
-    return {
-        (size, start): f"{size} {names.get(start, start)}" if has_sizes else names.get(start, start)
-        for size, start in begun
-    }
-
-
-def _start_styles(begun: Sequence[Begun]) -> dict[Begun, SeriesStyle]:
-    known = objective_styles(())
-    if len({size for size, _ in begun}) == 1 and all(start in known for _, start in begun):
-        return {key: known[key[1]] for key in begun}
-    return distinct_styles(begun)
+    names = {key: scores.labels.get(key[1], key[1]) for key in begun}
+    return {key: f"{key[0]} {name}" if has_sizes else name for key, name in names.items()}

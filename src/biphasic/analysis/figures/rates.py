@@ -10,7 +10,16 @@ from statistics import fmean
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
+from biphasic.analysis.figures.chart import (
+    Axis,
+    Chart,
+    Panel,
+    Point,
+    Series,
+    Skipped,
+    numbered,
+    ticks_at,
+)
 from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
@@ -79,8 +88,10 @@ def scores_by_learning_rate(
         chart = _chart(single, lines, partial(_interval, convention=convention))
     if isinstance(chart, Skipped):
         return chart
-    caption = f"{RATE_TITLE}: {what}. {_diverged(diverged or {})}"
-    return replace(chart, caption=caption.strip())
+    # Means exclude diverged runs.
+    lost = [f"{count(n, 'run')} at {rate(value)}" for value, n in sorted((diverged or {}).items())]
+    excluded = f" Diverged runs, excluded from means: {listing(lost)}." if lost else ""
+    return replace(chart, caption=numbered(f"{RATE_TITLE}: {what}.{excluded}", 5))
 
 
 def _interval(
@@ -132,12 +143,3 @@ def _points(scores: Scores, line: _Line, dataset: str, ends: Ends) -> tuple[Poin
         Point(learning_rate, fmean(values), *ends(values), line.arms[0])
         for learning_rate, values in sorted(by_rate.items())
     )
-
-
-def _diverged(by_rate: Mapping[float, int]) -> str:
-    """Return a sentence about diverged runs, which means exclude."""
-    if not by_rate:
-        return ""
-    counts = sorted(by_rate.items())
-    parts = [f"{count(number, 'run')} at {rate(value)}" for value, number in counts]
-    return f"Diverged runs, excluded from means: {listing(parts)}."
