@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
@@ -18,6 +18,8 @@ from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import flat
 
 Mark = Literal["best", "level"]
+_LEVEL = "≈"
+_PROVISIONAL = "†"
 _PAPER_GROUPS = {
     "base": "Base models",
     "data_efficiency": "On the way to 40,000 steps, before decay",
@@ -27,48 +29,48 @@ _PAPER_GROUPS = {
 
 
 @dataclass(frozen=True)
-class SheetCell:
-    """A score in a table.
-
-    Attributes:
-        estimate: Mean and interval in percent points; None where it is unknown.
-        mark: Whether it is the best of its block and column, or not clearly below the best.
-        is_complete: False while runs that might change it are missing.
-        reference: Another table's value for the same cell.
-    """
-
-    estimate: Estimate | None
-    mark: Mark | None = None
-    is_complete: bool = True
-    reference: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class SheetRow:
-    """A model: the factors that distinguish it within its table, and its scores."""
-
-    heads: tuple[str, ...]
-    cells: tuple[SheetCell, ...]
-    model: ModelInfo
-
-
-@dataclass(frozen=True)
 class Sheet:
-    """One table.
+    """One table: models by datasets.
 
     Attributes:
         name: Unique among tables; letters, digits and hyphens.
-        head_columns: Column names of `SheetRow.heads`.
+        heads: The factors that distinguish each model within the table, by `head_columns`.
         datasets: One column each.
-        blocks: Groups of rows that are compared with each other.
+        blocks: Groups of models that are compared with each other.
+        marks: Whether a score is the best of its block and column, or not clearly below the best.
+        reference: Another table's values.
     """
 
+    scores: Scores
     name: str
     title: str
     notes: tuple[str, ...]
     head_columns: tuple[str, ...]
+    heads: Mapping[str, tuple[str, ...]]
     datasets: tuple[DatasetInfo, ...]
-    blocks: tuple[tuple[SheetRow, ...], ...]
+    blocks: Sequence[tuple[ModelInfo, ...]]
+    marks: Mapping[tuple[str, str], Mark]
+    reference: ReferenceValues
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Headings: distinguishing factors, then datasets, with metrics if they differ."""
+        is_one = len({dataset.metric for dataset in self.datasets}) == 1
+        names = ("Average" if dataset.is_average else dataset.name for dataset in self.datasets)
+        metrics = ("" if is_one else f", {d.metric_facts.title}" for d in self.datasets)
+        return (*self.head_columns, *map("".join, zip(names, metrics, strict=True)))
+
+    def text(self, model: str, dataset: str, escape: Callable[[str], str], bold: str) -> str:
+        """Write a score with its signs: level with the best, provisional, the paper's value."""
+        key = model, dataset
+        score, mark, reference = self.scores.get(*key), self.marks.get(key), self.reference.get(key)
+        text = escape(score_text(score.estimate))
+        signs = [
+            *([_LEVEL] if mark == "level" else []),
+            *([_PROVISIONAL] if not score.is_complete else []),
+            *([f"[paper: {score_text(reference)}]"] if reference else []),
+        ]
+        return " ".join([bold.format(text) if mark == "best" else text, *map(escape, signs)])
 
 
 def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Sheet]:
@@ -123,7 +125,13 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
     datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
     is_paper = scores.source == PAPER_SOURCE
     columns, heads, constant = _heads(models, with_labels=not is_paper)
-    blocks = tuple(_rows(scores, block, datasets, heads, values) for block in _blocks(models))
+    blocks = _blocks(models)
+    marked: dict[tuple[str, str], Mark] = {
+        (name, dataset.name): mark
+        for block in blocks
+        for dataset in datasets
+        for name, mark in marks(scores, dataset, block).items()
+    }
     category = datasets[0].facts.title
     heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
     title = f"{heading or flat(scores.source)}: {category}"
@@ -131,29 +139,12 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
         title += f", {datasets[0].metric_facts.title}"
     notes = (
         *([f"All models: {', '.join(constant)}."] if constant else []),
-        *_notes(scores, blocks),
+        *_notes(scores, models, datasets, values, num_blocks=len(blocks)),
         *doubt_notes(scores, models=models, datasets=datasets),
     )
-    return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
-
-
-def _rows(
-    scores: Scores,
-    block: Sequence[ModelInfo],
-    datasets: Sequence[DatasetInfo],
-    heads: Mapping[str, tuple[str, ...]],
-    values: ReferenceValues,
-) -> tuple[SheetRow, ...]:
-    marked = {dataset.name: marks(scores, dataset, block) for dataset in datasets}
-    rows = []
-    for model in block:
-        cells = []
-        for dataset in datasets:
-            key = model.name, dataset.name
-            score, mark = scores.get(*key), marked[dataset.name].get(model.name)
-            cells.append(SheetCell(score.estimate, mark, score.is_complete, values.get(key)))
-        rows.append(SheetRow(heads[model.name], tuple(cells), model))
-    return tuple(rows)
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{group}-{task}".lower())
+    name = "-".join(filter(None, name[:80].split("-"))) or "table"
+    return Sheet(scores, name, title, notes, columns, heads, datasets, blocks, marked, values)
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
@@ -222,9 +213,16 @@ def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return chosen
 
 
-def _notes(scores: Scores, blocks: Sequence[Sequence[SheetRow]]) -> Iterator[str]:
+def _notes(
+    scores: Scores,
+    models: Sequence[ModelInfo],
+    datasets: Sequence[DatasetInfo],
+    values: ReferenceValues,
+    *,
+    num_blocks: int,
+) -> Iterator[str]:
     yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
-    if len(blocks) > 1:
+    if num_blocks > 1:
         yield "Models are compared within a block, a column at a time."
     how = {
         "paper": "their intervals overlap",
@@ -232,29 +230,8 @@ def _notes(scores: Scores, blocks: Sequence[Sequence[SheetRow]]) -> Iterator[str
         "corrected for all pairs, does not separate them; exploratory",
     }[scores.convention]
     yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
-    cells = [cell for block in blocks for row in block for cell in row.cells]
-    if any(not cell.is_complete for cell in cells):
+    keys = [(model.name, dataset.name) for model in models for dataset in datasets]
+    if any(not scores.get(*key).is_complete for key in keys):
         yield "†: runs are missing, the number is provisional."
-    if any(cell.reference for cell in cells):
+    if any(key in values for key in keys):
         yield f"paper: the same model and dataset in {PAPER_SOURCE}."
-
-
-def columns_of(sheet: Sheet) -> tuple[str, ...]:
-    """Return the headings of a table: distinguishing factors, then datasets.
-
-    A dataset's metric is included if it differs from the common one, which the title names.
-    """
-    is_one = len({dataset.metric for dataset in sheet.datasets}) == 1
-    names = ("Average" if dataset.is_average else dataset.name for dataset in sheet.datasets)
-    return (
-        *sheet.head_columns,
-        *(
-            name if is_one else f"{name}, {dataset.metric_facts.title}"
-            for name, dataset in zip(names, sheet.datasets, strict=True)
-        ),
-    )
-
-
-def _slug(text: str) -> str:
-    slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
-    return "-".join(filter(None, slug[:80].split("-"))) or "table"
