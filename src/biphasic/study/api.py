@@ -210,10 +210,11 @@ def pretrain(
     with computing_on(chosen), viewed_in_wandb(wandb):
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
-        )
+        ).extended([recipe])
+        _advise(recipe, paths, store, say=say_on(console))
         return train_recipe(
             recipe,
-            paths.extended([recipe]),
+            paths,
             store,
             checkpoint_every=checkpoint_every,
             heldout_every=heldout_every,
@@ -223,6 +224,18 @@ def pretrain(
             rewinds=rewinds,
             fresh=fresh,
         )
+
+
+def _advise(recipe: Recipe, paths: DataPaths, store: Path, *, say: Say) -> None:
+    """Name a faster precision before a long training that is not begun."""
+    from biphasic.study.sizing.speed import training_advice  # noqa: PLC0415 - loads torch
+
+    data = paths.open()
+    identities = Lineage(recipe, data.fingerprint).identities
+    if any(is_complete(store / "states" / name) for name in identities):
+        return
+    if advice := training_advice(recipe, vocab_size=data.tokenizer.vocab_size):
+        say(advice)
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:

@@ -25,6 +25,7 @@ from biphasic.export.source import open_source
 from biphasic.export.training_facts import corpora_of
 from biphasic.study import api
 from biphasic.study.api import pretrain
+from biphasic.study.sizing import speed
 from biphasic.study.spec.study import StudyConfig, TaskConfig
 from biphasic.tasks import encoding
 
@@ -145,6 +146,15 @@ def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
     assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares
+
+
+def test_a_faster_precision_is_named_before_training_and_not_again(ready, tmp_path, monkeypatch):
+    told = "precision: fp32 would be 1.5 times as fast on this processor"
+    monkeypatch.setattr(speed, "training_advice", lambda *_, **__: told)
+    for number, count in ((1, 1), (2, 0)):
+        screen = Console(file=io.StringIO(), width=200)
+        pretrain(RECIPE, root=tmp_path / "root", console=screen)
+        assert screen.file.getvalue().count(told) == count, number
 
 
 def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, settings):

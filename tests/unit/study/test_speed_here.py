@@ -117,6 +117,22 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
         assert found == f"about {told} by a second of measurement"
 
 
+def test_training_of_more_than_a_minute_is_measured(monkeypatch):
+    by_precision = {"bf16": 2e10, "fp32": 3e10}
+    monkeypatch.setattr(speed, "measure_speed", by_precision.__getitem__)
+    raw = {"model": "nano", "learning_rate": {"peak": 1e-3}}
+    short, long = (
+        parse_config(
+            Recipe, {**raw, "phases": [{"objective": "clm", "steps": steps}]}, where="test"
+        )
+        for steps in (100, 1000)
+    )
+    # 4e10 FLOPs a step: 2,048 tokens, six times 1.8 million weights and 1.6 million of the head.
+    assert not speed.training_advice(short, vocab_size=8192)
+    told = "precision: fp32 would be 1.5 times as fast on this processor"
+    assert speed.training_advice(long, vocab_size=8192) == told
+
+
 @pytest.mark.parametrize(("workers", "told"), [(1, "2 minutes"), (2, "80 seconds")])
 def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, workers, told):
     special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}

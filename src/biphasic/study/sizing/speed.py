@@ -22,13 +22,16 @@ from biphasic.model.matrices import model_shape
 from biphasic.model.presets import PRESETS
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.study.plan.cost import training_cost
 from biphasic.training.ledger import step_flops
+from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, pass_loss
 
 _SECONDS = 1.0
 _ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 _CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
+_WORTH_MEASURING = 1e13  # FLOPs: a minute on a fast core.
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -67,6 +70,17 @@ def precision_advice(precision: str, speed: float) -> str:
     if gain < _CLEARLY:
         return ""
     return f"precision: {other} would be {gain:.1f} times as fast on this processor"
+
+
+def training_advice(recipe: Recipe, *, vocab_size: int) -> str:
+    """Name a precision in which a recipe would train clearly faster here; empty if there is none.
+
+    Nothing is measured for a training of about a minute or less.
+    """
+    cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
+    if cost.flops is not None and cost.flops < _WORTH_MEASURING:
+        return ""
+    return precision_advice(recipe.precision, measure_speed(recipe.precision))
 
 
 if __name__ == "__main__":
