@@ -81,6 +81,8 @@ class ArmRecord(Record):
     # Peak learning rate of its first schedule; None if it is not trained.
     peak: float | None = None
     is_tuned: bool = False  # Whether this rate was tuned.
+    # Rates that were tried; None if the rate was not tuned, or the study file does not say.
+    num_trials: Annotated[int | None, Field(exclude_if=lambda number: number is None)] = None
 
 
 class KindRecord(Record):

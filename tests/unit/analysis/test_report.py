@@ -272,16 +272,28 @@ def test_the_scores_on_the_page_are_those_of_the_table(good, page):
 
 
 def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
-    folder, store = FakeStudy(steps=20, arms=ARMS[:3], tasks=TASKS[:1]).write(tmp_path)
+    folder, store = FakeStudy(steps=20, arms=ARMS[:5], tasks=TASKS[:1]).write(tmp_path)
     record = json.loads((folder / "study.json").read_text())
-    _, mlm, clm = record["arms"]
-    mlm |= {"peak": 2e-3, "is_tuned": True}
-    clm |= {"peak": 5e-3}
+    _, mlm, clm, third, fourth = record["arms"]
+    mlm |= {"peak": 2e-3, "is_tuned": True, "num_trials": 5}
+    clm |= {"peak": 5e-3, "is_tuned": True}
+    third |= {"peak": 1e-3}
+    fourth |= {"peak": 4e-3}
+    record["provenance"]["recipe"] = {"learning_rate": {"peak": 1e-3}}
     (folder / "study.json").write_text(json.dumps(record))
     html = render(load_study(folder, store))
-    assert "Peak of pretraining" in html
-    assert "<td>2e-3, tuned</td>" in html
-    assert "<td>5e-3, not tuned</td>" in html
+    rows = re.findall(r"</th><td>([^<]*)</td><td>(?:–|<span class=.item.)", html)
+    assert rows == [
+        "–", "2e-3, tuned (5 trials)", "5e-3, tuned", "1e-3, the common rate", "4e-3, its own",
+    ]  # fmt: skip
+    assert "The study’s common peak is 1e-3." in html
+
+
+def test_the_page_of_a_study_without_recorded_rates_says_so(tmp_path):
+    folder, store = FakeStudy(steps=20, arms=ARMS[:2], tasks=TASKS[:1]).write(tmp_path)
+    html = render(load_study(folder, store))
+    assert html.count("<td>not recorded</td>") == 1
+    assert "common peak" not in html
 
 
 def test_arms_that_read_different_rows_are_called_out(good, tmp_path):

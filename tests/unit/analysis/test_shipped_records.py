@@ -72,6 +72,7 @@ def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
         _, best = min(losses, key=lambda pair: pair[0])
         assert (arms[name].state, arms[name].peak) == (best["state"], float(best["peak"]))
         assert arms[name].is_tuned
+        assert arms[name].num_trials == len(losses)
 
 
 WITHOUT_TORCH = """

@@ -31,7 +31,7 @@ def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
 
 
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
-    tuned = [{"arms": ["mlm"], "peak": 4e-3}]
+    tuned = [{"arms": ["mlm"], "peak": 4e-3, "trials": 5}]
     found = records(
         {"name": "untrained"},
         {"name": "mlm", "phases": [mlm(8)]},
@@ -39,6 +39,8 @@ def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
         tuned_rates=tuned,
     )
     rates = {name: (record.peak, record.is_tuned) for name, record in found.items()}
+    assert (found["mlm"].num_trials, found["clm"].num_trials) == (5, None)
+    assert "num_trials" not in found["clm"].model_dump()
     assert rates == {"untrained": (None, False), "mlm": (4e-3, True), "clm": (1e-3, False)}
 
 

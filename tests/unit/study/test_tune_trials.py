@@ -74,7 +74,7 @@ def test_each_optimizer_has_trials_of_its_own():
     config = study(arm("clm", CLM | FULL), arm("muon", CLM | FULL, recipe=muon))
     tuning = plan_tuning(config, 0.1)
     assert [each.name for each in tuning.groups] == ["pico-clm", "pico-clm-muon"]
-    assert [each.tuned(1e-3).optimizer for each in tuning.groups] == ["adamw", "muon"]
+    assert [each.tuned(1e-3, trials=5).optimizer for each in tuning.groups] == ["adamw", "muon"]
     trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})
     optimizers = [trials.recipe_of(trial).optimizer.name for trial in trials.arms]
     assert optimizers == ["adamw", "muon"]
@@ -133,7 +133,10 @@ def test_each_arm_has_a_rate_and_replicates_share_one():
         "clm": ["clm"],
         "both-3": ["both-3", "both-4"],
     }
-    assert [each.tuned(1e-3).arms for each in tuning.groups] == [("clm",), ("both-3", "both-4")]
+    assert [each.tuned(1e-3, trials=5).arms for each in tuning.groups] == [
+        ("clm",),
+        ("both-3", "both-4"),
+    ]
     # The last objective decides.
     assert [each.weights for each in tuning.groups] == [{"clm": 1}, {"mlm": 1}]
     assert "its last objective is neither" in tuning.untuned["mntp"]
@@ -167,7 +170,7 @@ def test_a_trial_of_a_whole_arm_ends_in_the_state_of_the_arm():
     config = study(*arms)
     tuning = plan_tuning(config, 1.0, by="arm")
     trials = trial_study(tuning, {each.name: [4e-3] for each in tuning.groups})
-    rates = [each.tuned(4e-3).model_dump() for each in tuning.groups]
+    rates = [each.tuned(4e-3, trials=5).model_dump() for each in tuning.groups]
     tuned = study(*arms, tuned_rates=rates)
     plans = [plan_of(each) for each in (trials, tuned)]
     states = [[each.state for each in plan.arms] for plan in plans]

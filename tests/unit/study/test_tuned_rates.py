@@ -73,7 +73,7 @@ def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_beginning():
     config = study(tuned_rates=[*RATES, named])
     before = peaks(study(tuned_rates=RATES))
     assert peaks(config) == {**before, "mlm20": [9e-3], "clm-mlm": [9e-3, 9e-3]}
-    assert {arm.name for arm in config.arms if config.is_tuned(arm)} == {
+    assert {arm.name for arm in config.arms if config.tuned_rate_of(arm)} == {
         "mlm", "mlm20", "clm", "clm-mlm", "adapted", "own-warm-up",
     }  # fmt: skip
     assert config.unused_rates() == []

@@ -63,6 +63,24 @@ def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     return f"{len(selected_runs(records)[arm, dataset])} of {count(expected, 'seed')}, runs missing"
 
 
+def common_peak(records: StudyRecords) -> float | None:
+    """Return the peak rate that a study gives all arms without a rate of their own, if known."""
+    recipe = records.study.provenance.get("recipe")
+    schedule = recipe.get("learning_rate") if isinstance(recipe, dict) else None
+    peak = schedule.get("peak") if isinstance(schedule, dict) else None
+    return peak if isinstance(peak, float) else None
+
+
+def peak_text(arm: ArmData, common: float | None) -> str:
+    """Describe the peak rate of an arm's pretraining, such as `1e-2, tuned (5 trials)`."""
+    peak, num_trials = arm.record.peak, arm.record.num_trials
+    if peak is None:
+        return "not recorded" if arm.record.steps else "–"
+    if arm.record.is_tuned:
+        return f"{rate(peak)}, tuned" + (f" ({count(num_trials, 'trial')})" if num_trials else "")
+    return f"{rate(peak)}, {'the common rate' if peak == common else 'its own'}"
+
+
 def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]]:
     """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]

@@ -22,9 +22,11 @@ from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text
 from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
+    common_peak,
     comparison_notes,
     facts,
     gaps,
+    peak_text,
     problem_groups,
     provenance,
     rate_rows,
@@ -111,6 +113,8 @@ def render(records: StudyRecords, *, store: str) -> str:
         rates=rates_of_arms(few),
         of_many=choice_sentence(records, few, recipes),
         rate_rows=list(rate_rows(records)),
+        common_peak=common_peak(records),
+        peak_text=peak_text,
         rows_statement=rows_statement(records),
         cost_rows=list(cost_rows(records)),
         segments=trained_segments(records),

@@ -249,7 +249,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if name in stops:
             line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
         if placed := arm.recipe.placed_phases:
-            line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.is_tuned else ''}"
+            line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.tuned else ''}"
         yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"

@@ -94,7 +94,8 @@ def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord
         recipe={name: value for name, value in arm.recipe.items() if name != "model"},
         seeds=recipe.seeds.model_dump(),
         peak=begun[0].schedule.peak if begun else None,
-        is_tuned=point.arm.is_tuned,
+        is_tuned=point.arm.tuned is not None,
+        num_trials=point.arm.tuned and point.arm.tuned.trials,
     )
 
 

@@ -293,15 +293,15 @@ class StudyConfig(Config):
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe, with its tuned rate if it has one."""
         recipe = arm.recipe_from(self.recipe)
-        rate = tuned_rate(recipe, arm, self.tuned_rates)
+        rate = self.tuned_rate_of(arm)
         if rate is None:
             return recipe
         schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
         return recipe.model_copy(update={"learning_rate": schedule})
 
-    def is_tuned(self, arm: ArmConfig) -> bool:
-        """Return whether an arm has a tuned rate."""
-        return tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates) is not None
+    def tuned_rate_of(self, arm: ArmConfig) -> TunedRate | None:
+        """Return the tuned rate of an arm, if it has one."""
+        return tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
     @property
     def longest_input(self) -> int:

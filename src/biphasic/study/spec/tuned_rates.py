@@ -11,7 +11,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Discriminator, Field, PositiveFloat, Tag
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.model.presets import Architecture, PresetName
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 else:
     FirstObjective = one_of(*PHASE_OBJECTIVES)
 
+NumTrials = Annotated[PositiveInt | None, Field(exclude_if=lambda number: number is None)]
 Model = PresetName | Architecture | PretrainedModel
 
 
@@ -41,14 +42,16 @@ class BeginningRate(Config):
     """Name of the optimizer."""
     peak: PositiveFloat
     """Peak rate of the first schedule, which ends where a phase has its own schedule."""
+    trials: NumTrials = None
+    """Number of rates that were tried, for the report."""
 
     @classmethod
-    def of(cls, recipe: Recipe, *, peak: float) -> BeginningRate:
+    def of(cls, recipe: Recipe, *, peak: float, trials: int | None = None) -> BeginningRate:
         """Return a rate for recipes that begin as one does, which must have a phase."""
         phase = recipe.phases[0].model_dump(exclude=set(PhaseConfig.model_fields))
         optimizer = recipe.optimizer.name
         beginning = {"model": recipe.model, "phase": phase, "optimizer": optimizer}
-        return cls.model_validate({**beginning, "peak": peak})
+        return cls.model_validate({**beginning, "peak": peak, "trials": trials})
 
     def anchored(self, folder: Path) -> BeginningRate:
         """Return the rate with a relative model path resolved against a folder."""
@@ -64,6 +67,8 @@ class ArmRate(Config):
     """Names of arms; the rate was tuned with the settings and seeds of the first."""
     peak: PositiveFloat
     """Peak rate of the first schedule, which ends where a phase has its own schedule."""
+    trials: NumTrials = None
+    """Number of rates that were tried, for the report."""
 
 
 def _sort(raw: Any) -> str:
@@ -97,7 +102,11 @@ def tuned_rate(
     if not rates or why_not_tuned(arm) is not None:
         return None
     named = (rate for rate in rates if isinstance(rate, ArmRate) and arm.name in rate.arms)
-    begun = (rate for rate in rates if rate == BeginningRate.of(recipe, peak=rate.peak))
+    begun = (
+        rate
+        for rate in rates
+        if rate == BeginningRate.of(recipe, peak=rate.peak, trials=rate.trials)
+    )
     return next(chain(named, begun), None)
 
 
@@ -108,7 +117,7 @@ def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
     if unknown := next((name for name in named if name not in arms), None):
         raise ValueError(f"tuned_rates: no arm '{unknown}'{nearest(unknown, arms)}")
     for (one, first), (other, second) in combinations(enumerate(rates), 2):
-        if first.model_copy(update={"peak": second.peak}) == second:
+        if first.model_copy(update={"peak": second.peak, "trials": second.trials}) == second:
             raise ValueError(
                 f"tuned_rates: {one} and {other} have the same model, phase and optimizer; keep "
                 "one of them"

@@ -107,7 +107,7 @@ def tune_study(
             f"is unchanged; give lower --rates (losses: {trials.folder / 'curve.csv'})"
         )
     chosen = tuple(
-        group.tuned(curve.choice)
+        group.tuned(curve.choice, trials=len(curve.trials))
         for group, curve in zip(tuning.groups, record.curves, strict=True)
         if curve.choice is not None
     )

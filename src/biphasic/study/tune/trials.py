@@ -57,11 +57,11 @@ class RateGroup:
         ]
         return " + ".join(parts)
 
-    def tuned(self, peak: float) -> ArmRate | BeginningRate:
+    def tuned(self, peak: float, *, trials: int) -> ArmRate | BeginningRate:
         """Return the entry of the study file for a rate."""
         if self.by == "arm":
-            return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak)
-        return BeginningRate.of(self.recipe, peak=peak)
+            return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak, trials=trials)
+        return BeginningRate.of(self.recipe, peak=peak, trials=trials)
 
 
 @dataclass(frozen=True)
