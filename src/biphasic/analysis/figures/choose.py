@@ -10,26 +10,11 @@ from typing import Any, TypeVar
 
 from biphasic.amounts import amount
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.figures.chart import (
-    Axis,
-    Chart,
-    Panel,
-    Point,
-    Series,
-    Skipped,
-    numbered,
-)
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, numbered
 from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import listing
-from biphasic.palette import (
-    FLOOR,
-    LINES,
-    SERIES,
-    SeriesStyle,
-    distinct_styles,
-    objective_styles,
-)
+from biphasic.palette import FLOOR, LINES, SERIES, SeriesStyle, distinct_styles, objective_styles
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None

@@ -25,11 +25,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import listing, metric_name, rate
-from biphasic.palette import (
-    SeriesStyle,
-    distinct_styles,
-    objective_styles,
-)
+from biphasic.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.records import Convention
 
 RATE_FIGURE = "learning-rate"

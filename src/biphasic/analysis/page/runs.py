@@ -28,10 +28,7 @@ def store_link(page: Path, store: Path) -> str:
 
 
 def run_data(
-    records: StudyRecords,
-    sources: Sequence[Scores],
-    paper: ReferenceValues,
-    store: str,
+    records: StudyRecords, sources: Sequence[Scores], paper: ReferenceValues, store: str
 ) -> dict[str, Any]:
     """Return arms, datasets and the runs of each cell, for the page's script.
 

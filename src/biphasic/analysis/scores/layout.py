@@ -39,12 +39,7 @@ from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.others import OtherResults, read_others
 from biphasic.analysis.scores.selection import GridScore, best_per_seed
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import (
-    DatasetInfo,
-    Scores,
-    score_of_grid,
-    with_averages,
-)
+from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.analysis.text import listing
 from biphasic.errors import DataError, is_system_fault, reading
 from biphasic.files import is_file
