@@ -28,8 +28,7 @@ class Curve:
     steps: NDArray[np.int64]
     tokens: NDArray[np.int64]
     losses: NDArray[np.float64]
-    phases: NDArray[np.int64]
-    """Phase of each point; lines are not drawn across phases."""
+    phases: NDArray[np.int64]  # phase of each point; lines are not drawn across phases
 
 
 CurvesByKind = dict[str, dict[str, Curve]]  # of a segment: training, heldout; by objective

@@ -17,10 +17,8 @@ import scipy
 from biphasic.records import Convention
 
 NORMAL_QUANTILE = 1.96
-LEVEL = 0.05
-"""Probability of a false finding, and of an interval that misses the truth."""
-UPPER = 1 - LEVEL / 2
-"""The quantile at the upper end of a two-sided interval."""
+LEVEL = 0.05  # probability of a false finding, and of an interval that misses the truth
+UPPER = 1 - LEVEL / 2  # the quantile at the upper end of a two-sided interval
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,7 @@ class Estimate:
     """A mean over seeds with its 95 % interval."""
 
     mean: float
-    half_width: float | None
-    """None with fewer than two seeds, as the spread is unknown."""
+    half_width: float | None  # None with fewer than two seeds, as the spread is unknown
     num_seeds: int
 
     @property

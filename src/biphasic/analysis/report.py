@@ -21,8 +21,7 @@ from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 from biphasic.registration import REGISTRATIONS
 
-_NOTE = "made-from.json"
-"""Has the hash of a report's inputs, and those of its files; written last."""
+_NOTE = "made-from.json"  # has the hash of a report's inputs, and those of its files; written last
 _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
 
 

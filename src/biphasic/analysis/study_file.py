@@ -9,8 +9,8 @@ from biphasic.errors import StudyError
 from biphasic.files import read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
 
+# Remedy for a damaged `study.json`.
 AGAIN = "'biphasic study run' with its study file writes it again"
-"""Remedy for a damaged `study.json`."""
 
 
 def read_study(folder: Path) -> StudyRecord:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from biphasic.analysis.claims.rows import Rows, level_text
 
+# `undecided`: there are comparisons, but too few are decided; `no data`: there are none.
 Verdict = Literal["true", "partly", "false", "undecided", "no data"]
-"""`undecided`: there are comparisons, but too few are decided; `no data`: there are none."""
 _PLACES = {
     "task": "{}", "dataset": "{}", "size": "{}", "objective": "{}", "start": "from {}",
     "mask_rate": "masking rate {}", "steps": "{} steps", "clm_share": "CLM {}",

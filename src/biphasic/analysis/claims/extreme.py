@@ -13,10 +13,10 @@ from biphasic.analysis.claims.levels import Levels
 from biphasic.analysis.claims.question import Question, by_mean
 from biphasic.analysis.claims.rows import CLOSE, Row, Rows, grouped, held_factors, level_text
 
+# Whether one row is `higher` than another, `lower` or `equal`; None if tests do not decide.
 Relation = Callable[[Any, Any], str | None]
-"""Whether one row is `higher` than another, `lower` or `equal`; None if tests do not decide."""
+# The value of each level, and whether one level is ahead of another.
 Ordered = tuple[dict[Any, float], Callable[[Any, Any], bool]]
-"""The value of each level, and whether one level is ahead of another."""
 
 
 def extremes(

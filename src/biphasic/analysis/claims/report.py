@@ -23,8 +23,7 @@ class ClaimResult:
     """A claim with its checks on a table; all texts are unescaped."""
 
     claim: Claim
-    checks: tuple[Check, ...]
-    """First those of the claim itself, then those of its weaker form."""
+    checks: tuple[Check, ...]  # first those of the claim itself, then those of its weaker form
 
     @property
     def verdict(self) -> Verdict:

@@ -18,8 +18,7 @@ _NOTHING = dict.fromkeys((*FACTORS, "finished", "replicate")) | {
     "mean": math.nan, "half_width": math.nan, "name": "", "terms": (), "is_scored": False,
 }  # fmt: skip
 Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
-Rows = Sequence[Any]
-"""Rows of the table."""
+Rows = Sequence[Any]  # rows of the table
 CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
 _SHARE_GRID = 20  # shares of CLM are rounded to 5 %
 _MIX = {"objective", "clm_share", "start"}

@@ -15,58 +15,41 @@ from biphasic.palette import SeriesStyle, reference_style
 
 @dataclass(frozen=True)
 class Point:
-    """One mean with its interval.
-
-    Attributes:
-        mean: Position on the vertical axis; infinity is drawn at the upper edge.
-        low: Lower end of the interval; None without one.
-        note: Text above it.
-        is_chosen: Whether to mark it with a ring.
-    """
+    """One mean with its interval."""
 
     x: float
-    mean: float
-    low: float | None = None
+    mean: float  # position on the vertical axis; infinity is drawn at the upper edge
+    low: float | None = None  # lower end of the interval; None without one
     high: float | None = None
     model: str = ""
-    note: str = ""
-    is_chosen: bool = False
+    note: str = ""  # text above it
+    is_chosen: bool = False  # whether to mark it with a ring
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points with the same label and style.
+    """Points with the same label and style."""
 
-    Attributes:
-        label: Name in the legend; equal labels share one entry.
-        points: In any order.
-        is_connected: Whether a line connects the points, or the means of points with the same x.
-        is_reference: Whether it shows the paper's values, in the background.
-    """
-
-    label: str
+    label: str  # name in the legend; equal labels share one entry
     style: SeriesStyle
-    points: tuple[Point, ...]
+    points: tuple[Point, ...]  # in any order
+    # Whether a line connects the points, or the means of points with the same x.
     is_connected: bool = True
     has_markers: bool = True
-    is_reference: bool = False
+    is_reference: bool = False  # whether it shows the paper's values, in the background
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a chart.
+    """One panel of a chart."""
 
-    Attributes:
-        key: Matches panels of two charts.
-        floor: Score of the untrained encoder, drawn as a dotted line; None without.
-        top: Upper limit of the vertical axis; higher lines are cut off. None without a limit.
-    """
-
-    key: str
+    key: str  # matches panels of two charts
     title: str
     unit: str
     series: tuple[Series, ...]
+    # Score of the untrained encoder, drawn as a dotted line; None without.
     floor: float | None = None
+    # Upper limit of the vertical axis; higher lines are cut off. None without a limit.
     top: float | None = None
 
 
@@ -81,16 +64,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure as data.
+    """A figure as data."""
 
-    Attributes:
-        name: File name without suffix.
-        caption: Description and caveats.
-    """
-
-    name: str
+    name: str  # file name without suffix
     title: str
-    caption: str
+    caption: str  # description and caveats
     axis: Axis
     panels: tuple[Panel, ...]
 

@@ -17,31 +17,22 @@ from biphasic.analysis.text import listing
 from biphasic.palette import FLOOR, LINES, SERIES, SeriesStyle, distinct_styles, objective_styles
 
 Key = TypeVar("Key", bound=Hashable)
+# Datasets with a panel; None for each category's average, or its only dataset.
 Datasets = Sequence[DatasetInfo] | None
-"""Datasets with a panel; None for each category's average, or its only dataset."""
-Placed = list[tuple[float, ModelInfo]]
-"""Models and their positions."""
-Line = tuple[str, SeriesStyle, Placed]
-"""Label, style and models of a series."""
-Recipe = tuple[str, int]
-"""Objective, and the share of CLM steps in percent."""
-_REFERENCE_RATE = 0.4
-"""The masking rate of most of the reference study's comparisons."""
+Placed = list[tuple[float, ModelInfo]]  # models and their positions
+Line = tuple[str, SeriesStyle, Placed]  # label, style and models of a series
+Recipe = tuple[str, int]  # objective, and the share of CLM steps in percent
+_REFERENCE_RATE = 0.4  # the masking rate of most of the reference study's comparisons
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure of scores draws.
-
-    Attributes:
-        note: What follows the title in its caption.
-        of: What follows the title above it.
-    """
+    """What a figure of scores draws."""
 
     lines: Sequence[Line]
     axis: Axis
-    note: str
-    of: str = ""
+    note: str  # what follows the title in its caption
+    of: str = ""  # what follows the title above it
     is_connected: bool = True
 
 

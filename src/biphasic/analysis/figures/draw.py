@@ -53,29 +53,22 @@ _FEW_POINTS = 12
 
 @dataclass(frozen=True)
 class FigureLayout:
-    """Sizes in inches.
-
-    Attributes:
-        panel_width: Width of a panel, including tick labels.
-        panel_height: Height of the axes of a panel.
-        has_key: Whether to draw a legend; otherwise lines are labelled at their ends.
-    """
+    """Sizes in inches."""
 
     num_columns: int = 4
-    panel_width: float = 1.76
-    panel_height: float = 1.5
+    panel_width: float = 1.76  # width of a panel, including tick labels
+    panel_height: float = 1.5  # height of the axes of a panel
     has_title: bool = True
-    has_key: bool = True
+    has_key: bool = True  # whether to draw a legend; otherwise lines are labelled at their ends
 
 
-PRINT = FigureLayout()
-"""Width of a page."""
+PRINT = FigureLayout()  # width of a page
+# Width of a phone, one panel per row.
 PHONE = FigureLayout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
-"""Width of a phone, one panel per row."""
+# Width of a phone, with labels at the ends of lines.
 ALONE = FigureLayout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
-"""Width of a phone, with labels at the ends of lines."""
+# Like `ALONE`, for print with two panels per row.
 PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
-"""Like `ALONE`, for print with two panels per row."""
 
 
 def chart_svg(chart: Chart, layout: FigureLayout = PHONE) -> str:

@@ -17,10 +17,8 @@ from biphasic.analysis.figures.chart import Series
 from biphasic.analysis.text import flat
 from biphasic.palette import GRID, INK, MUTED, PAPER, SeriesStyle
 
-SMALL = 7.5
-"""Size of the smallest text, in points."""
-FONT_SIZE = 8.0
-"""Size of the names of panels and series, in points."""
+SMALL = 7.5  # size of the smallest text, in points
+FONT_SIZE = 8.0  # size of the names of panels and series, in points
 POINTS_PER_INCH = 72.0
 _SAMPLE, _SPACE, _GAP, _KEY_ROW = 0.32, 0.07, 0.2, 0.19
 _LONGEST = 60
@@ -89,8 +87,8 @@ def fitting(
     return f"{text.rstrip()}…"
 
 
+# A legend entry: a series, its text, inches from the left, and the row from the top.
 Entry = tuple[Series, str, float, int]
-"""A legend entry: a series, its text, inches from the left, and the row from the top."""
 
 
 def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:

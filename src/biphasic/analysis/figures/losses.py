@@ -30,11 +30,9 @@ from biphasic.palette import SeriesStyle, distinct_styles
 
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
-_MAX_POINTS = 120
-"""Maximum number of points of a line."""
+_MAX_POINTS = 120  # maximum number of points of a line
 Kind = Literal["Held-out", "Training"]
-Curves = Mapping[Kind, Mapping[str, Curve]]
-"""Curves of an arm, by kind and objective."""
+Curves = Mapping[Kind, Mapping[str, Curve]]  # curves of an arm, by kind and objective
 
 
 def study_losses(records: StudyRecords) -> Chart | Skipped:

@@ -35,11 +35,9 @@ from biphasic.palette import (
     ordered_styles,
 )
 
-_WIDE = 8
-"""Axes with a larger ratio of values are logarithmic."""
+_WIDE = 8  # axes with a larger ratio of values are logarithmic
 Path = tuple[str, str, float | None, int]
-Begun = tuple[str, str]
-"""Size and starting model of continued training."""
+Begun = tuple[str, str]  # size and starting model of continued training
 
 
 @score_figure(4, "step", "Scores by pretraining step")

@@ -30,10 +30,9 @@ from biphasic.records import Convention
 
 RATE_FIGURE = "learning-rate"
 RATE_TITLE = "Scores by learning rate of fine-tuning"
-_MOST_LINES = 7
-"""Maximum number of lines with distinct styles."""
+_MOST_LINES = 7  # maximum number of lines with distinct styles
+# A function from the scores at one rate to the ends of an interval.
 Ends = Callable[[Sequence[float]], tuple[float | None, float | None]]
-"""A function from the scores at one rate to the ends of an interval."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
 _MOST_TICKS = 4
 _ROOM = 0.06
-_LEAST_ROOM = 0.3
-"""Minimum margin on either side, in percent points."""
+_LEAST_ROOM = 0.3  # minimum margin on either side, in percent points
+# Outlines around the origin, by matplotlib's names of markers.
 _MARKS = {
     "o": "M5 0A5 5 0 1 1-5 0A5 5 0 1 1 5 0Z",
     "s": "M-4.4-4.4H4.4V4.4H-4.4Z",
@@ -34,7 +34,6 @@ _MARKS = {
     "X": "M-5.2-2.6L-2.6-5.2L0-2.6L2.6-5.2L5.2-2.6L2.6 0L5.2 2.6L2.6 5.2L0 2.6L-2.6 5.2L-5.2 2.6"
     "L-2.6 0Z",
 }
-"""Outlines around the origin, by matplotlib's names of markers."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class Scale:
 
     low: float
     high: float
-    ticks: tuple[tuple[float, str], ...]
-    """Position in percent of the width, and label."""
+    ticks: tuple[tuple[float, str], ...]  # position in percent of the width, and label
 
     def place(self, score: float) -> float:
         """Return the position of a score, in percent of the width."""
@@ -56,13 +54,11 @@ class Strip:
     """The marks of one arm; all positions in percent of the width."""
 
     variable: str
-    mark: str
-    """Outline of the mark of the mean."""
+    mark: str  # outline of the mark of the mean
     mean: float
     interval: tuple[float, float] | None
     seeds: tuple[float, ...]
-    reference: float | None
-    """Position of the paper's value."""
+    reference: float | None  # position of the paper's value
 
 
 def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Scale | None:

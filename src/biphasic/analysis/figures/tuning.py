@@ -16,8 +16,7 @@ from biphasic.palette import SeriesStyle, distinct_styles
 _NAME = "tune-curve"
 _COLUMNS = ("name", "measure", "peak", "loss", "is_chosen", "lost", "state")
 _LAYOUT = FigureLayout(num_columns=2, panel_width=3.6, panel_height=2.4)
-_TALLEST_NATS = 1.0
-"""Losses further above the lowest are drawn at this height."""
+_TALLEST_NATS = 1.0  # losses further above the lowest are drawn at this height
 
 
 def curve_csv(record: TuneRecord) -> str:

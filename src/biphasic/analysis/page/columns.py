@@ -16,27 +16,20 @@ from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.tables.sheets import score_text
 from biphasic.palette import SeriesStyle
 
-MOST_ROWS = 12
-"""Maximum arms for which a chart shows all, in the study's order."""
+MOST_ROWS = 12  # maximum arms for which a chart shows all, in the study's order
+# With more arms, number of best ones shown besides the untrained encoder; others are folded.
 SHOWN_OF_MANY = 8
-"""With more arms, number of best ones shown besides the untrained encoder; others are folded."""
-MOST_FOLDED = 24
-"""Maximum folded arms below a chart; the others are only in the table of scores."""
+MOST_FOLDED = 24  # maximum folded arms below a chart; the others are only in the table of scores
 
 
 @dataclass(frozen=True)
 class Column:
-    """One dataset or average on the page.
-
-    Attributes:
-        first_cell: Place of its first score in the page's data.
-        reference: The paper's values.
-    """
+    """One dataset or average on the page."""
 
     scores: Scores
     dataset: DatasetInfo
-    first_cell: int
-    reference: ReferenceValues
+    first_cell: int  # place of its first score in the page's data
+    reference: ReferenceValues  # the paper's values
 
     def score(self, model: str) -> Score:
         """Return the score of a model."""

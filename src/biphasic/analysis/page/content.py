@@ -26,8 +26,8 @@ _KINDS = {
     "code": "Made by other code",
 }
 _MOST_STATES = 20
+# Maximum comparisons of one dataset, the closest first; the others are counted.
 MOST_COMPARISONS = 24
-"""Maximum comparisons of one dataset, the closest first; the others are counted."""
 _COMPARISON_COLUMNS = (
     "kind", "dataset", "first", "second", "difference", "low", "high", "p_value", "p_corrected",
     "num_comparisons", "verdict", "detectable", "variance", "unit", "num_pairs", "num_examples",

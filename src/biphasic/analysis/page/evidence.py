@@ -29,15 +29,13 @@ from biphasic.analysis.tables.sentences import (
 from biphasic.analysis.text import listing, points_cell, short
 from biphasic.errors import DataError
 
-_MOST_TITLES = 4
-"""Maximum tasks or arms that a sentence lists by name."""
+_MOST_TITLES = 4  # maximum tasks or arms that a sentence lists by name
 _MOST_TIED = 2
-_MOST_WINNERS = 4
-"""Maximum arms with a sentence in the headline."""
+_MOST_WINNERS = 4  # maximum arms with a sentence in the headline
+# Maximum tasks and arms for which the headline lists every clear difference.
 _MOST_SPELLED_OUT = 2, 5
-"""Maximum tasks and arms for which the headline lists every clear difference."""
+# Maximum scores of single examples read for a page, over all arms and seeds: about 30 seconds.
 _MOST_EXAMPLES = 5_000_000
-"""Maximum scores of single examples read for a page, over all arms and seeds: about 30 seconds."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,8 @@ class Verdict:
 
     winner: str
     score: str
-    sentence: str
-    """The difference and its certainty."""
-    sentences: tuple[str, ...]
-    """Further facts."""
+    sentence: str  # the difference and its certainty
+    sentences: tuple[str, ...]  # further facts
 
 
 def families(scores: Scores) -> dict[str, Family]:

@@ -14,8 +14,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import write_bytes, write_text
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
-FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)
-"""Extensions of all files that can be written."""
+FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)  # extensions of all files that can be written
 _INDEX = "figures.md"
 
 

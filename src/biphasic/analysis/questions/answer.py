@@ -14,8 +14,7 @@ from biphasic.analysis.statistics.planned import PlannedTest, plan_results, sum_
 from biphasic.records import AskedRecord, ForecastRecord, QuestionRecord
 
 Verdict = Literal["supported", "counts against", "undecided", "no data"]
-MISSES = 0.1
-"""Share of outcomes outside a good forecaster's 90 % intervals."""
+MISSES = 0.1  # share of outcomes outside a good forecaster's 90 % intervals
 
 
 @dataclass(frozen=True)

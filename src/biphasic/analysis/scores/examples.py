@@ -68,8 +68,8 @@ class CellInfluences:
     by_seed: Mapping[int, Array]
 
 
+# Takes names of model and dataset; raises DataError with the reason if there are none.
 ExampleReader = Callable[[str, str], ExampleScores]
-"""Takes names of model and dataset; raises DataError with the reason if there are none."""
 
 
 def mean_examples(scores: Sequence[float] | Array) -> RunExamples:

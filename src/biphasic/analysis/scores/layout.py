@@ -49,10 +49,9 @@ RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
 _RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>[^_]+)_sd(?P<seed>\d+)")
 _METRIC = "score"
-Cell = tuple[str, str]
-"""Names of model and dataset."""
+Cell = tuple[str, str]  # names of model and dataset
+# Task, dataset and training set, empty if it is the dataset itself; equal for comparable runs.
 Column = tuple[str, str, str]
-"""Task, dataset and training set, empty if it is the dataset itself; equal for comparable runs."""
 
 
 @dataclass(frozen=True)

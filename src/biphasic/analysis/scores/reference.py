@@ -18,8 +18,7 @@ _SAME_DATASET = {
 }
 # The paper's F1 of tags is a mean over sentences (inferred from its public code).
 _SAME_METRIC = {("TC", "f1"): "sentence_token_f1", ("IR", "ndcg@10"): "ndcg_at_10"}
-ReferenceValues = Mapping[tuple[str, str], Estimate]
-"""Values by names of model and dataset."""
+ReferenceValues = Mapping[tuple[str, str], Estimate]  # values by names of model and dataset
 
 
 def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:

@@ -24,10 +24,9 @@ from biphasic.seeds import stream
 
 Array = NDArray[np.float64]
 
+# Spreads differ if John's p value is at most this: it has little power with few runs.
 SPREAD_LEVEL = 0.1
-"""Spreads differ if John's p value is at most this: it has little power with few runs."""
-FEWEST = 3
-"""Arms and runs: with two arms there is nothing to pool, with two runs nothing to check."""
+FEWEST = 3  # arms and runs: with two arms there is nothing to pool, with two runs nothing to check
 _SAMPLES = 9_999
 
 

@@ -25,26 +25,20 @@ from biphasic.analysis.statistics.pair_tests import Corrected, FamilyTests, test
 from biphasic.analysis.statistics.pairs import welch
 from biphasic.analysis.statistics.planned import PlannedTest, planned_tests
 
+# Maximum pairs whose p values every family keeps; of larger families only the latest does.
 _MOST_KEPT = 1_000_000
-"""Maximum pairs whose p values every family keeps; of larger families only the latest does."""
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """All pairs of some models on a dataset, whose p values are corrected together.
-
-    Attributes:
-        order: Names of the models that have a score, best first.
-        blocks: The pooled variance over runs; None if it does not apply.
-        apart: Places of the planned pairs among all pairs.
-        planned: Planned comparisons on the dataset, by names of both models.
-    """
+    """All pairs of some models on a dataset, whose p values are corrected together."""
 
     scores: Scores
     dataset: DatasetInfo
-    order: tuple[str, ...]
-    blocks: Blocks | None
-    apart: tuple[int, ...]
+    order: tuple[str, ...]  # names of the models that have a score, best first
+    blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
+    apart: tuple[int, ...]  # places of the planned pairs among all pairs
+    # Planned comparisons on the dataset, by names of both models.
     planned: Mapping[tuple[str, str], PlannedTest]
 
     @property

@@ -21,32 +21,24 @@ Verdict = Literal["higher", "lower", "undecided", "unknown"]
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """Two models on a dataset.
-
-    Attributes:
-        difference: First minus second, in percentage points, over seeds, by the scores' convention.
-        contrast: The test of paired seeds; None if no seed is common.
-        p_value: Two-sided, of the test that decides, uncorrected; None without two seeds each, or
-            if the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
-            over test examples.
-        p_adjusted: Corrected for the family; `p_over_seeds` likewise, over seeds alone.
-        num_arms: Number of arms whose pairs Tukey's correction covers; None for Holm's.
-        is_planned: Whether the study named it beforehand; all others are exploratory.
-        unit: What the pairs are, as in `Scores`.
-    """
+    """Two models on a dataset."""
 
     first: str
     second: str
     dataset: str
+    # First minus second, in percentage points, over seeds, by the scores' convention.
     difference: Estimate
-    contrast: Contrast | None
+    contrast: Contrast | None  # the test of paired seeds; None if no seed is common
+    # Two-sided, of the test that decides, uncorrected; None without two seeds each, or if the
+    # pairs' differences have no spread. Zero-shot scores have no seeds: theirs is over test
+    # examples.
     p_value: float | None
-    p_adjusted: float | None
+    p_adjusted: float | None  # corrected for the family; `p_over_seeds` likewise, over seeds alone
     p_over_seeds: float | None
     family_size: int
-    num_arms: int | None
-    is_planned: bool
-    unit: str
+    num_arms: int | None  # number of arms whose pairs Tukey's correction covers; None for Holm's
+    is_planned: bool  # whether the study named it beforehand; all others are exploratory
+    unit: str  # what the pairs are, as in `Scores`
 
     @property
     def differences(self) -> tuple[float, ...]:

@@ -31,38 +31,27 @@ from biphasic.analysis.statistics.tukey import critical_range
 from biphasic.errors import DataError
 
 Array = NDArray[np.float64]
-Weights = Mapping[tuple[str, str], float]
-"""By names of model and dataset."""
+Weights = Mapping[tuple[str, str], float]  # by names of model and dataset
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of scores, averaged over the seeds that all of them have.
+    """A weighted sum of scores, averaged over the seeds that all of them have."""
 
-    Attributes:
-        by_seed: The sum of each seed, in percentage points.
-        error: Standard error by the test that decides: over seeds and, if known, test examples.
-        seed_error: Standard error over seeds alone, by the same variance.
-        example_error: Standard error over test examples; 0 if they are unknown.
-        p_value: Two-sided, of the test that decides, uncorrected; None without a test.
-        p_alone: Over seeds, by the spread of the sum itself. A difference is never clear if this is
-            above `LEVEL`. None without a spread.
-        blocks: The pooled variance, if it decides.
-        missing: Why test examples are unknown; empty if they are known.
-    """
-
-    by_seed: Mapping[int, float]
-    error: float
+    by_seed: Mapping[int, float]  # the sum of each seed, in percentage points
+    error: float  # standard error by the test that decides: over seeds and, if known, test examples
     freedom: float
-    seed_error: float
+    seed_error: float  # standard error over seeds alone, by the same variance
     seed_freedom: float
-    example_error: float
+    example_error: float  # standard error over test examples; 0 if they are unknown
     num_examples: int
-    p_value: float | None
+    p_value: float | None  # two-sided, of the test that decides, uncorrected; None without a test
     p_over_seeds: float | None
+    # Over seeds, by the spread of the sum itself. A difference is never clear if this is above
+    # `LEVEL`. None without a spread.
     p_alone: float | None
-    blocks: Blocks | None
-    missing: str
+    blocks: Blocks | None  # the pooled variance, if it decides
+    missing: str  # why test examples are unknown; empty if they are known
 
     @property
     def mean(self) -> float:

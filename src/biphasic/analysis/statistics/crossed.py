@@ -33,8 +33,8 @@ class CrossedErrors:
     num_examples: int  # of all datasets together for an average
 
 
+# Of pairs whose test examples are unknown: seeds alone decide.
 NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
-"""Of pairs whose test examples are unknown: seeds alone decide."""
 
 
 def squared_errors(first: Array, second: Array) -> CrossedErrors:

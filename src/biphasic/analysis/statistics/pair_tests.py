@@ -43,21 +43,13 @@ class PooledErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class FamilyTests:
-    """Tests of every pair of models, in the order of `itertools.combinations`.
+    """Tests of every pair of models, in the order of `itertools.combinations`."""
 
-    Attributes:
-        p_values: Of the test that decides, uncorrected; NaN without a test. [num_pairs]
-        p_alone: Over seeds, of each pair by itself.
-        blocks: The pooled variance over runs; None if it does not apply.
-        pooled: Errors by the pooled variance; None if it does not apply.
-        without_seeds: Whether only test examples are random: zero-shot scores of one run.
-    """
-
-    p_values: Array
-    p_alone: Array
-    blocks: Blocks | None
-    pooled: PooledErrors | None
-    without_seeds: bool
+    p_values: Array  # of the test that decides, uncorrected; NaN without a test. [num_pairs]
+    p_alone: Array  # over seeds, of each pair by itself
+    blocks: Blocks | None  # the pooled variance over runs; None if it does not apply
+    pooled: PooledErrors | None  # errors by the pooled variance; None if it does not apply
+    without_seeds: bool  # whether only test examples are random: zero-shot scores of one run
 
     def corrected(self, apart: Sequence[int]) -> Corrected:
         """Correct for all pairs but those `apart`; the p values of this object are used up."""
@@ -79,17 +71,12 @@ class FamilyTests:
 
 
 class Corrected(NamedTuple):
-    """P values of all exploratory pairs, in the order of `itertools.combinations`.
+    """P values of all exploratory pairs, in the order of `itertools.combinations`."""
 
-    Attributes:
-        p_adjusted: Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
-        p_over_seeds: The same over seeds alone.
-        size: Number of pairs that are corrected for.
-    """
-
+    # Corrected; NaN without a test. Tukey's correction comes on top, for each pair.
     p_adjusted: Array
-    p_over_seeds: Array
-    size: int
+    p_over_seeds: Array  # the same over seeds alone
+    size: int  # number of pairs that are corrected for
     tests: FamilyTests
 
     def at(self, places: Places) -> tuple[Array, Array]:

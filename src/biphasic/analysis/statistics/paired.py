@@ -25,15 +25,11 @@ from biphasic.analysis.estimate import LEVEL, UPPER
 from biphasic.seeds import stream
 
 POWER = 0.8
-NO_SPREAD = 1e-10
-"""Percentage points; one answer in ten million is a hundred thousand times larger."""
-WIDEST = 9.0
-"""Standard deviations; the probability of a larger normal value is 2e-19."""
-_EXACT_UP_TO = 16
-"""Maximum pairs for which all signs are tried; with more, a fixed sample is used."""
+NO_SPREAD = 1e-10  # percentage points; one answer in ten million is a hundred thousand times larger
+WIDEST = 9.0  # standard deviations; the probability of a larger normal value is 2e-19
+_EXACT_UP_TO = 16  # maximum pairs for which all signs are tried; with more, a fixed sample is used
 _SAMPLES = 99_999
-_TIED = 1e-12
-"""Sums this close, relative to all sizes together, differ only by rounding."""
+_TIED = 1e-12  # sums this close, relative to all sizes together, differ only by rounding
 
 
 @dataclass(frozen=True)

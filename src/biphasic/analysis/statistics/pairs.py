@@ -15,25 +15,20 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.records import Convention
 
-_AT_ONCE = 200_000
-"""Maximum pairs that are tested at once; with fewer than 448 models, all are."""
+_AT_ONCE = 200_000  # maximum pairs that are tested at once; with fewer than 448 models, all are
 
 
 @dataclass(frozen=True)
 class PairTests:
-    """Tests over seeds of pairs of models, in the order of `itertools.combinations`.
+    """Tests over seeds of pairs of models, in the order of `itertools.combinations`."""
 
-    Attributes:
-        p_values: By Student's paired t test, or Welch's; NaN where there is none. [num_pairs]
-        means: Mean differences of paired seeds, in percent points; NaN without common seeds.
-        squared_errors: Squared standard errors of these means over seeds; 0 with one seed.
-        num_seeds: Common seeds.
-    """
-
+    # By Student's paired t test, or Welch's; NaN where there is none. [num_pairs]
     p_values: NDArray[np.float64]
+    # Mean differences of paired seeds, in percent points; NaN without common seeds.
     means: NDArray[np.float64]
+    # Squared standard errors of these means over seeds; 0 with one seed.
     squared_errors: NDArray[np.float64]
-    num_seeds: NDArray[np.float64]
+    num_seeds: NDArray[np.float64]  # common seeds
 
 
 def row_groups(num_models: int) -> Iterator[range]:

@@ -17,18 +17,12 @@ from biphasic.analysis.statistics.pair_tests import holm
 
 
 class PlannedTest(NamedTuple):
-    """A planned comparison, and the number of comparisons in its family.
-
-    Attributes:
-        contrast: The first model's score minus the second's, or a difference of differences.
-        p_adjusted: Corrected by Holm for its family; NaN without a test.
-        p_over_seeds: Over seeds alone, likewise.
-    """
+    """A planned comparison, and the number of comparisons in its family."""
 
     first: str
-    contrast: Contrast
-    p_adjusted: float
-    p_over_seeds: float
+    contrast: Contrast  # the first model's score minus the second's, or a difference of differences
+    p_adjusted: float  # corrected by Holm for its family; NaN without a test
+    p_over_seeds: float  # over seeds alone, likewise
     size: int
 
     def contrast_of(self, first: str) -> Contrast:
@@ -36,10 +30,8 @@ class PlannedTest(NamedTuple):
         return self.contrast if first == self.first else -self.contrast
 
 
-Sum = tuple[tuple[str, float], ...]
-"""Models, the first one first, with their weights."""
-Key = tuple[str, str, Sum]
-"""Question, dataset and sum."""
+Sum = tuple[tuple[str, float], ...]  # models, the first one first, with their weights
+Key = tuple[str, str, Sum]  # question, dataset and sum
 
 
 def sum_of(scores: Scores, planned: Planned) -> Sum | None:

@@ -18,28 +18,21 @@ from biphasic.errors import DataError
 from biphasic.seeds import stream
 
 _DRAWS = 1_000
+# Differences tried, each twice the one before until one is enough, then halving the interval.
 _STEPS = 14
-"""Differences tried, each twice the one before until one is enough, then halving the interval."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A comparison that is still to be computed.
+    """A comparison that is still to be computed."""
 
-    Attributes:
-        weights: Of the arms in the comparison.
-        num_arms: Arms whose variance is pooled.
-        num_runs: Runs of each arm: pretraining runs (`are_blocks`), or fine-tuning seeds.
-        num_comparisons: Comparisons of its question, which are corrected together.
-        spread: Standard deviation of an arm's score over runs, in percentage points, beside what
-            all arms share.
-    """
-
-    weights: tuple[float, ...]
-    num_arms: int
-    num_runs: int
-    num_comparisons: int
+    weights: tuple[float, ...]  # of the arms in the comparison
+    num_arms: int  # arms whose variance is pooled
+    num_runs: int  # runs of each arm: pretraining runs (`are_blocks`), or fine-tuning seeds
+    num_comparisons: int  # comparisons of its question, which are corrected together
     are_blocks: bool
+    # Standard deviation of an arm's score over runs, in percentage points, beside what all arms
+    # share.
     spread: float
 
 
@@ -73,8 +66,8 @@ def _in_spreads(design: Design) -> float:
     return high
 
 
+# Values by run without a difference, and the pooled variance.
 Draw = tuple[NDArray[np.float64], Blocks | None]
-"""Values by run without a difference, and the pooled variance."""
 
 
 def _draw(design: Design, number: int) -> Draw:

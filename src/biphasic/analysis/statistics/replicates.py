@@ -15,8 +15,8 @@ from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.errors import DataError
 from biphasic.records import fixed_streams
 
+# What a study adds to the names of arms that differ in their seeds.
 _SEED = re.compile(r"(-(?:seed|init|data|mask)\d+)")
-"""What a study adds to the names of arms that differ in their seeds."""
 
 
 def by_recipe(scores: Scores) -> Scores:

@@ -25,17 +25,12 @@ from biphasic.errors import DataError
 
 
 class SpreadSource(NamedTuple):
-    """One source of spread.
+    """One source of spread."""
 
-    Attributes:
-        name: What varies.
-        deviation: Standard deviation that it causes, in percentage points; None if unknown.
-        basis: Data of the estimate, or why there is none.
-    """
-
-    name: str
+    name: str  # what varies
+    # Standard deviation that it causes, in percentage points; None if unknown.
     deviation: float | None
-    basis: str
+    basis: str  # data of the estimate, or why there is none
 
 
 class VarianceSplit(NamedTuple):
@@ -47,8 +42,7 @@ class VarianceSplit(NamedTuple):
     examples: SpreadSource
 
 
-Found = tuple[float | None, str]
-"""`SpreadSource.deviation` and `.basis`."""
+Found = tuple[float | None, str]  # `SpreadSource.deviation` and `.basis`
 
 
 def variance_split(scores: Scores, dataset: str) -> VarianceSplit:

@@ -40,8 +40,7 @@ _CSV_COLUMNS = (
     "mean", "half_width", "num_seeds", "convention", "mark", "is_complete", "reference_mean",
     "reference_half_width",
 )  # fmt: skip
-_LONG_WORD = 24
-"""Longer words may be broken anywhere."""
+_LONG_WORD = 24  # longer words may be broken anywhere
 
 
 def to_markdown(sheets: Iterable[Sheet]) -> str:
@@ -136,10 +135,10 @@ def _flag(is_set: bool) -> str:
     return str(is_set).lower()
 
 
+# Writer of a table of scores, by file extension.
 TABLE_FORMATS: Mapping[str, Callable[[Scores, Sequence[Sheet]], str]] = {
     "md": lambda _, sheets: to_markdown(sheets),
     "tex": lambda _, sheets: to_latex(sheets),
     "html": lambda scores, sheets: to_html(sheets, title=scores.source),
     "csv": lambda _, sheets: to_csv(sheets),
 }
-"""Writer of a table of scores, by file extension."""

@@ -30,27 +30,20 @@ _PAPER_GROUPS = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table: models by datasets.
-
-    Attributes:
-        name: Unique among tables; letters, digits and hyphens.
-        heads: The factors that distinguish each model within the table, by `head_columns`.
-        datasets: One column each.
-        blocks: Groups of models that are compared with each other.
-        marks: Whether a score is the best of its block and column, or not clearly below the best.
-        reference: Another table's values.
-    """
+    """One table: models by datasets."""
 
     scores: Scores
-    name: str
+    name: str  # unique among tables; letters, digits and hyphens
     title: str
     notes: tuple[str, ...]
     head_columns: tuple[str, ...]
+    # The factors that distinguish each model within the table, by `head_columns`.
     heads: Mapping[str, tuple[str, ...]]
-    datasets: tuple[DatasetInfo, ...]
-    blocks: Sequence[tuple[ModelInfo, ...]]
+    datasets: tuple[DatasetInfo, ...]  # one column each
+    blocks: Sequence[tuple[ModelInfo, ...]]  # groups of models that are compared with each other
+    # Whether a score is the best of its block and column, or not clearly below the best.
     marks: Mapping[tuple[str, str], Mark]
-    reference: ReferenceValues
+    reference: ReferenceValues  # another table's values
 
     @property
     def columns(self) -> tuple[str, ...]:

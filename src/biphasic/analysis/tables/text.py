@@ -28,8 +28,7 @@ from biphasic.analysis.tables.sentences import (
 from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.text import flat, listing, plain
 
-_MOST_NAMED = 6
-"""Models of a group that are named; of larger groups, only the ranks."""
+_MOST_NAMED = 6  # models of a group that are named; of larger groups, only the ranks
 
 
 def score_tables(scores: Scores) -> Iterator[Table]:
