@@ -284,6 +284,8 @@ class HeldoutLine(Record):
     step: NonNegativeInt
     tokens: NonNegativeInt
     heldout: dict[str, float]
+    # Accuracy on minimal pairs, a share; not written if there are none.
+    minimal_pairs: float | None = Field(default=None, exclude_if=lambda share: share is None)
 
 
 class ResultRecord(KindRecord):

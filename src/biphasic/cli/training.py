@@ -58,6 +58,7 @@ def pretrain_command(
     overrides: Overrides = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
     heldout_every: HeldoutEvery = HELDOUT_EVERY.default,
+    minimal_pairs: Path | None = None,
     compute: Compute = None,
     device: Device = None,
     max_time: Annotated[str | None, typer.Option(metavar="HH:MM:SS")] = None,
@@ -74,6 +75,8 @@ def pretrain_command(
         corpus: Folder made by 'biphasic corpus build', or a corpus file (YAML). Default: the
             built-in documentation.
         overrides: Override a setting, e.g. model=micro.
+        minimal_pairs: File of minimal pairs such as BLiMP's, or a task file of kind mp: record the
+            accuracy on it with each held-out loss.
         max_time: Save the progress and exit with code 130 after this time.
         rewinds: Skip a non-finite step and resume from the previous weights, up to K times.
     """
@@ -97,6 +100,7 @@ def pretrain_command(
         root=root,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
+        minimal_pairs=minimal_pairs,
         compute=how,
         device=device,
         max_seconds=max_seconds,

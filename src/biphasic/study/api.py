@@ -34,6 +34,8 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
+from biphasic.tasks.folder import read_description
+from biphasic.tasks.source import prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.lineage import Lineage
@@ -140,6 +142,7 @@ def pretrain(
     checkpoint_every: int = CHECKPOINT_EVERY.default,
     heldout_every: int = HELDOUT_EVERY.default,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    minimal_pairs: Path | str | None = None,
     device: str | None = None,
     max_seconds: float | None = None,
     skip_steps: Iterable[int] = (),
@@ -163,6 +166,8 @@ def pretrain(
         heldout_every: Updates between held-out evaluations; 0 for the last only.
         compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; results change
             by rounding only.
+        minimal_pairs: A file of minimal pairs such as BLiMP's, or a task file of kind `mp`. The
+            accuracy on it is recorded with each held-out loss, and changes no number.
         device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
             recorded in the state's `environment`.
         max_seconds: After this time, save the progress and raise `StoppedError`.
@@ -211,6 +216,7 @@ def pretrain(
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
         ).extended([recipe])
+        judged = _pairs_task(minimal_pairs, compute, store, say=say_on(console))
         _advise(recipe, paths, store, say=say_on(console))
         return train_recipe(
             recipe,
@@ -218,12 +224,32 @@ def pretrain(
             store,
             checkpoint_every=checkpoint_every,
             heldout_every=heldout_every,
+            minimal_pairs=judged,
             compute=compute,
             console=console,
             deadline=deadline,
             rewinds=rewinds,
             fresh=fresh,
         )
+
+
+def _pairs_task(
+    source: Path | str | None, compute: ComputeConfig, store: Path, *, say: Say
+) -> Path | None:
+    """Return the folder of a task of minimal pairs, by a file of pairs or a task file."""
+    if source is None:
+        return None
+    if compute.processes > 1:
+        raise ConfigError(
+            "minimal_pairs: one process scores them; omit compute.processes, or score the finished "
+            "state with `biphasic evaluate`"
+        )
+    is_task_file = Path(source).suffix in {".yaml", ".yml"}
+    folder = prepare_task(str(source) if is_task_file else f"mp:{source}", store=store, say=say)
+    kind = read_description(folder).kind
+    if kind != "mp":
+        raise ConfigError(f"minimal_pairs: {source} is a task of kind {kind}, not mp")
+    return folder
 
 
 def _advise(recipe: Recipe, paths: DataPaths, store: Path, *, say: Say) -> None:
@@ -256,6 +282,7 @@ def train_recipe(
     console: Console,
     deadline: float = math.inf,
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
+    minimal_pairs: Path | None = None,
     rewinds: int = 0,
     fresh: bool = False,
 ) -> Path:
@@ -273,6 +300,7 @@ def train_recipe(
                 checkpoint_every=checkpoint_every,
                 heldout_every=heldout_every,
                 heldout_objectives=heldout_objectives,
+                minimal_pairs=minimal_pairs,
                 compute=compute,
             )
             run_here(job, console=console, deadline=deadline)

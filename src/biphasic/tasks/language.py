@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers import PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError, ModelError
@@ -18,12 +19,14 @@ from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import load_pretrained
+from biphasic.records import LedgerEntry
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.inputs import AnyInput
 from biphasic.tasks.kinds.kind import SplitScores
-from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs
+from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs, reading_of
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
 from biphasic.tasks.records import ExampleTask, MinimalPair, TaskInfo
+from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
 
 _PAIRS = MinimalPairs()
@@ -82,6 +85,22 @@ class LanguageModel:
         task = ExampleTask(info, {"test": tuple(pairs)})
         encoded = EncodedPairs(task, self.tokenizer, protocol=self.protocol)
         return encoded.evaluate(self.encoder, nn.Identity())["test"]
+
+
+def training_judge(
+    pairs: Sequence[MinimalPair], tokenizer: TextTokenizer, recipe: Recipe
+) -> Callable[[PreTrainedModel, Sequence[LedgerEntry]], float]:
+    """Return a function of a model in training and its ledger: its accuracy on minimal pairs."""
+    settings = recipe.model_dump(mode="json")
+
+    def accuracy(model: PreTrainedModel, ledger: Sequence[LedgerEntry]) -> float:
+        reading = reading_of(ledger, settings) or "mlm"
+        protocol = FinetuneProtocol(reading=reading, max_seqlen=recipe.max_seqlen)
+        encoder = Encoder(model, tokenizer.pad_id, causal=reading == "clm")
+        scores = LanguageModel(Path(), tokenizer, encoder, protocol).pair_scores(pairs)
+        return scores.metrics["accuracy"]
+
+    return accuracy
 
 
 def read_pairs(source: AnyInput) -> list[MinimalPair]:

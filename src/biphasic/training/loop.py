@@ -26,7 +26,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.spikes import SpikeWatch
-from biphasic.training.run import Run, resume_or_start
+from biphasic.training.run import Judge, Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInput, StepInputs
@@ -43,6 +43,7 @@ class RunOptions:
         checkpoint_every: Updates between checkpoints; 0 saves only the final state.
         heldout_every: Updates between held-out evaluations; 0 evaluates only the final state.
         heldout_objectives: Objectives whose held-out loss is recorded.
+        judge: Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
         describe: Called with a short text on work beside updates, such as a held-out evaluation.
@@ -53,6 +54,7 @@ class RunOptions:
     checkpoint_every: int = CHECKPOINT_EVERY.default
     heldout_every: int = 0
     heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
+    judge: Judge | None = None
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
     describe: Callable[[str], None] | None = None
@@ -124,6 +126,7 @@ def train_segment(
         HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),
         objectives=options.heldout_objectives,
         report=options.describe,
+        judge=options.judge,
     )
     with background_writer(waits_after_errors=ranks.is_alone) as writer:
         fault = _train_until(end, run, progress, writer, options, watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -31,7 +31,7 @@ from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
 from biphasic.plugins import named_plugins
-from biphasic.records import HeldoutLine, StateRecord
+from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -57,6 +57,8 @@ from biphasic.training.step.optimizer import (
 )
 from biphasic.training.step.pending import Position
 from biphasic.training.timeline import PlacedPhase
+
+Judge = Callable[[PreTrainedModel, Sequence[LedgerEntry]], float]
 
 
 @dataclass
@@ -103,6 +105,7 @@ class Run:
         *,
         objectives: tuple[HeldoutObjective, ...],
         report: Callable[[str], None] | None,
+        judge: Judge | None = None,
     ) -> None:
         """Record the held-out losses, with the same code in every run.
 
@@ -123,11 +126,22 @@ class Run:
                 report=note,
                 loss=self.divided,
             )
+            accuracy = None
+            if judge is not None:
+                note("minimal pairs")
+                accuracy = judge(self.model, self.position.ledger)
         if self.divided is not None:
             self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
-        self.log.write(HeldoutLine(step=self.step, tokens=self.position.tokens, heldout=losses))
+        self.log.write(
+            HeldoutLine(
+                step=self.step,
+                tokens=self.position.tokens,
+                heldout=losses,
+                minimal_pairs=accuracy,
+            )
+        )
 
     def save(self, folder: Path) -> None:
         """Write the current state, whole, from the first rank."""

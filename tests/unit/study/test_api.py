@@ -28,6 +28,7 @@ from biphasic.study.api import pretrain
 from biphasic.study.sizing import speed
 from biphasic.study.spec.study import StudyConfig, TaskConfig
 from biphasic.tasks import encoding
+from tiny_use import write_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -155,6 +156,53 @@ def test_a_faster_precision_is_named_before_training_and_not_again(ready, tmp_pa
         screen = Console(file=io.StringIO(), width=200)
         pretrain(RECIPE, root=tmp_path / "root", console=screen)
         assert screen.file.getvalue().count(told) == count, number
+
+
+@pytest.fixture
+def pairs(tmp_path, prepared):
+    """Minimal pairs: words of the corpus in two orders."""
+    data = prepared.open()
+    words = data.tokenizer.decode(data.corpus.tokens(0, 0, 40).tolist()).split()
+    texts = [" ".join(words[start : start + 4]) for start in range(8)]
+    rows = [
+        {"sentence_good": text, "sentence_bad": " ".join(reversed(text.split())), "UID": "order"}
+        for text in texts
+    ]
+    write_jsonl(tmp_path / "pairs.jsonl", rows)
+    return tmp_path / "pairs.jsonl"
+
+
+def test_minimal_pairs_are_scored_with_each_held_out_loss(ready, tmp_path, pairs, quiet):
+    watched = pretrain(
+        RECIPE, root=tmp_path / "root", heldout_every=2, minimal_pairs=pairs, console=quiet
+    )
+    lines = map(json.loads, (watched / "metrics.jsonl").read_text().splitlines())
+    found = {line["step"]: line["minimal_pairs"] for line in lines if "heldout" in line}
+    # After two steps its last objective is CLM, at the end MLM.
+    first = {**RECIPE, "phases": RECIPE["phases"][:1]}
+    for recipe, step in ((first, 2), (RECIPE, 4)):
+        state = pretrain(recipe, root=tmp_path / "other", heldout_every=2, console=quiet)
+        scored = evaluate(state, f"mp:{pairs}", root=tmp_path / "other", console=quiet,
+                          protocol={"precision": "bf16"})  # fmt: skip
+        assert found.pop(step) == scored.results[0].test["accuracy"]
+    assert not found
+    assert (state.name, state.joinpath("model.safetensors").read_bytes()) == (
+        watched.name, watched.joinpath("model.safetensors").read_bytes()
+    )  # fmt: skip
+    assert "minimal_pairs" not in (state / "metrics.jsonl").read_text()
+
+
+def test_minimal_pairs_of_another_kind_or_of_several_processes_are_refused(
+    ready, tmp_path, pairs, quiet
+):
+    options = {"root": tmp_path / "root", "console": quiet}
+    with pytest.raises(ConfigError, match="minimal_pairs: one process scores them"):
+        pretrain(RECIPE, minimal_pairs=pairs, compute={"processes": 2}, **options)
+    (tmp_path / "own.yaml").write_text(f"kind: sts\ntest: {tmp_path}/sts.jsonl\n")
+    rows = [{"text_a": "a", "text_b": text, "score": n} for n, text in enumerate("bcd")]
+    write_jsonl(tmp_path / "sts.jsonl", rows)
+    with pytest.raises(ConfigError, match="of kind sts, not mp"):
+        pretrain(RECIPE, minimal_pairs=tmp_path / "own.yaml", **options)
 
 
 def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, settings):

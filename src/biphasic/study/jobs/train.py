@@ -23,6 +23,7 @@ from biphasic.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
+    from biphasic.training.run import Judge
     from biphasic.training.step.pending import StepReport
 
 RANK = "biphasic.study.jobs.rank"  # Module of the ranks that train a job together.
@@ -41,6 +42,7 @@ class TrainJob(Job):
     heldout_every: int = HELDOUT_EVERY.field()
     # Objectives whose held-out loss is recorded.
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")
+    minimal_pairs: Path | None = None  # Folder of a task; scored with each held-out loss.
     tensorboard: Path | None  # Folder for event files.
     compute: ComputeConfig = ComputeConfig()  # How steps are computed.
 
@@ -117,6 +119,7 @@ class TrainJob(Job):
                     *self.heldout_objectives,
                     *measured_objectives(self.recipe, end=self.end),
                 ),
+                judge=self._judge(data),
                 tensorboard=self.tensorboard,
                 report=forward,
                 describe=show if ranks.is_first else None,
@@ -126,6 +129,18 @@ class TrainJob(Job):
             ),
             ranks=ranks,
         )
+
+    def _judge(self, data: TrainingData) -> Judge | None:
+        if self.minimal_pairs is None:
+            return None
+        from biphasic.tasks.folder import load_task  # noqa: PLC0415
+        from biphasic.tasks.language import training_judge  # noqa: PLC0415
+        from biphasic.tasks.records import ExampleTask  # noqa: PLC0415
+
+        task = load_task(self.minimal_pairs)
+        if not isinstance(task, ExampleTask):
+            raise TypeError(f"{self.minimal_pairs} holds no minimal pairs")
+        return training_judge(task.splits["test"], data.tokenizer, self.recipe)
 
 
 def _describe_texts(data: TrainingData, store: Path) -> None:

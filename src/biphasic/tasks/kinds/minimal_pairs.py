@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import read_json
-from biphasic.records import StateRecord, parse_record
+from biphasic.records import LedgerEntry, StateRecord, parse_record
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
@@ -236,10 +236,10 @@ class MinimalPairs(ExampleKind):
 
 def usual_reading(model: Path) -> Reading:
     """Return the last objective of a state, or what the family of another model is made for."""
-    # Where objectives alternated or were mixed, it is the one with masks.
-    trained_by = _last_objectives(model / "state.json")
-    for reading in _READINGS:
-        if reading in trained_by:
+    path = model / "state.json"
+    if path.is_file():
+        state = parse_record(StateRecord, read_json(path), where=str(path))
+        if reading := reading_of(state.ledger, state.recipe):
             return reading
     from biphasic.model.loading.directions import is_decoder, is_open
     from biphasic.model.loading.reading import read_config
@@ -253,16 +253,17 @@ def usual_reading(model: Path) -> Reading:
     return "clm" if is_decoder(config) else "mlm"
 
 
-def _last_objectives(path: Path) -> set[str]:
-    """Return the objectives of the last phase of a state; none of an untrained or other model."""
-    if not path.is_file():
-        return set()
-    state = parse_record(StateRecord, read_json(path), where=str(path))
-    if not state.ledger:
-        return set()
-    last = state.ledger[-1]
-    phases = state.recipe.get("phases") or ()
-    return {last.objective, *_names(phases[last.phase] if last.phase < len(phases) else {})}
+def reading_of(ledger: Sequence[LedgerEntry], recipe: Mapping[str, Any]) -> Reading | None:
+    """Return the last objective of a training that gives sentences a probability, if there is one.
+
+    If objectives alternated or were mixed, it is the one with masks.
+    """
+    if not ledger:
+        return None
+    last, phases = ledger[-1], recipe.get("phases") or ()
+    phase = phases[last.phase] if last.phase < len(phases) else {}
+    trained_by = {last.objective, *_names(phase)}
+    return next((reading for reading in _READINGS if reading in trained_by), None)
 
 
 def _names(objective: Mapping[str, Any]) -> Iterator[str]:

@@ -104,6 +104,7 @@ def _wandb() -> Any:
 
 def _scalars(line: TrainingLine | HeldoutLine) -> dict[str, float]:
     if isinstance(line, HeldoutLine):
-        return {f"heldout/{name}": value for name, value in line.heldout.items()}
+        judged = {} if line.minimal_pairs is None else {"minimal_pairs": line.minimal_pairs}
+        return {f"heldout/{name}": value for name, value in (line.heldout | judged).items()}
     names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
     return {f"train/{name}": getattr(line, name) for name in names}
