@@ -288,6 +288,11 @@ def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
+def states(root: Path) -> list[Path]:
+    """Return the folders of finished states, without the links by name."""
+    return sorted(path.parent for path in (root / "store/states").glob("*/state.json"))
+
+
 def results(root: Path) -> bytes:
     """Return the bytes of `results.csv`."""
     return (root / "mini/report/results.csv").read_bytes()

@@ -14,6 +14,7 @@ from biphasic.files import read_json
 from biphasic.model.loading import footprint
 from biphasic.model.loading.hub import LocalModel
 from families import save_family
+from mini_study import states
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def test_a_decoder_becomes_an_encoder(decoder, adapt, tmp_path):
 @pytest.mark.usefixtures("unchecked")
 def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     adapt(decoder, "--format", "hf")
-    [state] = (tmp_path / "runs" / "store" / "states").iterdir()
+    [state] = states(tmp_path / "runs")
     written = state.joinpath("state.json").stat().st_mtime_ns
     code, _, err = adapt(decoder, "--format", "hf", out="again")
     assert code == 0, err
@@ -87,7 +88,7 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     assert "already made from the same model, text and settings; nothing to do" in err
     code, _, err = adapt(decoder, "--format", "hf", "--seed", "1", out="again")
     assert (code, "made from another model, text or settings" in err) == (2, True)
-    assert len(list(state.parent.iterdir())) == 1
+    assert states(tmp_path / "runs") == [state]
 
 
 @pytest.fixture
@@ -137,13 +138,12 @@ def test_an_adapted_model_is_adapted_on_as_one_run(decoder, adapt, tmp_path):
     """The second training reads new rows, although the first began with a finished model."""
     code, _, err = adapt(decoder)
     assert code == 0, err
-    states = tmp_path / "runs" / "store" / "states"
     [corpus] = (tmp_path / "runs" / "store" / "data").iterdir()
-    [first] = states.iterdir()
+    [first] = states(tmp_path / "runs")
     code, _, err = adapt(first, corpus=corpus, out="further")
     assert code == 0, err
     assert "after its 4 steps" in err
-    [second] = set(states.iterdir()) - {first}
+    [second] = set(states(tmp_path / "runs")) - {first}
     assert read_json(second / "state.json")["parent"] == first.name
     assert [phase["steps"] for phase in read_json(second / "state.json")["ledger"]] == [4, 4]
 
@@ -158,7 +158,7 @@ def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch
     monkeypatch.setattr("biphasic.study.inputs.models.fetch_model", fetch)
     code, _, err = adapt("owner/decoder", "--optimizer", "muon")
     assert code == 0, err
-    [state] = (tmp_path / "runs" / "store" / "states").iterdir()
+    [state] = states(tmp_path / "runs")
     recipe = read_json(state / "state.json")["recipe"]
     assert recipe["optimizer"]["name"] == "muon"
     assert recipe["model"] == {"pretrained": "owner/decoder", "revision": "c0ffee"}
@@ -225,8 +225,7 @@ def test_bad_input_is_one_line_and_costs_nothing(
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     assert message in line
     assert not (tmp_path / "encoder").exists()
-    states = tmp_path / "runs" / "store" / "states"
-    assert not states.exists() or not list(states.iterdir())
+    assert not states(tmp_path / "runs")
 
 
 def test_an_output_folder_that_exists_is_left_as_it_is(decoder, adapt, tmp_path):

@@ -11,7 +11,7 @@ from biphasic.files import read_json
 from biphasic.model.presets import PRESETS
 from biphasic.study.api import pretrain
 from biphasic.study.spec.load import load_study
-from mini_study import run_command, write_custom_tasks
+from mini_study import run_command, states, write_custom_tasks
 
 FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"
 SHORTER = 20
@@ -82,7 +82,7 @@ def test_the_grid_runs_to_its_report_and_branches_are_exact(tmp_path):
         root=tmp_path / "alone",
     )
     assert alone.name == deepest["state"]
-    assert [path.name for path in (tmp_path / "alone/store/states").iterdir()] == [alone.name]
+    assert [path.name for path in states(tmp_path / "alone")] == [alone.name]
     for part in ("model.safetensors", "optimizer.safetensors"):
         ours, theirs = (folder / part for folder in (root / "store/states" / alone.name, alone))
         assert ours.read_bytes() == theirs.read_bytes(), part

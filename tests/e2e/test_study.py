@@ -12,7 +12,7 @@ import pytest
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
-from mini_study import STEPS, STUDY, arms, results, snapshot, state, write_study
+from mini_study import STEPS, STUDY, arms, results, snapshot, state, states, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
@@ -100,7 +100,7 @@ def test_a_shared_segment_is_trained_once(finished):
     assert segments["clm-25-mlm-75"][0] == segments["clm"][0]
     assert segments["clm-50-mlm-50"][:2] == segments["clm"][:2]
     # clm 0-3, 3-6, 6-12; one more for each other trained arm; the untrained model.
-    assert len(list((root / "store/states").iterdir())) == 3 + 4 + 1
+    assert len(states(root)) == 3 + 4 + 1
     steps = sum(
         '"loss"' in line
         for path in root.glob("store/states/*/metrics.jsonl")

@@ -15,6 +15,7 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from biphasic.study.tune.search import TuneOutcome, tune_study
+from mini_study import states
 from warm import forking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -135,9 +136,9 @@ def test_a_second_call_runs_nothing_and_changes_nothing(copied):
 
 
 def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
-    before = {state.name for state in (copied.root / "store/states").iterdir()}
+    before = {state.name for state in states(copied.root)}
     outcome = tune(copied.file, copied.root, 1e-3, 4e-3)
-    after = {state.name for state in (copied.root / "store/states").iterdir()}
+    after = {state.name for state in states(copied.root)}
     tried = {curve.name: [t.peak for t in curve.trials] for curve in outcome.record.curves}
     assert len({len(rates) for rates in tried.values()}) == 1
     new = sum(len(rates) - 2 for rates in tried.values())

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from biphasic.objectives.clm import Clm
-from mini_study import children, copy_root, run_command, start_command, write_study
+from mini_study import children, copy_root, run_command, start_command, states, write_study
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +58,7 @@ def test_an_interrupted_study_saves_and_resumes(finished, tmp_path, number):
 
     ended = run_command(*arguments)
     assert ended.returncode == 0, ended.stderr
-    [state] = (root / "store/states").iterdir()
+    [state] = states(root)
     steps = [
         line["step"]
         for line in map(json.loads, (state / "metrics.jsonl").read_text().splitlines())
@@ -77,7 +77,7 @@ def test_a_terminated_worker_saves_and_its_job_resumes(finished, tmp_path):
         _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "its worker was terminated; stopped after" in err
-    [state] = (root / "store/states").iterdir()
+    [state] = states(root)
     lines = (state / "metrics.jsonl").read_text().splitlines()
     assert sum("loss" in line for line in lines) == STEPS
 

@@ -155,7 +155,7 @@ def test_a_group_over_two_nodes_trains_as_one_process_does(
         site = write_site(tmp_path, jobs_per_node=2)
         ended = run_command("study", "run", study, "--root", root, "--site", site)
         assert ended.returncode == 0, ended.stderr
-        [folder] = (root / "store/states").iterdir()
+        [folder] = (path.parent for path in (root / "store/states").glob("*/state.json"))
         lines = list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()))
         steps = [line for line in lines if "loss" in line]
         state = json.loads((folder / "state.json").read_text())

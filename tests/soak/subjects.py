@@ -255,7 +255,7 @@ def is_alive(pid: int) -> bool:
 def content(root: Path) -> dict[str, Any]:
     """Return what must not depend on faults: weights, moments, ledgers, lines, scores, corpora."""
     found: dict[str, Any] = {}
-    for folder in (*root.glob("store/states/*"), *root.glob("store/finetunes/*")):
+    for folder in (*root.glob("store/states/" + 64 * "[0-9a-f]"), *root.glob("store/finetunes/*")):
         for file in folder.iterdir():
             if file.name != "manifest.json":  # has the hash of a file with times
                 found[file.relative_to(root).as_posix()] = _without_times(file)

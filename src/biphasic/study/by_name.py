@@ -36,7 +36,9 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
 
 
 def _leads_to(link: Path, target: Path) -> bool:
-    return link.is_symlink() and link.readlink() == target
+    if not link.is_symlink():
+        return link.exists()  # a copy of the store, made by a program that follows links
+    return link.readlink() == target
 
 
 def drop_dangling(store: Path) -> None:

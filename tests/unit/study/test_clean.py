@@ -223,6 +223,15 @@ def test_names_lead_to_finished_states_and_go_with_them(root, store):
     assert not folder.exists()
 
 
+def test_a_copy_of_a_store_in_which_links_became_folders_is_left(store, tmp_path):
+    fake_state(store, "first")
+    link_states(store, "two", {"mlm": "first"}, say=print)
+    copy = shutil.copytree(store, tmp_path / "copy")
+    link_states(copy, "two", {"mlm": "first"}, say=print)
+    assert (copy / "states/by-name/two/mlm/state.json").is_file()
+    assert not list(copy.rglob(".partial-*"))
+
+
 def test_a_file_system_without_links_is_named_once(store, monkeypatch):
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
