@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
-from biphasic.amounts import rough_duration
 from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text.sources import SourceConfig
@@ -25,7 +24,6 @@ from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
-from biphasic.model.matrices import config_shape
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.plugins import look_in
 from biphasic.progress import progress_bar, progress_console, say_on
@@ -44,10 +42,8 @@ from biphasic.study.inputs.models import (
     find_continuation,
     is_state,
 )
-from biphasic.study.plan.cost import objective_flops
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.run.run import DEFAULT_ROOT
-from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY
@@ -218,7 +214,6 @@ def adapt(
             earlier.bring_into(store)
             say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
-        say(_time(recipe, local, compute))
         trained = train_recipe(
             recipe,
             paths,
@@ -367,21 +362,6 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
         f"training {last.phase.steps:,} steps of {rows} by {last.phase.short_name}, peak rate "
         f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
     )
-
-
-def _time(recipe: Recipe, model: LocalModel, compute: ComputeConfig) -> str:
-    """Say how long the phase takes here, by a second of measurement."""
-    placed = recipe.placed_phases[-1]
-    length, rows = placed.batches.max_seqlen, placed.batches.rows_per_step
-    shape = config_shape(read_config(model.folder))
-    flops = rows * objective_flops(shape, placed.objective(placed.start), length=length)
-    speed = measure_speed(recipe.precision)
-    seconds = flops / (speed * compute.processes)
-    time = (
-        f"about {rough_duration(placed.phase.steps * seconds)} on this machine, at "
-        f"{float(f'{rows * length / seconds:.2g}'):,.0f} tokens/s by a second of measurement"
-    )
-    return "; ".join(filter(None, (time, precision_advice(recipe.precision, speed))))
 
 
 def _report(state: Path, say: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.amounts import rough_duration
+from biphasic.amounts import rough_duration, size
 from biphasic.analysis.scores.selection import best_run, grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
@@ -112,7 +112,9 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     """Say how long runs of a grid take here at most, by a second of measurement."""
     training = plan.tasks[0].training
     precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
-    body = body_matrices(empty_body(plan.encoder.folder))
+    model = empty_body(plan.encoder.folder)
+    body = body_matrices(model)
+    weights = 4 * sum(each.numel() for each in model.parameters())  # in fp32
     flops = run_flops(body, training, EXAMPLE_TOKENS)
     rounds = math.ceil(num_runs / num_workers)  # of runs at once
     speed = measure_speed(precision)
@@ -120,7 +122,8 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     time = (
         f"about {rough_duration(rounds * flops / speed)} on this machine if texts have "
         f"{length} tokens, less if they are shorter, by a second of measurement; scoring is not "
-        "counted"
+        # Weights, gradients and two moments.
+        f"counted; at least {size(4 * weights)} of memory for each run, and {size(weights)} on disk"
     )
     return "; ".join(filter(None, (time, precision_advice(precision, speed))))
 

@@ -217,7 +217,6 @@ def pretrain(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
         ).extended([recipe])
         judged = _pairs_task(minimal_pairs, compute, store, say=say_on(console))
-        _advise(recipe, paths, store, say=say_on(console))
         return train_recipe(
             recipe,
             paths,
@@ -252,18 +251,6 @@ def _pairs_task(
     return folder
 
 
-def _advise(recipe: Recipe, paths: DataPaths, store: Path, *, say: Say) -> None:
-    """Name a faster precision before a long training that is not begun."""
-    from biphasic.study.sizing.speed import training_advice  # noqa: PLC0415 - loads torch
-
-    data = paths.open()
-    identities = Lineage(recipe, data.fingerprint).identities
-    if any(is_complete(store / "states" / name) for name in identities):
-        return
-    if advice := training_advice(recipe, vocab_size=data.tokenizer.vocab_size):
-        say(advice)
-
-
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
     """Return compute settings after validation."""
     if isinstance(compute, ComputeConfig):
@@ -292,11 +279,14 @@ def train_recipe(
     number = 0
     while True:
         try:
+            start = _start(lineage, store, say=say, fresh=fresh)
+            if number == 0:
+                _say_cost(lineage, paths, store, compute, start=start, say=say)
             job = _pinned_job(
                 lineage,
                 paths,
                 store,
-                start=_start(lineage, store, say=say, fresh=fresh),
+                start=start,
                 checkpoint_every=checkpoint_every,
                 heldout_every=heldout_every,
                 heldout_objectives=heldout_objectives,
@@ -317,6 +307,20 @@ def train_recipe(
             if following is not lineage:
                 forget_pin(store, lineage.identities[-1])
             lineage = following
+
+
+def _say_cost(
+    lineage: Lineage, paths: DataPaths, store: Path, compute: ComputeConfig, *, start: int, say: Say
+) -> None:
+    """Say what a training costs that is not begun."""
+    from biphasic.study.sizing.speed import cost_here  # noqa: PLC0415 - loads torch
+
+    recipe, identity = lineage.recipe, lineage.identities[-1]
+    if start == recipe.total_steps or any(store.glob(f"progress/{identity}-from-*/step-*")):
+        return
+    vocab_size = paths.open().tokenizer.vocab_size
+    if text := cost_here(recipe, start=start, vocab_size=vocab_size, compute=compute):
+        say(text)
 
 
 def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:

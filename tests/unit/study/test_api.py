@@ -151,7 +151,7 @@ def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet
 
 def test_a_faster_precision_is_named_before_training_and_not_again(ready, tmp_path, monkeypatch):
     told = "precision: fp32 would be 1.5 times as fast on this processor"
-    monkeypatch.setattr(speed, "training_advice", lambda *_, **__: told)
+    monkeypatch.setattr(speed, "cost_here", lambda *_, **__: told)
     for number, count in ((1, 1), (2, 0)):
         screen = Console(file=io.StringIO(), width=200)
         pretrain(RECIPE, root=tmp_path / "root", console=screen)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from biphasic import adaptation
 from biphasic.config import parse_config
 from biphasic.errors import StudyError
 from biphasic.evaluation import best
@@ -108,13 +107,16 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
     # 102 of 256 tokens are predicted; see above.
     row = 3 * (256 * (2 * 4 * (4 * 192 * 192 + 3 * 192 * 512) + 2 * 2 * 256 * 192 * 4))
     row += 3 * 2 * 192 * 8192 * 102
-    monkeypatch.setattr(adaptation, "precision_advice", lambda *_: "")
-    monkeypatch.setattr(adaptation, "measure_speed", lambda _: 8 * row / 4)  # a step in 4 seconds
-    local = SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr(speed, "precision_advice", lambda *_: "")
+    monkeypatch.setattr(speed, "measure_speed", lambda _: 8 * row / 4)  # a step in 4 seconds
     for processes, told in ((1, "2.2 hours on this machine, at 510 tokens/s"),
                             (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
-        found = adaptation._time(recipe, local, ComputeConfig(processes=processes))
-        assert found == f"about {told} by a second of measurement"
+        compute = ComputeConfig(processes=processes)
+        found = speed.cost_here(recipe, start=0, vocab_size=8192, compute=compute).split("; ")
+        assert found[0] == f"about {told} by a second of measurement"
+        # 3.4 million parameters of the body and the head, 1.6 of the input: 16 bytes for each.
+        assert found[1].startswith("at least 78.")
+        assert found[2].endswith(" on disk")
 
 
 def test_training_of_more_than_a_minute_is_measured(monkeypatch):
@@ -128,9 +130,18 @@ def test_training_of_more_than_a_minute_is_measured(monkeypatch):
         for steps in (100, 1000)
     )
     # 4e10 FLOPs a step: 2,048 tokens, six times 1.8 million weights and 1.6 million of the head.
-    assert not speed.training_advice(short, vocab_size=8192)
-    told = "precision: fp32 would be 1.5 times as fast on this processor"
-    assert speed.training_advice(long, vocab_size=8192) == told
+    compute = ComputeConfig()
+    assert not speed.cost_here(short, start=0, vocab_size=8192, compute=compute)
+    time, memory, disk, advice = speed.cost_here(
+        long, start=0, vocab_size=8192, compute=compute
+    ).split("; ")
+    assert time.startswith("about 36 minutes on this machine, at 940 tokens/s")
+    assert memory.startswith("about 1.")
+    assert memory.endswith("GB of memory")
+    assert disk.endswith("MB on disk")
+    assert advice == "precision: fp32 would be 1.5 times as fast on this processor"
+    late = speed.cost_here(long, start=999, vocab_size=8192, compute=compute)
+    assert not late
 
 
 @pytest.mark.parametrize(("workers", "told"), [(1, "2 minutes"), (2, "80 seconds")])
@@ -151,5 +162,6 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
     # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
         f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "
-        "second of measurement; scoring is not counted; fp32 is faster"
+        "second of measurement; scoring is not counted; at least 53.5 MB of memory for each run, "
+        "and 13.4 MB on disk; fp32 is faster"
     )

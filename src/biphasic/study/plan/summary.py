@@ -22,6 +22,7 @@ from biphasic.study.plan.cost import (
 )
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
+from biphasic.study.sizing.estimate import least_memory
 
 FORMAT = "biphasic.plan/1"
 _NOT_KNOWN = "not known here"
@@ -74,6 +75,7 @@ class PlanSummary:
     finetuning_steps: int  # Upper bound of the optimizer updates of all fine-tunings.
     finetuning_flops: int | None  # Estimated FLOPs of all fine-tunings; None if unknown.
     state_bytes: int | None  # Size of all states on disk.
+    memory_bytes: int  # Peak memory of a process of the largest training, at least; 0 if unknown.
     done: Done
     left: Cost  # Cost of the missing states.
     assumed: tuple[str, ...]  # A sentence for each placeholder.
@@ -94,6 +96,7 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     costs = {segment.id: segment_cost(segment) for segment in plan.segments}
     groups, flops = _groups(plan, costs), group_flops(plan, example_tokens)
     tasks, finished = _tasks(plan), Finished.of(plan)
+    compute = plan.study.config.compute
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
     trained = [segment for segment in plan.segments if segment.id in finished.states]
@@ -113,6 +116,10 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
         finetuning_flops=_total(flops[group.id] for group in trainings),
         state_bytes=_total(
             state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
+        ),
+        memory_bytes=max(
+            least_memory(arm.recipe, vocab_size=arm.vocab_size, compute=compute, is_gpu=False)
+            for arm in plan.arms
         ),
         done=Done(
             states=len(trained),
@@ -341,4 +348,6 @@ def _resource_lines(
         time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
         yield f"  {time:>10}  {what}"
     disk = summary.state_bytes
+    memory = size(summary.memory_bytes) if summary.memory_bytes else _NOT_KNOWN
+    yield f"Memory       {memory} for the largest training, at least"
     yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"

@@ -20,6 +20,7 @@ from biphasic.study.plan.cost import (
     objective_flops,
     parameters_of,
     shape_of,
+    state_bytes,
     training_cost,
 )
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
@@ -30,6 +31,7 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
 FORMAT = "biphasic.estimate/1"
+_FP32 = 4
 # Compute settings that save memory, the cheapest first: weights, gradients and moments divided over
 # all devices, and activation checkpointing.
 WAYS: dict[str, dict[str, Any]] = {
@@ -113,7 +115,7 @@ def estimate(
     watts: float | None = None,
     mfu: float | None = None,
 ) -> ResourceEstimate:
-    """ResourceEstimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
+    """Estimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
 
     No corpus is read: every row counts as full and as one document. Frozen parameters count like
     trained ones. Memory on a GPU is untested.
@@ -291,6 +293,34 @@ def _whole_step(training: Training, placed: PlacedPhase) -> Memory:
     """Return the memory of a device if it reads its rows of a step in one pass."""
     needed = _needed(training, placed)
     return training.peak(_pass(placed, needed, needed=needed)).of_process()
+
+
+def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:
+    """Return the peak memory of a process in bytes; 0 if unknown.
+
+    A pretrained model's is that of weights, gradients and moments alone.
+    """
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    state = state_bytes(recipe, vocab_size=vocab_size)
+    if parameters is None or state is None:
+        return 0
+    if recipe.architecture is None:
+        return state + _FP32 * parameters.total
+    training = Training(
+        architecture=recipe.architecture,
+        parameters=parameters,
+        precision=recipe.precision,
+        processes=compute.processes,
+        kernels="cuda" if is_gpu else "cpu",
+        recomputes=compute.activation_checkpointing,
+        optimizer=recipe.optimizer,
+    )
+    peaks = []
+    for placed in recipe.placed_phases:
+        needed = _needed(training, placed)
+        most = compute.rows_per_pass(placed.batches.max_seqlen) or needed
+        peaks.append(training.peak(_pass(placed, min(most, needed), needed=needed)))
+    return max((peak.of_process().total for peak in peaks), default=0)
 
 
 def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:

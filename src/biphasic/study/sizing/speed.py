@@ -12,6 +12,7 @@ import time
 import numpy as np
 import torch
 
+from biphasic.amounts import rough_duration, size
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.execution.slots import local_slots
@@ -22,7 +23,9 @@ from biphasic.model.matrices import model_shape
 from biphasic.model.presets import PRESETS
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.study.plan.cost import training_cost
+from biphasic.study.plan.cost import state_bytes, training_cost
+from biphasic.study.sizing.estimate import least_memory
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, pass_loss
@@ -31,6 +34,7 @@ _SECONDS = 1.0
 _ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 _CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
+_COPIES = 3  # The state and the newest two checkpoints.
 _WORTH_MEASURING = 1e13  # FLOPs: a minute on a fast core.
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -72,15 +76,33 @@ def precision_advice(precision: str, speed: float) -> str:
     return f"precision: {other} would be {gain:.1f} times as fast on this processor"
 
 
-def training_advice(recipe: Recipe, *, vocab_size: int) -> str:
-    """Name a precision in which a recipe would train clearly faster here; empty if there is none.
+def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeConfig) -> str:
+    """Say what training from a step on costs here, by a second of measurement.
 
-    Nothing is measured for a training of about a minute or less.
+    Nothing is measured, and the text is empty, for a training of about a minute or less.
     """
-    cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
-    if cost.flops is not None and cost.flops < _WORTH_MEASURING:
+    cost = training_cost(recipe, start=start, end=recipe.total_steps, vocab_size=vocab_size)
+    if cost.flops is None or cost.flops < _WORTH_MEASURING:
         return ""
-    return precision_advice(recipe.precision, measure_speed(recipe.precision))
+    speed = measure_speed(recipe.precision)
+    seconds = cost.flops / (speed * compute.processes)
+    is_gpu = compute_device().type == "cuda"
+    memory = least_memory(recipe, vocab_size=vocab_size, compute=compute, is_gpu=is_gpu)
+    state = state_bytes(recipe, vocab_size=vocab_size) or 0
+    about = "about" if recipe.architecture else "at least"
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"about {rough_duration(seconds)} on this machine, at "
+                f"{float(f'{cost.tokens / seconds:.2g}'):,.0f} tokens/s by a second of measurement",
+                f"{about} {size(memory)} of memory"
+                + (" for each process" if compute.processes > 1 else ""),
+                f"{size(_COPIES * state)} on disk",
+                precision_advice(recipe.precision, speed),
+            ),
+        )
+    )
 
 
 if __name__ == "__main__":
