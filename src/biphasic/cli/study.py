@@ -70,6 +70,7 @@ def study_plan(
     from biphasic.files import write_text
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
+    from biphasic.study.sizing.estimate import plan_memory
     from biphasic.study.sizing.here import speed_here
     from biphasic.study.spec.load import load_study
     from biphasic.study.study import Study
@@ -81,14 +82,19 @@ def study_plan(
     config = load_study(file, overrides or ())
     plan = preview_study(Study(config, root))
     summary = summarise_plan(plan, example_tokens=example_tokens)
-    jobs_here, advice = None, ""
+    jobs_here, advice, memory = None, "", plan_memory(plan)
     if rate is None:
         rate, jobs_here, advice = speed_here(config.recipe.precision)
     if as_json:
-        echo(json.dumps(summary_json(summary, plan, rate=rate), indent=1))
+        echo(json.dumps(summary_json(summary, plan, rate=rate, memory=memory), indent=1))
     else:
         lines = plan_lines(
-            summary, plan, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
+            summary,
+            plan,
+            rate=rate,
+            example_tokens=example_tokens,
+            memory=memory,
+            jobs_here=jobs_here,
         )
         echo("\n".join((*lines, advice) if advice else lines))
     if graph is not None:

@@ -22,7 +22,6 @@ from biphasic.study.plan.cost import (
 )
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
-from biphasic.study.sizing.estimate import least_memory
 
 FORMAT = "biphasic.plan/1"
 _NOT_KNOWN = "not known here"
@@ -75,7 +74,6 @@ class PlanSummary:
     finetuning_steps: int  # Upper bound of the optimizer updates of all fine-tunings.
     finetuning_flops: int | None  # Estimated FLOPs of all fine-tunings; None if unknown.
     state_bytes: int | None  # Size of all states on disk.
-    memory_bytes: int  # Peak memory of a process of the largest training, at least; 0 if unknown.
     done: Done
     left: Cost  # Cost of the missing states.
     assumed: tuple[str, ...]  # A sentence for each placeholder.
@@ -96,7 +94,6 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     costs = {segment.id: segment_cost(segment) for segment in plan.segments}
     groups, flops = _groups(plan, costs), group_flops(plan, example_tokens)
     tasks, finished = _tasks(plan), Finished.of(plan)
-    compute = plan.study.config.compute
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
     trained = [segment for segment in plan.segments if segment.id in finished.states]
@@ -117,10 +114,6 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
         state_bytes=_total(
             state_bytes(s.arm.recipe, vocab_size=s.arm.vocab_size) for s in plan.segments
         ),
-        memory_bytes=max(
-            least_memory(arm.recipe, vocab_size=arm.vocab_size, compute=compute, is_gpu=False)
-            for arm in plan.arms
-        ),
         done=Done(
             states=len(trained),
             steps=sum(segment.steps for segment in trained),
@@ -132,7 +125,9 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     )
 
 
-def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, Any]:
+def summary_json(
+    summary: PlanSummary, plan: Plan, *, rate: float, memory: int = 0
+) -> dict[str, Any]:
     """Return a summary as JSON, with a list of its states and segments."""
     hours = {
         "training": summary.hours(summary.shared.flops, rate=rate),
@@ -144,6 +139,7 @@ def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, 
         "format": FORMAT,
         **asdict(summary),
         "rate": rate,
+        "memory_bytes": memory,
         "device_hours": hours,
         "points": [
             {
@@ -206,10 +202,11 @@ def plan_lines(
     *,
     rate: float,
     example_tokens: int,
+    memory: int = 0,
     jobs_here: int | None = None,
     most: int = 60,
 ) -> Iterator[str]:
-    """Yield the lines that describe a plan."""
+    """Yield the lines that describe a plan; `memory` of its largest training, 0 if unknown."""
     between = summary.num_checkpoints - summary.num_final
     yield (
         f"{summary.name}: {count(len(plan.arms), 'arm')}, "
@@ -226,7 +223,7 @@ def plan_lines(
     yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
     yield from _resource_lines(
-        summary, rate=rate, example_tokens=example_tokens, jobs_here=jobs_here
+        summary, rate=rate, example_tokens=example_tokens, memory=memory, jobs_here=jobs_here
     )
     done = summary.done
     if not done.states and not done.results:
@@ -326,7 +323,7 @@ def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:
 
 
 def _resource_lines(
-    summary: PlanSummary, *, rate: float, example_tokens: int, jobs_here: int | None
+    summary: PlanSummary, *, rate: float, example_tokens: int, memory: int, jobs_here: int | None
 ) -> Iterator[str]:
     if jobs_here is None:
         yield f"Device-hours at {rate:.3g} FLOP/s per device (--rate)"
@@ -347,7 +344,9 @@ def _resource_lines(
         number = summary.hours(flops, rate=rate * (jobs_here or 1))
         time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
         yield f"  {time:>10}  {what}"
+    yield (
+        f"Memory       {size(memory) if memory else _NOT_KNOWN} for a process of the largest "
+        "training (less with compute.max_tokens_per_pass)"
+    )
     disk = summary.state_bytes
-    memory = size(summary.memory_bytes) if summary.memory_bytes else _NOT_KNOWN
-    yield f"Memory       {memory} for the largest training, at least"
     yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"

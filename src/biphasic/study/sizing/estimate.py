@@ -23,6 +23,7 @@ from biphasic.study.plan.cost import (
     state_bytes,
     training_cost,
 )
+from biphasic.study.plan.plan import Plan
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
 from biphasic.study.sizing.memory import Memory, PassShape, Training
 from biphasic.study.spec.arms import read_recipe
@@ -321,6 +322,15 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
         most = compute.rows_per_pass(placed.batches.max_seqlen) or needed
         peaks.append(training.peak(_pass(placed, min(most, needed), needed=needed)))
     return max((peak.of_process().total for peak in peaks), default=0)
+
+
+def plan_memory(plan: Plan) -> int:
+    """Return the peak memory of a process of the largest training, at least; 0 if unknown."""
+    compute = plan.study.config.compute
+    return max(
+        least_memory(arm.recipe, vocab_size=arm.vocab_size, compute=compute, is_gpu=False)
+        for arm in plan.arms
+    )
 
 
 def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:
