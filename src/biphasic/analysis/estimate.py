@@ -45,6 +45,11 @@ class Estimate:
         """The interval's upper end, or the mean where there is no interval."""
         return self.mean + (self.half_width or 0.0)
 
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """The interval's ends; None where there is no interval."""
+        return (None, None) if self.half_width is None else (self.low, self.high)
+
 
 def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | None:
     """Average scores of independent seeds; None without any.

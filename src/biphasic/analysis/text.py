@@ -83,6 +83,29 @@ def points_cell(estimate: Estimate | None) -> str:
     return f"{estimate.mean:.2f}{width}"
 
 
+def score_text(estimate: Estimate | None) -> str:
+    """Format mean and half-width in percentage points as `87.85 (0.13)`, or the mean alone."""
+    if estimate is None:
+        return "–"
+    mean = f"{estimate.mean:z.2f}"
+    return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
+
+
+def percent(share: float | None) -> str:
+    """Format a masking rate as `40 %`."""
+    return "–" if share is None else f"{100 * share:g} %"
+
+
+def number(points: float) -> str:
+    """Format percentage points with two decimals; zero has no sign."""
+    return f"{round(points, 2) + 0.0:.2f}"
+
+
+def probability(p_value: float) -> str:
+    """Format a p value."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
 def rate(learning_rate: float) -> str:
     """Format a learning rate as `2e-5`."""
     mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")

@@ -15,12 +15,12 @@ from biphasic.analysis.tables.sentences import (
     detectable_sentence,
     examples_sentence,
     floor_sentence,
-    number,
     pretraining_sentence,
     selection_gains,
     selection_sentence,
     source_sentence,
 )
+from biphasic.analysis.text import number
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
 

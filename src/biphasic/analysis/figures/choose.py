@@ -13,7 +13,7 @@ from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, numbered
 from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import listing
+from biphasic.analysis.text import listing, percent
 from biphasic.palette import FLOOR, LINES, SERIES, SeriesStyle, distinct_styles, objective_styles
 
 Key = TypeVar("Key", bound=Hashable)
@@ -153,11 +153,6 @@ def at_rate(models: Iterable[ModelInfo], rate: float | None) -> list[ModelInfo]:
     return [model for model in models if model.mask_rate in (None, rate)]
 
 
-def percent(share: float | None) -> str:
-    """Format a masking rate as `40 %`."""
-    return "–" if share is None else f"{100 * share:g} %"
-
-
 def steps_text(steps: float) -> str:
     """Format steps for ticks: `42K`."""
     return amount(steps).replace(" ", "")
@@ -217,8 +212,7 @@ def _points(scores: Scores, models: Placed, dataset: DatasetInfo) -> Iterator[Po
     for x, model in models:
         estimate = scores.get(model.name, dataset.name).estimate
         if estimate is not None:
-            ends = (None, None) if estimate.half_width is None else (estimate.low, estimate.high)
-            yield Point(x, estimate.mean, *ends, model.name)
+            yield Point(x, estimate.mean, *estimate.ends, model.name)
 
 
 def interval_note(scores: Scores) -> str:

@@ -16,7 +16,6 @@ from biphasic.analysis.figures.choose import (
     finished,
     grouped,
     masking_note,
-    percent,
     placed,
     places_of,
     recipe,
@@ -27,6 +26,7 @@ from biphasic.analysis.figures.choose import (
     steps_text,
 )
 from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.analysis.text import percent
 from biphasic.palette import objective_styles, ordered_styles
 
 _MIXED = "CLM+MLM"

@@ -16,6 +16,11 @@ from matplotlib.figure import Figure
 from biphasic.palette import VARIABLES
 
 _DPI = 200
+_METADATA = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
 # The page sets the font; a style element inside an inline SVG would apply to the whole page.
 _NOT_FOR_PAGES = re.compile(
     r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
@@ -49,30 +54,21 @@ def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
         yield
 
 
-def to_png(figure: Figure, *, dpi: int = _DPI) -> bytes:
-    """Render a figure as PNG, without metadata."""
-    return _saved(figure, "png", dpi=dpi, metadata={"Software": None})
+def to_bytes(
+    figure: Figure, ending: str, *, name: str = "", fonttype: str = "path", dpi: int = _DPI
+) -> bytes:
+    """Render a figure as PNG, SVG or PDF; `name` makes the ids of an SVG unique."""
+    buffer = io.BytesIO()
+    options: dict[str, Any] = {"dpi": dpi} if ending == "png" else {}
+    metadata = dict.fromkeys(_METADATA[ending])  # no dates and versions
+    with drawing(salt=name or ending, fonttype=fonttype):
+        figure.savefig(buffer, format=ending, metadata=metadata, **options)
+    return buffer.getvalue()
 
 
 def to_svg(figure: Figure, *, name: str, fonttype: str = "path") -> str:
     """Render a figure as a stand-alone SVG."""
-    metadata = {"Date": None, "Creator": None}
-    return _saved(figure, "svg", salt=name, fonttype=fonttype, metadata=metadata).decode()
-
-
-def to_pdf(figure: Figure) -> bytes:
-    """Render a figure as PDF with embedded fonts."""
-    metadata = {"CreationDate": None, "Creator": None, "Producer": None}
-    return _saved(figure, "pdf", metadata=metadata)
-
-
-def _saved(
-    figure: Figure, ending: str, *, salt: str = "", fonttype: str = "path", **options: Any
-) -> bytes:
-    buffer = io.BytesIO()
-    with drawing(salt=salt or ending, fonttype=fonttype):
-        figure.savefig(buffer, format=ending, **options)
-    return buffer.getvalue()
+    return to_bytes(figure, "svg", name=name, fonttype=fonttype).decode()
 
 
 def page_svg(figure: Figure, *, name: str, alt: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
 from biphasic.analysis.figures.draw import FigureLayout, draw_chart
-from biphasic.analysis.figures.render import to_png, to_svg
+from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.text import csv_text, exact
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 from biphasic.palette import SeriesStyle, distinct_styles
@@ -40,7 +40,7 @@ def curve_csv(record: TuneRecord) -> str:
 def draw_curves(record: TuneRecord) -> dict[str, bytes]:
     """Draw a tuning; return the content of each file by its suffix."""
     figure = draw_chart(_chart(record), _LAYOUT)
-    return {"png": to_png(figure), "svg": to_svg(figure, name=_NAME).encode()}
+    return {ending: to_bytes(figure, ending, name=_NAME) for ending in ("png", "svg")}
 
 
 def _chart(record: TuneRecord) -> Chart:

@@ -13,7 +13,7 @@ from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.analysis.statistics.doubts import cell_doubt
-from biphasic.analysis.tables.sheets import score_text
+from biphasic.analysis.text import score_text
 from biphasic.palette import SeriesStyle
 
 MOST_ROWS = 12  # maximum arms for which a chart shows all, in the study's order

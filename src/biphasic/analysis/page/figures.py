@@ -13,14 +13,14 @@ from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.draw import PAIRS, draw_chart
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
-from biphasic.analysis.figures.render import to_png, to_svg
+from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
-from biphasic.files import write_bytes, write_text
+from biphasic.files import write_bytes
 from biphasic.palette import MUTED, SeriesStyle
 
 _FADED = SeriesStyle(MUTED, "o", "-")
@@ -89,9 +89,9 @@ def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
         scores = dataclasses.replace(scores, models=drawn)
         figures["scores"] = draw_strips(scores, styles, dataset_titles(few, scores))
     for name, figure in figures.items():
-        if figure is None:
-            (folder / f"{name}.svg").unlink(missing_ok=True)
-            (folder / f"{name}.png").unlink(missing_ok=True)
-        else:
-            write_text(folder / f"{name}.svg", to_svg(figure, name=name))
-            write_bytes(folder / f"{name}.png", to_png(figure))
+        for ending in ("svg", "png"):
+            path = folder / f"{name}.{ending}"
+            if figure is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_bytes(path, to_bytes(figure, ending, name=name))

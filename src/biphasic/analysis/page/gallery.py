@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,23 +68,16 @@ def write_gallery(
     return Gallery(tuple(paths), drawn, skipped)
 
 
-def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> list[Path]:
+def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> Iterator[Path]:
     from biphasic.analysis.figures.draw import draw_chart  # noqa: PLC0415 - loads matplotlib
-    from biphasic.analysis.figures.render import to_pdf, to_png, to_svg  # noqa: PLC0415
+    from biphasic.analysis.figures.render import to_bytes  # noqa: PLC0415
 
     figure = draw_chart(chart)
-    write = {
-        "png": lambda: to_png(figure),
-        "svg": lambda: to_svg(figure, name=chart.name).encode(),
-        "pdf": lambda: to_pdf(figure),
-    }
-    paths = []
     for ending in endings:
-        paths.append(folder / f"{chart.name}.{ending}")
-        write_bytes(paths[-1], write[ending]())
-    paths.append(folder / f"{chart.name}.csv")
-    write_text(paths[-1], points_csv(chart))
-    return paths
+        yield (path := folder / f"{chart.name}.{ending}")
+        write_bytes(path, to_bytes(figure, ending, name=chart.name))
+    yield (path := folder / f"{chart.name}.csv")
+    write_text(path, points_csv(chart))
 
 
 def _index(drawn: Iterable[Chart], skipped: Iterable[Skipped], endings: Collection[str]) -> str:

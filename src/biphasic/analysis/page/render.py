@@ -47,7 +47,6 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.tables.results import lowest_losses, seeds_note
-from biphasic.analysis.tables.sentences import number, probability
 from biphasic.analysis.tables.summary import (
     cost_rows,
     cost_sentence,
@@ -58,7 +57,16 @@ from biphasic.analysis.tables.summary import (
     task_notes,
     trained_segments,
 )
-from biphasic.analysis.text import listing, metric_name, objective_name, plain, points_cell, rate
+from biphasic.analysis.text import (
+    listing,
+    metric_name,
+    number,
+    objective_name,
+    plain,
+    points_cell,
+    probability,
+    rate,
+)
 from biphasic.palette import VARIABLES
 
 

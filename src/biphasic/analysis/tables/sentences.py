@@ -11,10 +11,8 @@ from biphasic.analysis.statistics.blocks import FEWEST
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.text import listing, short
+from biphasic.analysis.text import listing, number, probability, short
 from biphasic.records import Convention
-
-_DIGITS = 2
 
 
 def comparison_sentence(
@@ -209,8 +207,8 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
     label = short(scores.labels[name])
     return (
         f"Choosing the learning rate per seed rather than once for all changes the mean by "
-        f"{mean:+.{_DIGITS}f} points on average over {count(len(gains), 'model')}, "
-        f"and by {most:+.{_DIGITS}f} at most ({label})."
+        f"{mean:+.2f} points on average over {count(len(gains), 'model')}, "
+        f"and by {most:+.2f} at most ({label})."
     )
 
 
@@ -237,13 +235,3 @@ def source_sentence(source: SpreadSource) -> str:
     if source.deviation is None:
         return f"{name}: unknown ({source.basis})."
     return f"{name}: {number(source.deviation)} points ({source.basis})."
-
-
-def number(points: float) -> str:
-    """Format percentage points with two decimals; zero has no sign."""
-    return f"{round(points, _DIGITS) + 0.0:.{_DIGITS}f}"
-
-
-def probability(p_value: float) -> str:
-    """Format a p value."""
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"

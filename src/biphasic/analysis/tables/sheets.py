@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
-from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.choose import grouped, interval_note, percent, sizes
+from biphasic.analysis.figures.choose import grouped, interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import flat
+from biphasic.analysis.text import flat, percent, score_text
 
 Mark = Literal["best", "level"]
 _LEVEL = "≈"
@@ -84,14 +83,6 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
         if seen[sheet.name] > 1:
             sheets[index] = replace(sheet, name=f"{sheet.name}-{seen[sheet.name]}")
     return sheets
-
-
-def score_text(estimate: Estimate | None) -> str:
-    """Format mean and half-width in percentage points as `87.85 (0.13)`, or the mean alone."""
-    if estimate is None:
-        return "–"
-    mean = f"{estimate.mean:z.2f}"
-    return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
 
 
 def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> dict[str, Mark]:

@@ -25,8 +25,7 @@ from biphasic.analysis.tables.sentences import (
     selection_sentence,
     source_sentence,
 )
-from biphasic.analysis.tables.sheets import score_text
-from biphasic.analysis.text import flat, listing, plain
+from biphasic.analysis.text import flat, listing, plain, score_text
 
 _MOST_NAMED = 6  # models of a group that are named; of larger groups, only the ranks
 

@@ -30,7 +30,7 @@ from biphasic.analysis.figures.draw import (
 from biphasic.analysis.figures.frame import spread
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
-from biphasic.analysis.figures.render import drawing, to_pdf, to_png, to_svg
+from biphasic.analysis.figures.render import drawing, to_bytes, to_svg
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import paper_scores, study_scores
@@ -153,7 +153,7 @@ def test_the_legend_is_above_all_panels():
 def test_a_figure_is_the_same_bytes_every_time_and_undated():
     chart = ALL["grid"]()[0]
     one, other = (
-        (to_svg(figure, name="a"), to_pdf(figure), to_png(figure, dpi=60))
+        (to_svg(figure, name="a"), to_bytes(figure, "pdf"), to_bytes(figure, "png", dpi=60))
         for figure in (draw_chart(chart), draw_chart(chart))
     )
     assert one == other
@@ -165,9 +165,9 @@ def test_a_users_settings_change_nothing():
     import matplotlib as mpl
 
     chart = ALL["grid"]()[0]
-    expected = to_png(draw_chart(chart), dpi=60)
+    expected = to_bytes(draw_chart(chart), "png", dpi=60)
     with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "savefig.facecolor": "red"}):
-        assert to_png(draw_chart(chart), dpi=60) == expected
+        assert to_bytes(draw_chart(chart), "png", dpi=60) == expected
 
 
 def test_names_are_text_and_no_markup():
@@ -225,7 +225,7 @@ def test_lines_are_distinguishable_in_grey():
         series = Series(objective, styles[objective], points)
         chart = Chart("a", "A", "", Axis("x", "linear", ((0.0, "0"), (2.0, "2"))),
                       (Panel("p", "P", "u", (replace(series, label="same"),)),))  # fmt: skip
-        png = to_png(draw_chart(chart), dpi=100)
+        png = to_bytes(draw_chart(chart), "png", dpi=100)
         grey = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=float)
         images.append(grey < 200)
     for one, other in ((0, 1), (0, 2), (1, 2)):
