@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
@@ -51,6 +50,11 @@ class Panel:
     floor: float | None = None
     # Upper limit of the vertical axis; higher lines are cut off. None without a limit.
     top: float | None = None
+
+    @property
+    def points(self) -> list[Point]:
+        """The points of all series."""
+        return [point for series in self.series for point in series.points]
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,10 @@ class Chart:
     def split(self) -> list[Chart]:
         """Return one chart per panel, with the panel's title."""
         return [
-            dataclasses.replace(
-                self,
-                name=f"{self.name}-{index}",
-                title=panel.title,
-                panels=(dataclasses.replace(panel, title=""),),
+            replace(
+                self, name=f"{self.name}-{index}", title=one.title, panels=(replace(one, title=""),)
             )
-            for index, panel in enumerate(self.panels)
+            for index, one in enumerate(self.panels)
         ]
 
 
@@ -164,21 +165,18 @@ def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
         points = series.points
         if is_category:
             places = [(mine.get(theirs[point.x].casefold()), point) for point in points]
-            points = tuple(dataclasses.replace(p, x=x) for x, p in places if x is not None)
+            points = tuple(replace(p, x=x) for x, p in places if x is not None)
         if not points:
             return None
         label, style = f"{name}: {series.label}", reference_style(series.style)
-        return dataclasses.replace(
-            series, label=label, style=style, points=points, is_reference=True
-        )
+        return replace(series, label=label, style=style, points=points, is_reference=True)
 
     behind = {panel.key: filter(None, map(moved, panel.series)) for panel in reference.panels}
     panels = tuple(
-        dataclasses.replace(panel, series=(*behind.get(panel.key, ()), *panel.series))
-        for panel in chart.panels
+        replace(panel, series=(*behind.get(panel.key, ()), *panel.series)) for panel in chart.panels
     )
     if is_category:
-        return dataclasses.replace(chart, panels=panels)
+        return replace(chart, panels=panels)
     ticks = tuple(sorted((dict(chart.axis.ticks) | theirs).items()))
-    axis = dataclasses.replace(chart.axis, ticks=ticks)
-    return dataclasses.replace(chart, panels=panels, axis=axis)
+    axis = replace(chart.axis, ticks=ticks)
+    return replace(chart, panels=panels, axis=axis)

@@ -31,23 +31,14 @@ from biphasic.analysis.figures.render import drawing, page_svg
 from biphasic.analysis.text import wrap
 from biphasic.palette import FLOOR, INK, MUTED, PAPER
 
-_TITLE_SIZE = 10.0
-_EDGE = 0.08
-_LEFT = 0.36
-_RIGHT = 0.1
-_END_NAMES = 1.1
-_HEAD = 0.42
-_UNIT_ALONE = 0.26
-_TICKS = 0.2
-_AXIS_LABEL = 0.12
-_TICK_GAP = 0.04
-_WIDEST_TICK = 1.2
-_TITLE = 0.26
-_LEAST_WIDTH = 3
-_DODGE = 2.6
-_WIDEST_DODGE = 10.0
-_FLAT_ROOM = 1.0
-_TICK_HEIGHT = 0.3
+# In inches.
+_EDGE, _LEFT, _RIGHT, _END_NAMES = 0.08, 0.36, 0.1, 1.1
+_HEAD, _UNIT_ALONE, _TICKS, _AXIS_LABEL, _TITLE = 0.42, 0.26, 0.2, 0.12, 0.26
+_TICK_GAP, _WIDEST_TICK, _TICK_HEIGHT = 0.04, 1.2, 0.3
+# In typographic points.
+_TITLE_SIZE, _DODGE, _WIDEST_DODGE = 10.0, 2.6, 10.0
+_LEAST_WIDTH = 3  # panels
+_FLAT_ROOM = 1.0  # around a line of equal values, in its unit
 _FEW_POINTS = 12
 
 
@@ -155,14 +146,14 @@ def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     """Set limits, and the ticks whose texts do not overlap."""
     places = [place for place, _ in axis.ticks]
-    places += [point.x for series in panel.series for point in series.points]
+    places += [point.x for point in panel.points]
     low, high = min(places), max(places)
     if axis.scale == "log":
         axes.set_xscale("log")
         room = max((high / low) ** 0.1, 1.05)
         axes.set_xlim(low / room, high * room)
     else:
-        has_bars = any(p.low is not None for series in panel.series for p in series.points)
+        has_bars = any(point.low is not None for point in panel.points)
         room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
         share = 0.4 if axis.scale == "category" else room
         axes.set_xlim(low - share, high + share)
@@ -193,8 +184,7 @@ def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
     """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
-    everything = [point for series in panel.series for point in series.points]
-    points = [point for point in everything if math.isfinite(point.mean)]
+    points = [point for point in panel.points if math.isfinite(point.mean)]
     if not points:  # all are at the upper edge
         axes.set_yticks([])
         return
@@ -204,7 +194,7 @@ def _place_heights(axes: Axes, panel: Panel) -> None:
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
     # Notes of points at the upper edge are below them.
-    axes.set_ylim(low - room, high + (room if points == everything else 3 * room))
+    axes.set_ylim(low - room, high + (room if points == panel.points else 3 * room))
     num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
     axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -145,7 +145,7 @@ def _lines(
 
 
 def _end(panels: Sequence[Panel]) -> float:
-    return max(point.x for panel in panels for series in panel.series for point in series.points)
+    return max(point.x for panel in panels for point in panel.points)
 
 
 def _top(panel: Panel) -> float:

@@ -99,7 +99,7 @@ def _chart(
     if not panels:
         reason = "no fine-tuning of a trained model has finished"
         return Skipped(RATE_FIGURE, RATE_TITLE, reason)
-    places = [point.x for panel in panels for line in panel.series for point in line.points]
+    places = [point.x for panel in panels for point in panel.points]
     axis = Axis("learning rate", "log", ticks_at(places, rate))
     return Chart(RATE_FIGURE, RATE_TITLE, caption, axis, tuple(panels))
 

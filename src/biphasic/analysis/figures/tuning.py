@@ -21,19 +21,12 @@ _TALLEST_NATS = 1.0  # losses further above the lowest are drawn at this height
 
 def curve_csv(record: TuneRecord) -> str:
     """Return the trials of a tuning as CSV; floats round-trip exactly."""
-    rows = (
-        (
-            curve.name,
-            curve.measure,
-            repr(trial.peak),
-            exact(trial.loss),
-            "yes" if trial.peak == curve.choice else "",
-            trial.lost,
-            trial.state,
-        )
-        for curve in record.curves
-        for trial in curve.trials
-    )
+    rows = []
+    for curve in record.curves:
+        for trial in curve.trials:
+            is_chosen = "yes" if trial.peak == curve.choice else ""
+            numbers = repr(trial.peak), exact(trial.loss)
+            rows.append((curve.name, curve.measure, *numbers, is_chosen, trial.lost, trial.state))
     return csv_text(_COLUMNS, rows)
 
 

@@ -11,7 +11,6 @@ from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
-from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
@@ -109,27 +108,16 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
     rows = []
     for family in families:
         others = (one for one in family.with_best if not one.is_planned)
-        rows += [_comparison_row(one, names) for one in (*family.of_plan, *others)]
+        for one in (*family.of_plan, *others):
+            low, high = one.interval or (None, None)
+            rows.append((
+                "planned" if one.is_planned else "exploratory", one.dataset,
+                names.get(one.first, one.first), names.get(one.second, one.second),
+                repr(one.difference.mean), *map(exact, (low, high, one.p_value, one.p_adjusted)),
+                one.family_size, one.verdict, exact(one.detectable),
+                "pooled" if one.uses_blocks else "pair", one.unit, one.num_pairs, one.num_examples,
+            ))  # fmt: skip
     return csv_text(_COMPARISON_COLUMNS, rows)
-
-
-def _comparison_row(one: ModelComparison, names: Mapping[str, str]) -> tuple[object, ...]:
-    low, high = one.interval or (None, None)
-    return (
-        "planned" if one.is_planned else "exploratory",
-        one.dataset,
-        names.get(one.first, one.first),
-        names.get(one.second, one.second),
-        repr(one.difference.mean),
-        *map(exact, (low, high, one.p_value, one.p_adjusted)),
-        one.family_size,
-        one.verdict,
-        exact(one.detectable),
-        "pooled" if one.uses_blocks else "pair",
-        one.unit,
-        one.num_pairs,
-        one.num_examples,
-    )
 
 
 def problem_groups(problems: Sequence[Problem]) -> dict[str, list[str]]:

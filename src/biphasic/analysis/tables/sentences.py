@@ -27,7 +27,9 @@ def comparison_sentence(
     else:
         side = "above" if mean > 0 else "below"
         size = f"{first} is {number(abs(mean))} points {side} {second}"
-    details = ", ".join(part for part in (_interval(comparison), _p_value(comparison)) if part)
+    p_value = "" if comparison.p_adjusted is None else probability(comparison.p_adjusted)
+    p_value += _correction(comparison) if p_value else ""
+    details = ", ".join(filter(None, (_interval(comparison), p_value)))
     return f"{size}{f' ({details})' if details else ''}: {_verdict(comparison)}."
 
 
@@ -48,13 +50,6 @@ def _sample(comparison: ModelComparison, how: str = "") -> str:
     if comparison.num_examples:
         parts.append(count(comparison.num_examples, "test example"))
     return listing(parts)
-
-
-def _p_value(comparison: ModelComparison) -> str:
-    if comparison.p_adjusted is None:
-        return ""
-    p_value = probability(comparison.p_adjusted)
-    return f"{p_value}{_correction(comparison)}"
 
 
 def _correction(comparison: ModelComparison) -> str:
