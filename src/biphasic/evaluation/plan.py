@@ -79,17 +79,13 @@ def plan_evaluation(
     say, encoder = say_on(console), fetch_model(model, revision=revision)
     check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
-    finetuning = parse_config(
-        FinetuningConfig,
-        {name: value for name, value in grid.items() if value is not None},
-        where="evaluate",
-    )
+    given = {name: value for name, value in grid.items() if value is not None}
+    finetuning = parse_config(FinetuningConfig, given, where="evaluate")
+    limits = model_limits(encoder.folder)
     is_paper = protocol == PAPER
     if isinstance(protocol, FinetuneProtocol):
-        settings = protocol.model_dump(exclude_unset=True)
-    else:
-        settings = {} if protocol is None or protocol == PAPER else dict(protocol)
-    limits = model_limits(encoder.folder)
+        protocol = protocol.model_dump(exclude_unset=True)
+    settings = {} if protocol is None or isinstance(protocol, str) else protocol
 
     def protocol_of(task: TaskConfig, needed: Mapping[str, Any]) -> FinetuneProtocol:
         return merge_protocol(
@@ -106,12 +102,25 @@ def plan_evaluation(
         is_paper=is_paper,
         say=say,
     )
+    planned = _plan_tasks(tasks, resolver, TextTokenizer.load(encoder.folder), limits)
+    name = Path(model).name or encoder.folder.name
+    # The folder of a state is named by its identity, which is long.
+    name = name[:12] if name == encoder.identity else name
+    return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
+
+
+def _plan_tasks(
+    tasks: Sequence[TaskConfig | Path | str],
+    resolver: TaskResolver,
+    tokenizer: TextTokenizer,
+    limits: ModelLimits,
+) -> tuple[PlannedTask, ...]:
+    """Build the tasks, and check that the model can read them."""
     chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
     try:
         refuse_repeats("tasks", [task.name for task in chosen])
     except ValueError as error:
         raise ConfigError(f"evaluate: {error}") from None
-    tokenizer = TextTokenizer.load(encoder.folder)
     if tokenizer.vocab_size > limits.num_embeddings:
         raise ModelError(
             f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
@@ -120,17 +129,14 @@ def plan_evaluation(
     # Check all tasks before reading any of them, which may take minutes.
     outlines = [(task, *task_outline(task.origin)) for task in chosen]
     check_lengths(
-        ((task.name, kind, protocol_of(task, needed)) for task, kind, needed in outlines),
+        ((task.name, kind, resolver.protocol_of(task, needed)) for task, kind, needed in outlines),
         tokenizer,
         positions=limits.positions,
     )
     planned = resolver.build(chosen)
     every = (*planned, *(task.training for task in planned))
     check_lengths((task.outline for task in every), tokenizer, positions=limits.positions)
-    name = Path(model).name or encoder.folder.name
-    # The folder of a state is named by its identity, which is long.
-    name = name[:12] if name == encoder.identity else name
-    return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
+    return planned
 
 
 def task_from_text(text: str) -> TaskConfig:
