@@ -267,13 +267,16 @@ def _partitions(text: str) -> list[_Partition]:
     kinds: dict[str, list[_Partition]] = {}
     for line in text.splitlines():
         try:
-            name, limit, cores, gres, nodes = line.split("|")
+            name, limit, cores, resources, nodes = line.split("|")
+            # Such as `gpu:a100:4(S:0-1),shard:8`.
+            kinds_of_node = [each.partition("(")[0].split(":") for each in resources.split(",")]
+            gpus = [int(k[-1]) if k[-1].isdigit() else 1 for k in kinds_of_node if k[0] == "gpu"]
             one = _Partition(
                 name.rstrip("*"),
                 name.endswith("*"),
                 limit,
                 int(cores.rstrip("+")),
-                _gpus(gres),
+                sum(gpus),
                 int(nodes),
             )
         except ValueError:
@@ -288,12 +291,6 @@ def _partitions(text: str) -> list[_Partition]:
         )
         for of_name in kinds.values()
     ]
-
-
-def _gpus(resources: str) -> int:
-    """Return the GPUs in a node's resources, such as `gpu:a100:4(S:0-1),shard:8`."""
-    kinds = [one.partition("(")[0].split(":") for one in resources.split(",")]
-    return sum(int(kind[-1]) if kind[-1].isdigit() else 1 for kind in kinds if kind[0] == "gpu")
 
 
 def _walltime(limit: str) -> tuple[str, float]:

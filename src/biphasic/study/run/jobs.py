@@ -1,5 +1,7 @@
 """All kinds of jobs, and loading a job by its identity.
 
+`python -m biphasic.study.run.jobs STORE THREADS` runs jobs, as the worker of an executor.
+
 Anyone who can write to a shared store can edit its job files. A job therefore always uses the
 store it was loaded from, and its outputs must lie below that store's root.
 """
@@ -13,6 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from biphasic.errors import DataError
 from biphasic.execution.job import job_path
+from biphasic.execution.worker import serve
 from biphasic.files import json_value
 from biphasic.plugins import look_in
 from biphasic.study.jobs.corpus import CorpusJob
@@ -20,7 +23,7 @@ from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.run.report import ReportJob
 
-WORKER = "biphasic.study.run.worker"  # Module of the processes that run jobs.
+WORKER = "biphasic.study.run.jobs"  # Module of the processes that run jobs.
 AnyJob = TrainJob | FinetuneJob | CorpusJob | ReportJob
 _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminator="kind")])
 
@@ -50,3 +53,7 @@ def load_job(store: Path, identity: str) -> AnyJob:
                 "'biphasic study jobs FILE' rewrites the job"
             )
     return job
+
+
+if __name__ == "__main__":
+    serve(load_job)
