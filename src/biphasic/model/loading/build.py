@@ -17,6 +17,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
 from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.compute.norm import speed_up_norms
 from biphasic.model.head import check_head
 from biphasic.model.loading.directions import close_again, open_both_ways
 from biphasic.model.loading.reading import (
@@ -76,6 +77,7 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
         torch.manual_seed(derive_seed("init", init_seed))
         model = kind._from_config(config, dtype=torch.float32, **PACKED)
     speed_up_linear_layers(model)
+    speed_up_norms(model)
     switch_off_dropout(model)
     return model
 
@@ -100,6 +102,7 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
     speed_up_linear_layers(model)
+    speed_up_norms(model)
     switch_off_dropout(model)
     check_head(model)
     return model
@@ -127,6 +130,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         options["add_pooling_layer"] = False
     model, _ = _load_whole(body, folder, config, **options)
     speed_up_linear_layers(model)
+    speed_up_norms(model)
     speed_up_dropout(model)
     return model
 
