@@ -36,10 +36,8 @@ _Points = defaultdict[tuple[str, str], tuple["array[int]", "array[float]"]]
 
 
 def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
-    """Read a segment's losses in logged order, by kind and objective.
-
-    Damaged lines are added to `problems` and skipped.
-    """
+    """Read a segment's losses in logged order, by kind and objective."""
+    # Damaged lines are added to `problems` and skipped.
     points: _Points = defaultdict(lambda: (array("q"), array("d")))
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):
@@ -73,10 +71,8 @@ def _add_line(points: _Points, text: str, *, where: str) -> None:
 
 
 def joined_curves(segments: Iterable[Mapping[str, Curve]]) -> dict[str, Curve]:
-    """Join the curves of consecutive segments, by objective.
-
-    A segment that was interrupted and resumed may log a step twice; the later line counts.
-    """
+    """Join the curves of consecutive segments, by objective."""
+    # A segment that was interrupted and resumed may log a step twice; the later line counts.
     parts: dict[str, list[Curve]] = defaultdict(list)
     for segment in segments:
         for objective, curve in segment.items():

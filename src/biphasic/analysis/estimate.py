@@ -52,10 +52,8 @@ class Estimate:
 
 
 def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | None:
-    """Average scores of independent seeds; None without any.
-
-    The half-width is None with fewer than two scores, never zero.
-    """
+    """Average scores of independent seeds; None without any."""
+    # The half-width is None with fewer than two scores, never zero.
     num = len(scores)
     if num == 0:
         return None
@@ -77,10 +75,8 @@ def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
 
 @lru_cache(maxsize=256)
 def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
-    """Return the theoretical coverage of an interval for normal scores.
-
-    The mean over its estimated standard error follows Student's t with n - 1 degrees of freedom.
-    """
+    """Return the theoretical coverage of an interval for normal scores."""
+    # The mean over its estimated standard error follows Student's t with n - 1 degrees of freedom.
     quantile = interval_quantile(num_seeds, convention=convention)
     return float(2 * scipy.special.stdtr(num_seeds - 1, quantile) - 1)
 

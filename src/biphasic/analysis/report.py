@@ -52,10 +52,8 @@ def is_current(study_folder: Path, store: Path) -> bool:
 
 
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:
-    """Return the problems of the files of a study's report; none if there is no report.
-
-    Without `hashes`, only missing files and wrong sizes are detected.
-    """
+    """Return the problems of the files of a study's report; none if there is no report."""
+    # Without `hashes`, only missing files and wrong sizes are detected.
     note = folder / "report" / _NOTE
     if not note.is_file():
         is_begun = (folder / "report").is_dir()
@@ -131,10 +129,8 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, int] | None] | None:
-    """Return size and date of each file; to read them all would take as long as a report.
-
-    What is missing is None; the report lists it.
-    """
+    """Return size and date of each file; to read them all would take as long as a report."""
+    # What is missing is None; the report lists it.
     try:
         with os.scandir(folder) as files:
             return {file.name: _stamp(file) for file in files}

@@ -113,10 +113,8 @@ def rate(learning_rate: float) -> str:
 
 
 def truncations(counts: Mapping[str, int]) -> str:
-    """Describe what the length limit cut: `347 of corpus and 3 words of test`; empty if nothing.
-
-    Keys are splits, or `SPLIT_lost_WHAT` for parts of examples that are lost.
-    """
+    """Describe what the length limit cut: `347 of corpus and 3 words of test`; empty if nothing."""
+    # Keys are splits, or `SPLIT_lost_WHAT` for parts of examples that are lost.
     parts = []
     for key, number in counts.items():
         split, _, what = key.partition("_lost_")
@@ -126,11 +124,9 @@ def truncations(counts: Mapping[str, int]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Write a heading and rows as CSV.
-
-    A text that spreadsheets would run gets a leading `'`; control and bidirectional characters,
-    which would steer a terminal, are escaped.
-    """
+    """Write a heading and rows as CSV."""
+    # A text that spreadsheets would run gets a leading `'`; control and bidirectional characters,
+    # which would steer a terminal, are escaped.
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([_cell(cell) for cell in row] for row in (columns, *rows))

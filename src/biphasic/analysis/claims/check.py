@@ -169,10 +169,8 @@ def any_holds(answers: Iterable[bool | None]) -> bool | None:
 
 
 def verdict_of(every: Sequence[Check]) -> Verdict:
-    """Return true if all checks hold, and partly if those of the weaker form do.
-
-    Without a weaker form, a single comparison that holds makes a claim partly true.
-    """
+    """Return true if all checks hold, and partly if those of the weaker form do."""
+    # Without a weaker form, a single comparison that holds makes a claim partly true.
     checks = [check for check in every if not check.weaker]
     weaker = [check.holds for check in every if check.weaker]
     strong = all_hold(check.holds for check in checks)
@@ -187,10 +185,8 @@ def verdict_of(every: Sequence[Check]) -> Verdict:
 
 
 def _some(checks: Sequence[Check]) -> bool | None:
-    """Return whether any expected comparison holds.
-
-    A check with a maximum also holds in an empty table, so it counts only if there are no others.
-    """
+    """Return whether any expected comparison holds."""
+    # A check with a maximum also holds in an empty table, so it counts only if there are no others.
     positive = [check for check in checks if check.at_most is None]
     answers = {answer for check in positive for answer in check.answers}
     return any_holds(answers if positive else {check.holds for check in checks})

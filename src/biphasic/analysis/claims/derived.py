@@ -24,10 +24,8 @@ def rate_spreads(scores: Scores) -> Scores:
 
 
 def mask_rate_spreads(scores: Scores) -> Scores:
-    """Return the standard deviation over masking rates, as scores of MLM, and of CLM then MLM.
-
-    Models of one size and length are compared, at the rates that all of these recipes have.
-    """
+    """Return the standard deviation over masking rates, as scores of MLM, and of CLM then MLM."""
+    # Models of one size and length are compared, at the rates that all of these recipes have.
     masked = [
         model for model in scores.distinct
         if model.objective in {"MLM", "CLM+MLM"} and model.mask_rate is not None
@@ -49,11 +47,9 @@ def mask_rate_spreads(scores: Scores) -> Scores:
 
 
 def at_equal_flops(scores: Scores) -> Scores:
-    """Return intermediate states of CLM, and MLM interpolated at the FLOPs of each.
-
-    Interpolated scores are linear in the logarithm of FLOPs between neighbouring states of MLM, and
-    have the steps of the state of CLM. Beyond the states of MLM there are none.
-    """
+    """Return intermediate states of CLM, and MLM interpolated at the FLOPs of each."""
+    # Interpolated scores are linear in the logarithm of FLOPs between neighbouring states of MLM,
+    # and have the steps of the state of CLM. Beyond the states of MLM there are none.
     way = [(model, model.flops) for model in scores.distinct if not model.is_final and model.flops]
     flops = {model.name: math.log(number) for model, number in way}
     targets, states = ([m for m, _ in way if m.objective == name] for name in ("CLM", "MLM"))

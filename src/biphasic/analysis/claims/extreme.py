@@ -28,11 +28,9 @@ def extremes(
     is_not: bool,
     is_rank: bool,
 ) -> Iterator[Comparison]:
-    """Yield for each group of models whether the sought levels have the `higher` or `lower` value.
-
-    `factors` are the factor of the levels and, optionally, another one, over whose levels values
-    are aggregated by their mean or mean rank.
-    """
+    """Yield for each group of models whether the sought levels are `higher` or `lower`."""
+    # `factors` are the factor of the levels and, optionally, another one, over whose levels values
+    # are aggregated by their mean or mean rank.
     over, across, groups = factors[0], factors[1:], []
     for shared, every in grouped(asked.rows, held_factors(factors)):
         group = [row for row in every if all(getattr(row, f) is not None for f in factors)]
@@ -111,11 +109,9 @@ def _mean_ranks(
 def _leaders(
     available: Sequence[Any], sought: set[Any], is_ahead: Callable[[Any, Any], bool]
 ) -> set[Any]:
-    """Return a level that is ahead of all others.
-
-    If only sought levels, or only others, share the lead, return these; empty if both do, or if
-    the data cannot decide.
-    """
+    """Return a level that is ahead of all others."""
+    # If only sought levels, or only others, share the lead, return these; empty if both do, or if
+    # the data cannot decide.
     every = {*available}
     for side in (*({level} for level in available), sought, every - sought):
         if any(all(is_ahead(one, other) for other in every - side) for one in side):

@@ -84,10 +84,8 @@ class Question:
         return is_unordered
 
     def narrow(self, selection: Selection, *, is_lenient: bool = False) -> Rows:
-        """Return the rows of a selection; if lenient, also those without the factors at all.
-
-        Positions and nearest levels are resolved among the rows that match everything else.
-        """
+        """Return the rows of a selection; if lenient, also those without the factors at all."""
+        # Positions and nearest levels are resolved among the rows that match everything else.
         rows = self.rows
         if "finished" in selection:
             rows = [row for row in rows if row.finished == selection["finished"]]
@@ -110,11 +108,9 @@ class Question:
         return rows
 
     def pairs(self, first: Selection, second: Selection) -> list[tuple[Any, Any]]:
-        """Return every row of one selection with each counterpart in the other.
-
-        Values that only the second selection lacks are not recorded; a row without a counterpart
-        gets a placeholder that states this.
-        """
+        """Return every row of one selection with each counterpart in the other."""
+        # Values that only the second selection lacks are not recorded; a row without a counterpart
+        # gets a placeholder that states this.
         num_absent = len(self.absent)
         ones = self.narrow(first)
         if not ones and len(self.absent) == num_absent:

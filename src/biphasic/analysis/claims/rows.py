@@ -34,14 +34,12 @@ class Term(NamedTuple):
 
 
 def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
-    """Return every model on every dataset as a row, including those without a score.
-
-    A model under several names counts once. Models with equal factors, such as runs that differ in
-    their seed, are numbered in the order of the table; only those with equal numbers are compared.
-    `groups` are headings of the models to include; all if empty. A row has the factors of
-    docs/claims.md, `replicate`, `mean` (NaN without a score) and `half_width` in percentage points,
-    `name` of the model and `terms`, the weighted scores whose sum it is.
-    """
+    """Return every model on every dataset as a row, including those without a score."""
+    # A model under several names counts once. Models with equal factors, such as runs that differ
+    # in their seed, are numbered in the order of the table; only those with equal numbers are
+    # compared. `groups` are headings of the models to include; all if empty. A row has the factors
+    # of docs/claims.md, `replicate`, `mean` (NaN without a score) and `half_width` in percentage
+    # points, `name` of the model and `terms`, the weighted scores whose sum it is.
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     of_task = Counter(dataset.task for dataset in scores.datasets)

@@ -37,11 +37,9 @@ _FIGURES = (
 def score_figures(
     scores: Scores, *, is_every: bool = False, reference: Scores | None = None
 ) -> Iterator[Chart | Skipped]:
-    """Yield each figure that needs only scores.
-
-    With `is_every`, there is a panel per dataset instead of each category's average. A reference is
-    drawn in the background, on datasets that are the same in both.
-    """
+    """Yield each figure that needs only scores."""
+    # With `is_every`, there is a panel per dataset instead of each category's average. A reference
+    # is drawn in the background, on datasets that are the same in both.
     draw = partial(_drawn, scores, is_every=is_every, reference=reference)
     yield from map(draw, _FIGURES)
     # The figure of the CLM share for further model sizes, like the paper's for 1B.

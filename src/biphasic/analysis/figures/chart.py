@@ -152,11 +152,9 @@ def ticks_at(
 
 
 def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
-    """Add the series of a reference chart to the background of each panel, in grey.
-
-    Categories are matched by their text; unmatched points are omitted. `name` is the prefix of the
-    labels of its series.
-    """
+    """Add the series of a reference chart to the background of each panel, in grey."""
+    # Categories are matched by their text; unmatched points are omitted. `name` is the prefix of
+    # the labels of its series.
     mine = {text.casefold(): place for place, text in chart.axis.ticks}
     theirs = dict(reference.axis.ticks)
     is_category = chart.axis.scale == "category"

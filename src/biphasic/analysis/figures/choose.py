@@ -137,11 +137,9 @@ def clm_share(model: ModelInfo) -> float:
 
 
 def reference_rate(models: Iterable[ModelInfo]) -> float | None:
-    """Return the masking rate for comparisons of objectives.
-
-    The reference study's 40 % if a model has it, else the most common rate (ties go to the higher
-    one); None if no model masks.
-    """
+    """Return the masking rate for comparisons of objectives."""
+    # The reference study's 40 % if a model has it, else the most common rate (ties go to the higher
+    # one); None if no model masks.
     rates = Counter(model.mask_rate for model in models if model.mask_rate is not None)
     if _REFERENCE_RATE in rates or not rates:
         return _REFERENCE_RATE if rates else None
@@ -184,11 +182,9 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesSty
 
 
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:
-    """Return the datasets with a panel.
-
-    Unless `is_every`, a category's average replaces its datasets, except if they have different
-    metrics.
-    """
+    """Return the datasets with a panel."""
+    # Unless `is_every`, a category's average replaces its datasets, except if they have different
+    # metrics.
     averaged = {
         dataset.task for dataset in scores.averages if dataset.metric != "mixed" and not is_every
     }

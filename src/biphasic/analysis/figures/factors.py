@@ -74,10 +74,8 @@ def _varied(
     by: Callable[[ModelInfo], object],
     factor: Callable[[ModelInfo], object],
 ) -> tuple[list[ModelInfo], int]:
-    """Return the models of the most common budget that differ in a factor, and the budget.
-
-    Only models that agree in `by` and in their number of steps are compared.
-    """
+    """Return the models of the most common budget that differ in a factor, and the budget."""
+    # Only models that agree in `by` and in their number of steps are compared.
     groups = grouped(models, lambda model: (by(model), model.total_steps))
     varied = [m for group in groups.values() if len(set(map(factor, group))) > 1 for m in group]
     counts = Counter(model.total_steps for model in varied)

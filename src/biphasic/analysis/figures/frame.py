@@ -28,10 +28,8 @@ _ROUNDING = 1.07
 
 
 def add_field(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Add axes with two thin edges, a faint grid and small tick labels.
-
-    Positions and sizes are in inches from the figure's lower left corner.
-    """
+    """Add axes with two thin edges, a faint grid and small tick labels."""
+    # Positions and sizes are in inches from the figure's lower left corner.
     across, up = figure.get_size_inches()
     axes = figure.add_axes((left / across, bottom / up, width / across, height / up))
     axes.set_facecolor("none")
@@ -92,10 +90,8 @@ Entry = tuple[Series, str, float, int]
 
 
 def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:
-    """Place legend entries into rows of at most `width` inches.
-
-    Labels that are too long are cut; equal labels are shown once.
-    """
+    """Place legend entries into rows of at most `width` inches."""
+    # Labels that are too long are cut; equal labels are shown once.
     first: dict[str, Series] = {}
     for one in series:
         first.setdefault(one.label, one)
@@ -148,10 +144,8 @@ def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
 
 
 def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: float) -> None:
-    """Label each line at its end, in its colour, without overlaps.
-
-    `ends` has value, text and colour; `height` is the height of the axes in inches.
-    """
+    """Label each line at its end, in its colour, without overlaps."""
+    # `ends` has value, text and colour; `height` is the height of the axes in inches.
     low, high = axes.get_ylim()
     scale = height * POINTS_PER_INCH / (high - low)
     ends = sorted(ends)
@@ -166,10 +160,8 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: fl
 
 
 def spread(ideal: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Return positions of labels without overlaps: overlapping labels form centred groups.
-
-    Ideal centres are in ascending order.
-    """
+    """Return positions of labels without overlaps: overlapping labels form centred groups."""
+    # Ideal centres are in ascending order.
     groups: list[tuple[float, float, list[int]]] = []  # middle, size, labels
     for index, (place, size) in enumerate(zip(ideal, sizes, strict=True)):
         middle, total, members = place, size, [index]

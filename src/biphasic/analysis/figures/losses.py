@@ -149,11 +149,9 @@ def _end(panels: Sequence[Panel]) -> float:
 
 
 def _top(panel: Panel) -> float:
-    """Return an upper limit at which the losses below the start fill the panel.
-
-    The MLM loss of a causal model can end far above its start. Its line is then cut off, and its
-    label has the last value.
-    """
+    """Return an upper limit at which the losses below the start fill the panel."""
+    # The MLM loss of a causal model can end far above its start. Its line is then cut off, and its
+    # label has the last value.
     level = [] if panel.floor is None else [panel.floor]
     starts = {line.points[0].model: line.points[0].mean for line in reversed(panel.series)}
     ends = {line.points[0].model: line.points[-1].mean for line in panel.series}

@@ -36,12 +36,10 @@ Ends = Callable[[Sequence[float]], tuple[float | None, float | None]]
 def scores_by_learning_rate(
     scores: Scores, *, diverged: Mapping[float, int] | None = None
 ) -> Chart | Skipped:
-    """Draw mean test scores at each learning rate, without selection (the paper's Figure 5).
-
-    Up to seven lines have distinct styles and intervals. With more lines, styles show only the
-    objective, and intervals are omitted. Scores over pretraining runs give a line per recipe, with
-    intervals over its runs. `diverged` counts diverged runs by learning rate.
-    """
+    """Draw mean test scores at each learning rate, without selection (the paper's Figure 5)."""
+    # Up to seven lines have distinct styles and intervals. With more lines, styles show only the
+    # objective, and intervals are omitted. Scores over pretraining runs give a line per recipe,
+    # with intervals over its runs. `diverged` counts diverged runs by learning rate.
     groups = scores.runs.replicates if scores.runs else [(model,) for model in scores.models]
     shown = [group for group in groups if group[0].objective != UNTRAINED and group[0].is_final]
     names = [tuple(model.name for model in group) for group in shown]

@@ -72,11 +72,9 @@ def to_svg(figure: Figure, *, name: str, fonttype: str = "path") -> str:
 
 
 def page_svg(figure: Figure, *, name: str, alt: str) -> str:
-    """Render a figure as an SVG element for a page, with text as text and the page's colours.
-
-    The palette's light colours become CSS variables. `name` is the prefix of its ids, unique on a
-    page.
-    """
+    """Render a figure as an SVG element for a page, with text as text and the page's colours."""
+    # The palette's light colours become CSS variables. `name` is the prefix of its ids, unique on a
+    # page.
     figure.set_facecolor("none")
     svg = to_svg(figure, name=name, fonttype="none")
     svg = _NOT_FOR_PAGES.sub("", svg[svg.index("<svg") :])

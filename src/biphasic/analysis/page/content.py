@@ -100,11 +100,9 @@ def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
 
 
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
-    """Write the planned comparisons, and those of each dataset's best arm, which are exploratory.
-
-    An exploratory one that is also planned is written once, as planned. `names` are those of
-    recipes that stand for several arms.
-    """
+    """Write the planned comparisons, and the exploratory ones of each dataset's best arm."""
+    # An exploratory one that is also planned is written once, as planned. `names` are those of
+    # recipes that stand for several arms.
     rows = []
     for family in families:
         others = (one for one in family.with_best if not one.is_planned)

@@ -49,10 +49,8 @@ class Verdict:
 
 
 def families(scores: Scores) -> dict[str, Family]:
-    """Compare all pairs of arms on each dataset and average.
-
-    Single examples are within the page's limit (`within_budget`).
-    """
+    """Compare all pairs of arms on each dataset and average."""
+    # Single examples are within the page's limit (`within_budget`).
     return {dataset.name: family_of(scores, dataset.name) for dataset in scores.datasets}
 
 
@@ -73,10 +71,8 @@ def study_families(records: StudyRecords) -> dict[str, Family]:
 
 
 def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
-    """Answer the questions that a study asked before its results.
-
-    All test examples of their comparisons are read: the page's limit depends on the other arms.
-    """
+    """Answer the questions that a study asked before its results."""
+    # All test examples of their comparisons are read: the page's limit depends on the other arms.
 
     def answer() -> tuple[Answer, ...]:
         scores = study_scores(records)
@@ -90,10 +86,8 @@ def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:
-    """Return scores that read single test examples up to the page's limit.
-
-    The smallest test sets come first.
-    """
+    """Return scores that read single test examples up to the page's limit."""
+    # The smallest test sets come first.
     read_all = scores.examples
     num_runs = len(scores.models) * max(len(records.study.seeds), 1)
     chosen: set[str] = set()
@@ -170,10 +164,8 @@ def _against_floor(scores: Scores, family: Family) -> str:
 def headline(
     scores: Scores, by_dataset: Mapping[str, Family], titles: Mapping[str, str]
 ) -> list[str]:
-    """Describe clear differences and the highest scores, without averages.
-
-    Each difference is listed only if there are few tasks and arms.
-    """
+    """Describe clear differences and the highest scores, without averages."""
+    # Each difference is listed only if there are few tasks and arms.
     datasets = [d.name for d in scores.datasets if not d.is_average and scores.means(d.name)]
     most_tasks, most_arms = _MOST_SPELLED_OUT
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms

@@ -27,11 +27,10 @@ _FADED = SeriesStyle(MUTED, "o", "-")
 
 
 def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
-    """Return records of few enough arms for charts with a line per arm.
-
-    Of many arms, those with the best mean rank over datasets and the untrained encoder are kept. A
-    recipe with several pretraining runs is one of the scores' models, and its first run is kept.
-    """
+    """Return records of few enough arms for charts with a line per arm."""
+    # Of many arms, those with the best mean rank over datasets and the untrained encoder are kept.
+    # A recipe with several pretraining runs is one of the scores' models, and its first run is
+    # kept.
     if len(records.arms) <= MOST_ROWS:
         return records
     totals = dict.fromkeys((model.name for model in scores.models), 0.0)

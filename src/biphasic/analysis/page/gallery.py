@@ -42,11 +42,9 @@ def write_gallery(
     formats: Collection[str] = FORMATS,
     reference: Scores | None = None,
 ) -> Gallery:
-    """Write `tables.*` and `figures/*` into a folder.
-
-    Each figure comes with `NAME.csv`, its points. Files of skipped figures from earlier calls are
-    deleted. Values of a reference are shown next to the same cells.
-    """
+    """Write `tables.*` and `figures/*` into a folder."""
+    # Each figure comes with `NAME.csv`, its points. Files of skipped figures from earlier calls are
+    # deleted. Values of a reference are shown next to the same cells.
     sheets = make_sheets(scores, reference=reference)
     paths = []
     for ending, write in TABLE_FORMATS.items():

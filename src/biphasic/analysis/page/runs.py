@@ -30,13 +30,11 @@ def store_link(page: Path, store: Path) -> str:
 def run_data(
     records: StudyRecords, sources: Sequence[Scores], paper: ReferenceValues, store: str
 ) -> dict[str, Any]:
-    """Return arms, datasets and the runs of each cell, for the page's script.
-
-    A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`, with
-    scores in percent points; an average over datasets and a recipe have the scores of their seeds
-    instead. `sources` are the scores of arms, then those of recipes if they are not the same;
-    `store` is the link to the store.
-    """
+    """Return arms, datasets and the runs of each cell, for the page's script."""
+    # A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`,
+    # with scores in percent points; an average over datasets and a recipe have the scores of their
+    # seeds instead. `sources` are the scores of arms, then those of recipes if they are not the
+    # same; `store` is the link to the store.
     scores = sources[0]
     models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})

@@ -32,11 +32,9 @@ class ForecastOutcome:
 
     @property
     def interval_score(self) -> float:
-        """Width of the interval, plus 20 points for each point that it misses; lower is better.
-
-        Reference: Gneiting and Raftery 2007, "Strictly proper scoring rules, prediction, and
-        estimation", section 6.2.
-        """
+        """Width of the interval, plus 20 points for each point that it misses; lower is better."""
+        # Reference: Gneiting and Raftery 2007, "Strictly proper scoring rules, prediction, and
+        # estimation", section 6.2.
         low, high = self.forecast.interval
         missed = max(low - self.measured, self.measured - high, 0.0)
         return high - low + 2 / MISSES * missed
@@ -127,10 +125,8 @@ class Answer:
 def answer_questions(
     questions: Sequence[QuestionRecord], sources: Sequence[Scores]
 ) -> tuple[Answer, ...]:
-    """Answer each question by the first of some scores that have all its arms.
-
-    Arms with several pretraining runs are in scores of recipes, others in those of single models.
-    """
+    """Answer each question by the first of some scores that have all its arms."""
+    # Arms with several pretraining runs are in scores of recipes, others in those of single models.
     return tuple(_answer(question, sources) for question in questions)
 
 

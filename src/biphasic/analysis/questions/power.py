@@ -16,10 +16,8 @@ from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
 def detectable_differences(
     study: StudyRecord, spread_on: Callable[[str], float]
 ) -> Iterator[DetectableRecord]:
-    """Yield the smallest detectable difference of each comparison that has a test over runs.
-
-    `spread_on` returns the standard deviation of an arm's score over runs on a task.
-    """
+    """Yield the smallest detectable difference of each comparison that has a test over runs."""
+    # `spread_on` returns the standard deviation of an arm's score over runs on a task.
     for question in study.questions:
         number = sum(len(one.tasks) for one in question.comparisons)
         for place, one in enumerate(question.comparisons):

@@ -42,12 +42,10 @@ class RunExamples:
 
     @property
     def influences(self) -> Array:
-        """How far each example moves the metric from its mean, [num_examples]; their mean is zero.
-
-        For a mean of scores, it is each score minus the mean. Otherwise each example is left out
-        once (the jackknife; Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter
-        11).
-        """
+        """How far each example moves the metric from its mean, [num_examples]; zero on average."""
+        # For a mean of scores, it is each score minus the mean. Otherwise each example is left out
+        # once (the jackknife; Efron and Tibshirani 1993, "An introduction to the bootstrap",
+        # chapter 11).
         without = self.combine(self.terms.sum(axis=1, keepdims=True) - self.terms)
         return (len(without) - 1) * (without.mean() - without)
 
@@ -129,10 +127,8 @@ def _micro_f1(
 
 
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
-    """Return [3 * num_classes, num_examples]: true, predicted and correct, for each class.
-
-    Each example has a class, or a list of classes.
-    """
+    """Return [3 * num_classes, num_examples]: true, predicted and correct, for each class."""
+    # Each example has a class, or a list of classes.
     if len(labels) and isinstance(labels[0], list):
         both = (labels, predicted)
         classes: Any = sorted({name for column in both for row in column for name in row})

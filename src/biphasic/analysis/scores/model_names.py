@@ -28,10 +28,8 @@ class _Phase:
 
 
 def model_from_name(name: str) -> ModelInfo:
-    """Return a model with the factors in its name; none if the name follows another rule.
-
-    Text before the last `/` of a name is an owner.
-    """
+    """Return a model with the factors in its name; none if the name follows another rule."""
+    # Text before the last `/` of a name is an owner.
     text = name.rsplit("/", 1)[-1].lower()
     size, _, rest = text.partition("-")
     phases, on_the_way = _phases(rest) if _SIZE.fullmatch(size) else ([], None)

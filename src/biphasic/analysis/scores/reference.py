@@ -22,10 +22,8 @@ ReferenceValues = Mapping[tuple[str, str], Estimate]  # values by names of model
 
 
 def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
-    """Return the dataset of `reference` that matches each dataset of `scores`, if there is one.
-
-    The metric must match too. Averages match if they are over the same datasets.
-    """
+    """Return the dataset of `reference` that matches each dataset of `scores`, if there is one."""
+    # The metric must match too. Averages match if they are over the same datasets.
     theirs = {_identity(dataset): dataset for dataset in reference.datasets}
     pairs = {
         dataset.name: theirs[_identity(dataset)]

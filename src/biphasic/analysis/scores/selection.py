@@ -32,10 +32,8 @@ class GridScore(Generic[RunT]):
 
 
 def grid(results: Iterable[ResultRecord], *, metric: str) -> list[GridScore[ResultRecord]]:
-    """Return the runs that have a selection score and a reported score.
-
-    A zero-shot run is the only one of its cell, so its test score selects nothing.
-    """
+    """Return the runs that have a selection score and a reported score."""
+    # A zero-shot run is the only one of its cell, so its test score selects nothing.
     entries = []
     for result in results:
         test = (result.test or {}).get(metric)
@@ -47,10 +45,8 @@ def grid(results: Iterable[ResultRecord], *, metric: str) -> list[GridScore[Resu
 
 
 def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
-    """Return for each seed the run with the best validation score, in order of seeds.
-
-    Ties go to the smaller rate. A seed without scores is absent.
-    """
+    """Return for each seed the run with the best validation score, in order of seeds."""
+    # Ties go to the smaller rate. A seed without scores is absent.
     best: dict[int, GridScore[RunT]] = {}
     # Rates are in ascending order, so only a higher score replaces an earlier rate.
     for entry in sorted(grid, key=lambda entry: entry.rate):
@@ -60,20 +56,16 @@ def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...
 
 
 def best_run(grid: Iterable[GridScore[RunT]]) -> RunT | None:
-    """Return the run with the best validation score; None if there is no run.
-
-    Ties go to the smaller rate, then to the smaller seed.
-    """
+    """Return the run with the best validation score; None if there is no run."""
+    # Ties go to the smaller rate, then to the smaller seed.
     best = min(grid, key=lambda entry: (-entry.validation, entry.rate, entry.seed), default=None)
     return None if best is None else best.run
 
 
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
-    """Return the runs of the single rate with the best mean validation score, in order of seeds.
-
-    Only rates at which every seed has a score are considered, as means over fewer seeds are not
-    comparable. Ties go to the smaller rate. Empty if there is no such rate.
-    """
+    """Return the runs of the single rate with the best mean validation score, in order of seeds."""
+    # Only rates at which every seed has a score are considered, as means over fewer seeds are not
+    # comparable. Ties go to the smaller rate. Empty if there is no such rate.
     by_rate: dict[float, list[GridScore[RunT]]] = defaultdict(list)
     for entry in grid:
         by_rate[entry.rate].append(entry)

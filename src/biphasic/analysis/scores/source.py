@@ -58,10 +58,8 @@ _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_0
 
 @lru_cache(maxsize=1)
 def paper_scores() -> Scores:
-    """Return the reference study's published table: 50 rows of models, 46 of them distinct.
-
-    Models that occur in several of its tables are repeated, as `pfs:NAME` and `cpt:NAME`.
-    """
+    """Return the reference study's published table: 50 rows of models, 46 of them distinct."""
+    # Models that occur in several of its tables are repeated, as `pfs:NAME` and `cpt:NAME`.
     models: dict[str, ModelInfo] = {}
     datasets: dict[str, DatasetInfo] = {}
     cells: dict[tuple[str, str], Score] = {}
@@ -125,10 +123,8 @@ def _paper_label(row: Mapping[str, str], *, total: int, continued: int) -> str:
 
 
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:
-    """Return a study's scores, with the average over each category with several tasks.
-
-    `convention` overrides the study's own.
-    """
+    """Return a study's scores, with the average over each category with several tasks."""
+    # `convention` overrides the study's own.
     by = convention or records.study.convention
     return records.once(f"scores, {by}", lambda: _study_scores(records, by))
 

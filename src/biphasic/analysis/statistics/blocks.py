@@ -50,11 +50,9 @@ class Blocks:
         return self.spread_p > SPREAD_LEVEL
 
     def squared_errors(self, own: Array, *, squares: float = 2.0) -> Array:
-        """Return squared standard errors of weighted sums, from those of the sums by themselves.
-
-        A sum with a larger spread than the pooled one keeps its own. `squares` is the sum of the
-        squared weights: 2 for a difference.
-        """
+        """Return squared standard errors of weighted sums, from those of the sums by themselves."""
+        # A sum with a larger spread than the pooled one keeps its own. `squares` is the sum of the
+        # squared weights: 2 for a difference.
         return np.maximum(squares * self.variance / self.num_runs, own)
 
 

@@ -167,11 +167,10 @@ def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None)
 def indistinguishable(
     scores: Scores, dataset: str, *, models: Sequence[str] | None = None
 ) -> set[str]:
-    """Return the models that are not clearly below the best, without the best itself.
-
-    With convention `paper`, their interval overlaps with the best one's; otherwise their comparison
-    with it is not clear. Models without an interval are included, as they cannot be tested.
-    """
+    """Return the models that are not clearly below the best, without the best itself."""
+    # With convention `paper`, their interval overlaps with the best one's; otherwise their
+    # comparison with it is not clear. Models without an interval are included, as they cannot be
+    # tested.
     order = ranked(scores, dataset, models=models)
     if not order:
         return set()

@@ -76,10 +76,8 @@ class Contrast:
         return corrected if self.blocks is None else max(corrected, self.p_alone or 0.0)
 
     def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
-        """Return the smallest difference that is clear with 80 % power; None without a test.
-
-        It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
-        """
+        """Return the smallest difference that is clear with 80 % power; None without a test."""
+        # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
         if self.p_value is None:
             return None
         share = 1 - LEVEL / 2 / num_comparisons
@@ -128,11 +126,9 @@ def contrast_of(
     without_seeds: bool = False,
     missing: str = "",
 ) -> Contrast:
-    """Test the mean of values by seed, in percentage points.
-
-    `errors` are over test examples; `squares` is the sum of the squared weights. `without_seeds`,
-    a value needs no spread over seeds.
-    """
+    """Test the mean of values by seed, in percentage points."""
+    # `errors` are over test examples; `squares` is the sum of the squared weights. `without_seeds`,
+    # a value needs no spread over seeds.
     mean, spread = math.fsum(by_seed.values()) / len(by_seed), deviation([*by_seed.values()])
     own, of_own = np.array([spread**2 / len(by_seed)]), seed_freedom([len(by_seed)])
 
@@ -169,11 +165,9 @@ _ROUNDING = 1e-9
 
 
 def blocks_for(scores: Scores, weights: Weights) -> Blocks | None:
-    """Pool the variance of finished models, and those of a sum, on its dataset.
-
-    None if the sum is over several datasets, or if its weights do not add up to zero: then the
-    effect that a run has on all models does not cancel.
-    """
+    """Pool the variance of finished models, and those of a sum, on its dataset."""
+    # None if the sum is over several datasets, or if its weights do not add up to zero: then the
+    # effect that a run has on all models does not cancel.
     datasets = {dataset for _, dataset in weights}
     if len(datasets) > 1 or abs(math.fsum(weights.values())) > _ROUNDING:
         return None

@@ -23,10 +23,8 @@ Array = NDArray[np.float64]
 def contrast_errors(
     scores: Scores, weights: Mapping[tuple[str, str], float], seeds: Collection[int]
 ) -> CrossedErrors:
-    """Return the errors over test examples of a weighted sum of scores.
-
-    Weights are by names of model and dataset, or average; the sum is averaged over the seeds.
-    """
+    """Return the errors over test examples of a weighted sum of scores."""
+    # Weights are by names of model and dataset, or average; the sum is averaged over the seeds.
     by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (model, dataset), weight in weights.items():
         members = scores.members(scores.dataset(dataset))
@@ -59,10 +57,8 @@ class FamilyErrors:
         self._members = [_MemberErrors(scores, models, dataset, member.name) for member in members]
 
     def of(self, rows: range) -> CrossedErrors:
-        """Return the errors of the pairs of some models with all later ones.
-
-        They are NaN where examples of a pair are unknown.
-        """
+        """Return the errors of the pairs of some models with all later ones."""
+        # They are NaN where examples of a pair are unknown.
         errors, num = _of_sum([member.of(rows) for member in self._members]), len(self._members)
         return CrossedErrors(errors.examples / num**2, errors.shared / num**2, errors.num_examples)
 
@@ -129,11 +125,9 @@ def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[n
 
 
 def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
-    """Return how much each test example of a dataset adds to a model's score, by seed.
-
-    Files are read once per table of scores, since averages and comparisons need them repeatedly.
-    Eight bytes are kept for each example of each run.
-    """
+    """Return how much each test example of a dataset adds to a model's score, by seed."""
+    # Files are read once per table of scores, since averages and comparisons need them repeatedly.
+    # Eight bytes are kept for each example of each run.
     key = model, dataset
     if key not in scores.influences:
         if scores.examples is None:

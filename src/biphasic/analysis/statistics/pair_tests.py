@@ -149,13 +149,10 @@ def _by_blocks(
 
 
 def holm(values: Sequence[float] | Array) -> Array:
-    """Correct the p values of a family of comparisons, in the order given; NaN is left out.
-
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
-    one before it, or exceed 1.
-
-    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
-    """
+    """Correct the p values of a family of comparisons, in the order given; NaN is left out."""
+    # The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
+    # one before it, or exceed 1. Reference: Holm 1979, "A simple sequentially rejective multiple
+    # test procedure".
     return _holm_in_place(np.array(values, dtype=np.float64))
 
 

@@ -41,13 +41,10 @@ class ExactTest:
 
 
 def sign_flip_test(differences: Sequence[float]) -> ExactTest | None:
-    """Test whether paired differences are centred on zero, by flipping their signs.
-
-    Exact up to sixteen pairs; beyond, 99,999 choices of signs drawn with a fixed seed. None with
-    fewer than two pairs, which can only give p = 1.
-
-    Reference: Fisher 1935, "The design of experiments", section 21.
-    """
+    """Test whether paired differences are centred on zero, by flipping their signs."""
+    # Exact up to sixteen pairs; beyond, 99,999 choices of signs drawn with a fixed seed. None with
+    # fewer than two pairs, which can only give p = 1. Reference: Fisher 1935, "The design of
+    # experiments", section 21.
     num = len(differences)
     if num < 2:
         return None
@@ -74,13 +71,10 @@ def _all_signs(num: int) -> NDArray[np.float64]:
 
 
 def wilcoxon_test(differences: Sequence[float]) -> ExactTest | None:
-    """Test whether paired differences are centred on zero, by the ranks of their sizes.
-
-    Exact. None if ranks are not informative or not exact: with fewer than two pairs, a difference
-    of zero, or two differences of equal size.
-
-    Reference: Wilcoxon 1945, "Individual comparisons by ranking methods".
-    """
+    """Test whether paired differences are centred on zero, by the ranks of their sizes."""
+    # Exact. None if ranks are not informative or not exact: with fewer than two pairs, a difference
+    # of zero, or two differences of equal size. Reference: Wilcoxon 1945, "Individual comparisons
+    # by ranking methods".
     values = np.asarray(differences, dtype=np.float64)
     sizes = np.abs(values)
     if len(values) < 2 or not sizes.all() or len(np.unique(sizes)) < len(sizes):
@@ -120,13 +114,10 @@ def deviation(differences: Sequence[float]) -> float:
 
 
 def effect_size(differences: Sequence[float]) -> EffectSize | None:
-    """Return Cohen's d of paired differences; None with fewer than two, or without spread.
-
-    The interval holds the effect sizes consistent with the observed t: those whose noncentral t
-    distribution has it between the 2.5 % and 97.5 % quantiles.
-
-    Reference: Steiger and Fouladi 1997, "Noncentrality interval estimation".
-    """
+    """Return Cohen's d of paired differences; None with fewer than two, or without spread."""
+    # The interval holds the effect sizes consistent with the observed t: those whose noncentral t
+    # distribution has it between the 2.5 % and 97.5 % quantiles. Reference: Steiger and Fouladi
+    # 1997, "Noncentrality interval estimation".
     num, spread = len(differences), deviation(differences)
     if not spread:
         return None
@@ -153,12 +144,10 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def noncentral_t(t_value: float, freedom: float, noncentrality: float) -> float:
-    """Return the probability that a noncentral t variable is below a value.
-
-    The variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square. The
-    integral uses Gauss-Legendre quadrature over whichever of the two has a smooth integrand;
-    `scipy.special.nctdtr` returns NaN far in the tails.
-    """
+    """Return the probability that a noncentral t variable is below a value."""
+    # The variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square. The
+    # integral uses Gauss-Legendre quadrature over whichever of the two has a smooth integrand;
+    # `scipy.special.nctdtr` returns NaN far in the tails.
     if t_value < 0:
         return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
     nodes, shares = quadrature(400)
@@ -197,11 +186,9 @@ class Criterion(NamedTuple):
 
 
 def detectable(criteria: Sequence[Criterion], *, other_misses: float = 0.0) -> float:
-    """Return the smallest difference that passes all criteria with a probability of `POWER`.
-
-    Probabilities of misses are added, so the power may be a little higher; `other_misses` is that
-    of a miss for another reason.
-    """
+    """Return the smallest difference that passes all criteria with a probability of `POWER`."""
+    # Probabilities of misses are added, so the power may be a little higher; `other_misses` is that
+    # of a miss for another reason.
     # In units of the first standard error, most pairs of a study ask for the same number.
     unit = criteria[0].error
     relative = tuple(one._replace(error=one.error / unit) for one in criteria)

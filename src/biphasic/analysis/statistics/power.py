@@ -37,11 +37,9 @@ class Design:
 
 
 def smallest_detectable(design: Design) -> float | None:
-    """Return the difference that is clear with 80 % power, in percentage points.
-
-    The test is corrected for all comparisons of the question, as if no other one were clear. Test
-    examples are not simulated. None with fewer than two runs, which give no test.
-    """
+    """Return the difference that is clear with 80 % power, in percentage points."""
+    # The test is corrected for all comparisons of the question, as if no other one were clear. Test
+    # examples are not simulated. None with fewer than two runs, which give no test.
     if design.num_runs < 2:
         return None
     return design.spread * _in_spreads(replace(design, spread=1.0))

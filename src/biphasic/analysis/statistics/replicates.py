@@ -28,12 +28,10 @@ def by_recipe(scores: Scores) -> Scores:
 
 
 def over_pretraining(scores: Scores) -> Scores:
-    """Return scores of recipes, with pretraining runs as seeds.
-
-    A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover pretraining
-    variance. Recipes are paired if they share pretraining seeds, which draw the same initial
-    weights, rows and masks. Models that were pretrained once are omitted.
-    """
+    """Return scores of recipes, with pretraining runs as seeds."""
+    # A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover
+    # pretraining variance. Recipes are paired if they share pretraining seeds, which draw the same
+    # initial weights, rows and masks. Models that were pretrained once are omitted.
     groups = scores.replicates
     if not groups:
         raise DataError(

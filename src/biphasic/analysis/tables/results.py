@@ -28,12 +28,10 @@ _TABLE_COLUMNS = (
 
 
 def results_csv(records: StudyRecords) -> str:
-    """Write one row per expected fine-tuning, after each arm's held-out losses.
-
-    Floats are written so they read back exactly; a run without scores has empty fields. Held-out
-    losses are in the column `test`, as no choice was based on them. There are no times, paths or
-    hosts: equal records give equal bytes.
-    """
+    """Write one row per expected fine-tuning, after each arm's held-out losses."""
+    # Floats are written so they read back exactly; a run without scores has empty fields. Held-out
+    # losses are in the column `test`, as no choice was based on them. There are no times, paths or
+    # hosts: equal records give equal bytes.
     groups = records.by_cell
     rows: list[Sequence[Any]] = [
         (*key, "", "", "finished", "", "", loss) for *key, loss in _heldout_losses(records)

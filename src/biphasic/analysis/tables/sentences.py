@@ -142,10 +142,8 @@ def method_sentences(family: Family) -> tuple[str, ...]:
 
 
 def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed") -> str:
-    """Describe how often intervals of a convention cover the truth.
-
-    `num_seeds` is the smallest number of seeds, or of another `unit`, of any interval.
-    """
+    """Describe how often intervals of a convention cover the truth."""
+    # `num_seeds` is the smallest number of seeds, or of another `unit`, of any interval.
     if num_seeds < 2:
         return f"One {unit} gives no interval."
     covered = f"{100 * expected_coverage(num_seeds, convention=convention):.0f}"
@@ -190,10 +188,8 @@ def _not_covered(scores: Scores) -> Iterator[str]:
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:
-    """Describe what choosing the learning rate per seed adds to scores; empty without a choice.
-
-    Both choices use validation scores only; the gain is in test scores.
-    """
+    """Describe what choosing the learning rate per seed adds to scores; empty without a choice."""
+    # Both choices use validation scores only; the gain is in test scores.
     gains = selection_gains(scores, dataset)
     if not gains:
         return ""
@@ -208,10 +204,8 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
 
 
 def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
-    """Return for each model the mean of each seed's best rate minus that of one rate for all.
-
-    Gains are in percentage points, over the seeds that both have, if several rates were tried.
-    """
+    """Return for each model the mean of each seed's best rate minus that of one rate for all."""
+    # Gains are in percentage points, over the seeds that both have, if several rates were tried.
     gains: dict[str, float] = {}
     for model in scores.distinct:
         score = scores.get(model.name, dataset)

@@ -66,11 +66,9 @@ class Sheet:
 
 
 def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Sheet]:
-    """Make a table for each group of models and category of tasks.
-
-    Recipes of several pretraining runs are in one table for each category. Values of a reference
-    are shown beside the same cells.
-    """
+    """Make a table for each group of models and category of tasks."""
+    # Recipes of several pretraining runs are in one table for each category. Values of a reference
+    # are shown beside the same cells.
     values = reference_values(scores, reference) if reference is not None else {}
     groups: list[str | None] = [*dict.fromkeys(model.group for model in scores.models)]
     if scores.runs is not None:
@@ -86,11 +84,9 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
 
 
 def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> dict[str, Mark]:
-    """Mark the best of some models on a dataset, and those not clearly below it.
-
-    Models that share the highest mean are all best. Nothing is marked if fewer than two have a
-    score, or all are equal.
-    """
+    """Mark the best of some models on a dataset, and those not clearly below it."""
+    # Models that share the highest mean are all best. Nothing is marked if fewer than two have a
+    # score, or all are equal.
     names = {model.name for model in models}
     means = {name: mean for name, mean in scores.means(dataset.name).items() if name in names}
     if len(set(means.values())) < 2:
@@ -132,11 +128,9 @@ def _sheet(scores: Scores, group: str | None, task: str, values: ReferenceValues
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
-    """Split models into comparable blocks: of one size, after equally many steps.
-
-    If a model would be alone, split by size only, or not at all. Untrained models of a split table
-    come first and are compared only with each other.
-    """
+    """Split models into comparable blocks: of one size, after equally many steps."""
+    # If a model would be alone, split by size only, or not at all. Untrained models of a split
+    # table come first and are compared only with each other.
     trained = [model for model in models if model.total_steps]
     for factors in (("size", "total_steps"), ("size",)):
         blocks = grouped(trained, attrgetter(*factors))

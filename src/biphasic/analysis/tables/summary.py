@@ -14,10 +14,8 @@ from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
 
 def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
-    """Describe which arm ends with the lowest held-out loss, for each objective.
-
-    If `scores` are of recipes, losses are means over pretraining runs.
-    """
+    """Describe which arm ends with the lowest held-out loss, for each objective."""
+    # If `scores` are of recipes, losses are means over pretraining runs.
     groups = scores.runs.replicates if scores.runs else ()
     recipe_of = {model.name: group[0].name for group in groups for model in group}
     labels = {**{arm.name: arm.label for arm in records.arms}, **scores.labels}
@@ -74,10 +72,8 @@ def cost_sentence(records: StudyRecords) -> str:
 
 
 def finetunings(records: StudyRecords) -> list[ResultRecord]:
-    """Return one result for each fine-tuning.
-
-    One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
-    """
+    """Return one result for each fine-tuning."""
+    # One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
     trained: dict[tuple[str, str, float, int], ResultRecord] = {}
     for outcome in records.outcomes:
         result = outcome.result
@@ -111,10 +107,8 @@ def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[
 
 
 def rows_statement(records: StudyRecords) -> tuple[bool, str]:
-    """Return whether all arms read the same rows, and a sentence about it.
-
-    Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
-    """
+    """Return whether all arms read the same rows, and a sentence about it."""
+    # Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
     by_step: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for arm in records.arms:
         if arm.state is not None and arm.segments:
