@@ -49,7 +49,9 @@ def score_figures(
         title = f"{share.title}: another size"
         yield Skipped("clm-share-further", title, "needs CLM then MLM at a second model size")
     for size in further:
-        figure = ScoreFigure(11, f"{share.name}-{_slug(size)}", share.title,
+        kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in size.lower())
+        slug = kept[:40].strip("-") or "other"
+        figure = ScoreFigure(11, f"{share.name}-{slug}", share.title,
                              partial(share.plan, size=size))  # fmt: skip
         yield draw(figure)
 
@@ -92,8 +94,3 @@ def _drawn(
     panels = tuple(replace(panel, key=theirs[panel.key]) for panel in reference_chart.panels)
     merged = with_reference(chart, replace(reference_chart, panels=panels), name="paper")
     return replace(merged, caption=f"{merged.caption} Grey: {reference.source}.")
-
-
-def _slug(text: str) -> str:
-    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
-    return kept[:40].strip("-") or "other"

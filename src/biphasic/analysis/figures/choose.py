@@ -59,8 +59,10 @@ class ScoreFigure:
                     is_connected = drawing.is_connected and not style.is_hollow
                     series.append(Series(label, style, points, is_connected))
             if series:
-                unit = f"{dataset.metric_facts.title}, %"
-                panels.append(Panel(dataset.name, _title(dataset), unit, tuple(series)))
+                unit, title = f"{dataset.metric_facts.title}, %", dataset.name
+                if dataset.is_average and dataset.facts.title != dataset.task:
+                    title = dataset.facts.title.capitalize()
+                panels.append(Panel(dataset.name, title, unit, tuple(series)))
         if not panels:
             return Skipped(self.name, self.title, "none of its models has a score")
         caption = f"{self.title}{drawing.note}"
@@ -194,14 +196,6 @@ def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetIn
         if (dataset.is_average and dataset.task in averaged)
         or (not dataset.is_average and dataset.task not in averaged)
     )
-
-
-def _title(dataset: DatasetInfo) -> str:
-    """Return the title of a panel: the category of an average, else the dataset."""
-    if dataset.is_average:
-        title = dataset.facts.title
-        return dataset.name if title == dataset.task else title.capitalize()
-    return dataset.name
 
 
 def _points(scores: Scores, models: Placed, dataset: DatasetInfo) -> Iterator[Point]:

@@ -28,7 +28,6 @@ from biphasic.analysis.figures.choose import (
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.palette import (
     LINES,
-    SeriesStyle,
     distinct_styles,
     hollow,
     objective_styles,
@@ -61,7 +60,11 @@ def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[list[
             # Of a state under several names, the first.
             first = {model.identity or model.name: model for model in reversed(models)}
             paths[path] = [*first.values()][::-1]
-    labels, styles = _path_labels([*paths]), _path_styles([*paths])
+    labels, styles = _path_labels([*paths]), distinct_styles([*paths])
+    objectives = {objective for _, objective, _, _ in paths}
+    if len(objectives) == len(paths):
+        by_objective = objective_styles(objectives)
+        styles = {path: by_objective[path[1]] for path in paths}
     lines = [(labels[path], styles[path], placed(models, place)) for path, models in paths.items()]
     ends = []
     for path, models in paths.items():
@@ -94,14 +97,6 @@ def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
         label = " ".join(parts)
         labels[path] = f"{label} after {first_steps:,} of CLM" if first_steps else label
     return labels
-
-
-def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
-    """Return the styles of objectives if they distinguish the paths, else distinct styles."""
-    by_objective = objective_styles(objective for _, objective, _, _ in paths)
-    if len({objective for _, objective, _, _ in paths}) == len(paths):
-        return {path: by_objective[path[1]] for path in paths}
-    return distinct_styles(paths)
 
 
 @score_figure(10, "flops", "Scores by training FLOPs")

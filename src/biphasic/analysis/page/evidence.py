@@ -118,7 +118,12 @@ def verdict(scores: Scores, family: Family) -> Verdict:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
         sentence = _lead(family, labels)
     score = points_cell(scores.cells[order[0], dataset].estimate)
-    return Verdict(winner, score, sentence, _details(scores, family))
+    details = [_against_floor(scores, family)]
+    for closest in family.with_best[:1]:
+        details += [detectable_sentence(closest), floor_sentence(closest)]
+        details.append(examples_sentence(closest))
+    details.append(selection_sentence(scores, dataset))
+    return Verdict(winner, score, sentence, tuple(filter(None, details)))
 
 
 def _lead(family: Family, labels: Mapping[str, str]) -> str:
@@ -134,16 +139,6 @@ def _lead(family: Family, labels: Mapping[str, str]) -> str:
     also = "also " if closest.verdict == "undecided" else ""
     names = listing([short(label) for label in level], most=_MOST_TITLES)
     return f"{lead} There is {also}no clear difference from {names}."
-
-
-def _details(scores: Scores, family: Family) -> tuple[str, ...]:
-    sentences = [_against_floor(scores, family)]
-    if family.with_best:
-        closest = family.with_best[0]
-        sentences += [detectable_sentence(closest), floor_sentence(closest)]
-        sentences.append(examples_sentence(closest))
-    sentences.append(selection_sentence(scores, family.dataset.name))
-    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _against_floor(scores: Scores, family: Family) -> str:

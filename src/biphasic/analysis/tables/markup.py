@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
 import jinja2
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.sheets import Sheet
 from biphasic.analysis.text import csv_text, exact, flat
 
@@ -64,25 +64,22 @@ def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
 
 def to_csv(sheets: Iterable[Sheet]) -> str:
     """Write one row per cell with all factors of its model; floats read back exactly."""
-    return csv_text(_CSV_COLUMNS, (_csv_row(*cell) for sheet in sheets for cell in _cells(sheet)))
-
-
-def _csv_row(sheet: Sheet, model: ModelInfo, dataset: DatasetInfo) -> tuple[object, ...]:
-    key = model.name, dataset.name
-    score, reference = sheet.scores.get(*key), sheet.reference.get(key)
-    return (
-        model.group, dataset.task, dataset.name, _flag(dataset.is_average), dataset.metric,
-        model.name, model.label, model.size, model.objective, exact(model.mask_rate),
-        model.clm_steps, model.mlm_steps, model.total_steps, model.start or "",
-        model.continued_steps, _flag(model.is_final), *_numbers(score.estimate),
-        score.estimate.num_seeds if score.estimate else "", sheet.scores.convention,
-        sheet.marks.get(key) or "", _flag(score.is_complete), *_numbers(reference),
-    )  # fmt: skip
-
-
-def _cells(sheet: Sheet) -> Iterator[tuple[Sheet, ModelInfo, DatasetInfo]]:
-    models = (model for block in sheet.blocks for model in block)
-    yield from ((sheet, *cell) for cell in product(models, sheet.datasets))
+    rows = []
+    for sheet in sheets:
+        models = (model for block in sheet.blocks for model in block)
+        for model, dataset in product(models, sheet.datasets):
+            key = model.name, dataset.name
+            score, reference = sheet.scores.get(*key), sheet.reference.get(key)
+            rows.append((
+                model.group, dataset.task, dataset.name, _flag(dataset.is_average),
+                dataset.metric, model.name, model.label, model.size, model.objective,
+                exact(model.mask_rate), model.clm_steps, model.mlm_steps, model.total_steps,
+                model.start or "", model.continued_steps, _flag(model.is_final),
+                *_numbers(score.estimate), score.estimate.num_seeds if score.estimate else "",
+                sheet.scores.convention, sheet.marks.get(key) or "", _flag(score.is_complete),
+                *_numbers(reference),
+            ))  # fmt: skip
+    return csv_text(_CSV_COLUMNS, rows)
 
 
 def _filled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL, expected_coverage
@@ -156,11 +156,22 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
 def pretraining_sentence(scores: Scores) -> str:
     """Describe what intervals do not cover."""
     if scores.num_pretraining_runs > 1:
-        over_runs = (
+        text = (
             f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "
             "are over pretraining runs, each of them the mean of its fine-tuning seeds."
         )
-        return " ".join((over_runs, *_not_covered(scores)))
+        if fixed := scores.fixed_streams:
+            is_one = len(fixed) == 1 and fixed[0] != "masks"
+            verb, them = ("is", "it") if is_one else ("are", "them")
+            text += (
+                f" The {listing(fixed)} {verb} the same in all runs, so no interval covers {them}."
+            )
+        if scores.shares_finetuning_seeds:
+            text += (
+                " All runs share their fine-tuning seeds: if a seed favours a recipe, it does so "
+                "in every run, and no interval or test covers that."
+            )
+        return text
     if not scores.replicates:
         return (
             "Each model was pretrained once: intervals cover fine-tuning seeds, "
@@ -173,18 +184,6 @@ def pretraining_sentence(scores: Scores) -> str:
         f"{count(len(scores.replicates), 'recipe')} pretrained with several seeds "
         f"({count(runs, 'run')}){rest}. Intervals of single models cover fine-tuning seeds alone."
     )
-
-
-def _not_covered(scores: Scores) -> Iterator[str]:
-    """Yield what intervals over pretraining runs leave out."""
-    if fixed := scores.fixed_streams:
-        verb, them = ("is", "it") if len(fixed) == 1 and fixed[0] != "masks" else ("are", "them")
-        yield f"The {listing(fixed)} {verb} the same in all runs, so no interval covers {them}."
-    if scores.shares_finetuning_seeds:
-        yield (
-            "All runs share their fine-tuning seeds: if a seed favours a recipe, it does so in "
-            "every run, and no interval or test covers that."
-        )
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:
