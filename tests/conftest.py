@@ -87,7 +87,7 @@ def vouched() -> None:
     """Vouch for the code under test; whether the list of the package does is a test of its own."""
     from biphasic import numerics
 
-    for part, codes in ((part, numerics._known()[part]) for part in numerics.PARTS):
+    for part, codes in ((part, numerics.known_code()[part]) for part in numerics.PARTS):
         codes["under test"] = [*codes[max(codes, key=int)], numerics.running_code(part)]
 
 
@@ -217,9 +217,9 @@ def all_cores() -> Iterator[Callable[[], int]]:
     """
     from biphasic.data.building import build
 
-    before = build._num_cores
+    before = build.num_cores
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "_num_cores", lambda: 1)
+        patch.setattr(build, "num_cores", lambda: 1)
         yield before
 
 

@@ -69,7 +69,7 @@ def running_code(part: Part) -> str:
     """Return the hash of this package's code for one part."""
     texts = read_part(part)
     # Parsing takes a tenth of a second, which commands need not spend on unchanged files.
-    return _known()["bytes"].get(bytes_digest(texts)) or code_digest(texts)
+    return known_code()["bytes"].get(bytes_digest(texts)) or code_digest(texts)
 
 
 def is_other_code(part: Part, made_by: Collection[str], *, than: str | None = None) -> bool:
@@ -79,7 +79,7 @@ def is_other_code(part: Part, made_by: Collection[str], *, than: str | None = No
     none; releases made them.
     """
     here = than or running_code(part)
-    equal = {code for codes in _known()[part].values() if here in codes for code in codes}
+    equal = {code for codes in known_code()[part].values() if here in codes for code in codes}
     return not {*made_by} <= {here, *equal} or not (made_by or equal)
 
 
@@ -107,7 +107,8 @@ def code_sha256(text: bytes) -> str:
 
 
 @cache
-def _known() -> dict[str, dict[str, Any]]:
+def known_code() -> dict[str, dict[str, Any]]:
+    """Return the hashes of code that gave the recorded numbers, by part."""
     return read_json(KNOWN, remedy="reinstall the package")
 
 

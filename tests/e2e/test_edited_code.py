@@ -41,7 +41,7 @@ class EveryCode(dict):
 def edited(monkeypatch):
     """Let the running code be edited, in forked processes too."""
     known = {"bytes": EveryCode(), "pretraining": {}, "finetuning": {}}
-    monkeypatch.setattr(numerics, "_known", lambda: known)
+    monkeypatch.setattr(numerics, "known_code", lambda: known)
     numerics.running_code.cache_clear()
     yield
     numerics.running_code.cache_clear()

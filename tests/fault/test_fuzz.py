@@ -58,7 +58,7 @@ from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
-from biphasic.training.run import _saved_model
+from biphasic.training.run import saved_model
 from biphasic.training.state import STATE_FORMAT, Snapshot, load_state, save_state
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
@@ -275,7 +275,7 @@ def state(folder: Path) -> Read:
 
     def read(folder: Path) -> object:
         snapshot = load_state(folder / "state", identity=IDENTITY)
-        return _saved_model(folder / "state", snapshot)
+        return saved_model(folder / "state", snapshot)
 
     return read
 

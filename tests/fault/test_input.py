@@ -2,7 +2,6 @@
 
 import pytest
 
-from biphasic.study.run.run import study_lock
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from mini_study import write_study
@@ -49,7 +48,7 @@ def test_a_wrong_setting_is_refused_before_data_are_built(tmp_path, cli):
 @pytest.mark.usefixtures("undrawn")
 def test_a_study_that_another_process_runs_is_locked(root, tmp_path, cli):
     file = write_study(tmp_path)
-    with study_lock(Study(load_study(file), root)):
+    with Study(load_study(file), root).locked():
         code, _, err = cli("study", "run", file, "--root", root)
     assert code == 2
     assert str(root / "mini") in one_line(err)

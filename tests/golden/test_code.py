@@ -136,7 +136,7 @@ def test_all_python_versions_give_one_hash():
 def known(monkeypatch):
     """Let this code be `b`, which version 2 lists beside `a`; version 3 has `c`."""
     lists = {"pretraining": {"2": ["a", "b"], "3": ["c"]}}
-    monkeypatch.setattr(numerics, "_known", lambda: lists)
+    monkeypatch.setattr(numerics, "known_code", lambda: lists)
     monkeypatch.setattr(numerics, "running_code", lambda _: "b")
     return lists
 

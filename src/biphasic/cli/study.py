@@ -288,13 +288,12 @@ def _saved_jobs(
     from biphasic.execution.job import save_job
     from biphasic.study.run.prepare import prepare_study
     from biphasic.study.run.report import ReportJob, write_study_report
-    from biphasic.study.run.run import study_lock
     from biphasic.study.spec.load import load_study
     from biphasic.study.study import Study
 
     study = Study(load_study(file, overrides or ()), root, file=file)
     prepared = prepare_study(study, console=progress_console(quiet=quiet))
-    with study_lock(study):
+    with study.locked():
         study.save()
         write_study_report(prepared)  # 'study report' reads the expected results from it
     items, last = prepared.missing_work(), ReportJob.of(study)

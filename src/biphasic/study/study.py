@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.files import read_json_object, write_json
+from biphasic.locks import locked_folder
 from biphasic.plugins import look_in
 from biphasic.study import RESOLVED, STORE
 from biphasic.study.spec.study import StudyConfig
@@ -46,6 +47,10 @@ class Study:
     def recipes(self) -> dict[str, Recipe]:
         """The recipes by name of the arm, with tuned rates."""
         return {arm.name: self.config.recipe_of(arm) for arm in self.config.arms}
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Lock the study's folder."""
+        return locked_folder(self.folder, remedy="use another --root")
 
     def save(self) -> None:
         """Save the settings, with includes and overrides applied, in the study's folder."""

@@ -227,7 +227,7 @@ def resume_or_start(
             folder = progress.path(latest)
             progress.verify(latest)
         snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
-        model = _saved_model(folder, snapshot)
+        model = saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
     # The weights of a pretrained model were probed before the text was read.
@@ -333,7 +333,8 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size)
 
 
-def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
+def saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
+    """Return the model of a state or checkpoint, in fp32."""
     config = read_config(folder)
     with loading(folder):
         model = new_model(config, init_seed=0)

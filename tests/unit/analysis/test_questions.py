@@ -355,8 +355,8 @@ OTHER_CODE = "Scores were made by other code than was registered."
 def test_scores_by_other_code_than_was_registered_are_named(registered, monkeypatch):
     registered(code="b")
     assert OTHER_CODE in sentences(registered.study)
-    lists = {**numerics._known(), "finetuning": {"3": ["a", "b"]}}
-    monkeypatch.setattr(numerics, "_known", lambda: lists)
+    lists = {**numerics.known_code(), "finetuning": {"3": ["a", "b"]}}
+    monkeypatch.setattr(numerics, "known_code", lambda: lists)
     assert OTHER_CODE not in sentences(registered.study)  # the golden numbers say they are equal
     state = next((registered.study[1] / "states").glob("*/state.json"))
     rewrite_code(state, ["a", "c"])

@@ -474,7 +474,7 @@ def test_workers_are_as_many_as_the_process_may_use(
         asked.append(num_workers)
         return ShardMaker(*arguments, num_workers=1)
 
-    monkeypatch.setattr("biphasic.data.building.build._num_cores", all_cores)
+    monkeypatch.setattr("biphasic.data.building.build.num_cores", all_cores)
     monkeypatch.setattr(blend, "ShardMaker", remember)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)

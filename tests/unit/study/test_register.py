@@ -8,8 +8,7 @@ import pytest
 
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.registration import read_registrations
-from biphasic.study.run.register import register_study
-from biphasic.study.run.run import _could_register
+from biphasic.study.run.register import could_register, register_study
 from biphasic.study.study import Study
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm
@@ -134,14 +133,14 @@ def test_a_run_reminds_of_registration_while_it_can_still_come_first(
     register, settings, tmp_path, states, store
 ):
     study = prepare(settings(questions=[ASK]), tmp_path / "runs")
-    assert _could_register(study.plan)
-    assert not _could_register(prepare(settings(), tmp_path / "runs"))
+    assert could_register(study.plan)
+    assert not could_register(prepare(settings(), tmp_path / "runs"))
     name = next(iter(study.plan.groups[0].run_ids()))
     fake_result(store, name, state=states[0])
-    assert not _could_register(study.plan)
+    assert not could_register(study.plan)
     shutil.rmtree(store / "finetunes")
     register()
-    assert not _could_register(study.plan)
+    assert not could_register(study.plan)
 
 
 def test_a_study_without_questions_has_nothing_to_register(register):

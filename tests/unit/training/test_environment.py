@@ -65,7 +65,7 @@ def test_what_changes_no_number_is_not_named():
 
 def test_other_code_is_named_and_listed_code_is_not(monkeypatch):
     known = {"pretraining": {"2": ["a" * 64, "b" * 64]}}
-    monkeypatch.setattr(numerics, "_known", lambda: known)
+    monkeypatch.setattr(numerics, "known_code", lambda: known)
     for module in (numerics, environment_module):
         monkeypatch.setattr(module, "running_code", lambda _: "b" * 64)
     assert changed_settings(record({}, {}, code=["a" * 64]), COMPUTE) == ""

@@ -96,7 +96,7 @@ def build_corpus(
                 write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
             say("tokenising")
             blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
-            sources = blend.gather(num_workers=num_workers or _num_cores(), report=progress)
+            sources = blend.gather(num_workers=num_workers or num_cores(), report=progress)
             say("assembling the corpora")
             special = _assemble(sources, folders, origin, say=say)
             counts = {
@@ -329,7 +329,7 @@ def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -18,15 +18,16 @@ from biphasic.records import RegistrationRecord
 from biphasic.registration import (
     changed_parts,
     fixed_part,
+    is_registered,
     read_registrations,
     registration_id,
     write_registration,
 )
 from biphasic.sealed import read_result_record
+from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study
 from biphasic.study.run.record import study_record
-from biphasic.study.run.run import study_lock
 from biphasic.study.study import Study
 from biphasic.version import __version__
 
@@ -37,7 +38,7 @@ def register_study(
     """Register a study, or amend its registration if it has changed; return all registrations."""
     if not study.config.questions:
         raise ConfigError("questions: none, so there is nothing to register; see docs/studies.md")
-    with study_lock(study):
+    with study.locked():
         refuse_while_cleaning(study.store)
         study.save()
         known = read_registrations(study.folder)
@@ -76,6 +77,13 @@ def register_study(
         )
         write_registration(study.folder, record, number=len(known) + 1)
         return (*known, record)
+
+
+def could_register(plan: Plan) -> bool:
+    """Return whether a study with questions has neither a registration nor a score."""
+    if not plan.study.config.questions or is_registered(plan.study.folder):
+        return False
+    return next(Finished.of(plan).planned_results(), None) is None
 
 
 def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[str]:

@@ -16,16 +16,15 @@ from biphasic.execution.job import WorkItem
 from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.execution.slots import Slot, local_slots
-from biphasic.locks import locked_folder, refuse_while_cleaning
+from biphasic.locks import refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.progress import progress_bar, say_on
-from biphasic.registration import is_registered
 from biphasic.study.by_name import link_states
-from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.prepare import prepare_study
+from biphasic.study.run.register import could_register
 from biphasic.study.run.report import refresh_record, write_study_report
 from biphasic.study.study import Study
 
@@ -70,12 +69,12 @@ def execute_study(
     """Run the missing jobs of a study, and write its report."""
     if resources.site is not None:
         check_fits(resources.site, study.folder, study.config.compute.processes)
-    with study_lock(study):
+    with study.locked():
         refuse_while_cleaning(study.store)
         forget_requests(study.folder)
         study.save()
         prepared = prepare_study(study, console=console, fresh=fresh)
-        if _could_register(prepared.plan):
+        if could_register(prepared.plan):
             say_on(console)(
                 "the questions of this study are not registered; to show that they came before "
                 "the first score, stop and run 'biphasic study register' first"
@@ -100,18 +99,6 @@ def execute_study(
         failed=outcome.failures,
         is_stopped=outcome.is_stopped,
     )
-
-
-def _could_register(plan: Plan) -> bool:
-    """Return whether a study with questions has neither a registration nor a score."""
-    if not plan.study.config.questions or is_registered(plan.study.folder):
-        return False
-    return next(Finished.of(plan).planned_results(), None) is None
-
-
-def study_lock(study: Study) -> AbstractContextManager[object]:
-    """Lock a study's folder."""
-    return locked_folder(study.folder, remedy="use another --root")
 
 
 def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
