@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from biphasic.cli.options import DTYPES, Out, Precision, Quiet, Revision, echo, progress_console
+from biphasic.errors import ConfigError
 
 
 def export_command(
@@ -54,6 +56,7 @@ def merge_command(
     out: Out,
     weight: Annotated[float, typer.Option(min=0, max=1)] = 0.5,
     method: str = "linear",
+    group: Annotated[list[str] | None, typer.Option(metavar="GROUP=WEIGHT")] = None,
 ) -> None:
     """Merge the weights of two models of one architecture, and print the folder.
 
@@ -63,11 +66,30 @@ def merge_command(
         out: Folder to write; it can be used like any model.
         weight: Share of ADAPTED, from 0 to 1.
         method: linear, or spherical (along the arc between each two tensors).
+        group: Weight of a part: a layer (3), layers (0-5), embeddings or rest; repeat for several.
     """
     from biphasic.export.merge import merge_models
 
-    merged = merge_models(base, adapted, out, weight=weight, method=method)  # type: ignore[arg-type]
+    merged = merge_models(
+        base,
+        adapted,
+        out,
+        weight=weight,
+        method=method,  # type: ignore[arg-type]  # checked there
+        groups=_shares(group or ()),
+    )
     echo(f"model: {merged}")
+
+
+def _shares(given: Iterable[str]) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for text in given:
+        name, _, share = text.partition("=")
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            raise ConfigError(f"--group {text}: give GROUP=WEIGHT, as 0-5=0.3") from None
+    return shares
 
 
 def push_command(

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from biphasic import pretrain
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.merge import merge_models, merge_tensors
 from biphasic.model.loading.build import load_encoder
@@ -47,32 +48,85 @@ def test_a_linear_merge_is_a_weighted_mean_and_loads_as_a_model(models, tmp_path
 
 def test_a_spherical_merge_stays_on_the_arc():
     one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
-    merged = merge_tensors({"w": one}, {"w": other}, weight=1 / 3, method="spherical")["w"]
+    merged = merge_tensors({"w": one}, {"w": other}, weights={"w": 1 / 3}, method="spherical")["w"]
     # A third of a right angle.
     expected = torch.tensor([[3 * math.cos(math.pi / 6), 3 * math.sin(math.pi / 6)]])
     torch.testing.assert_close(merged, expected)
-    opposite = merge_tensors({"w": one}, {"w": -one}, weight=0.25, method="spherical")["w"]
+    opposite = merge_tensors({"w": one}, {"w": -one}, weights={"w": 0.25}, method="spherical")["w"]
     torch.testing.assert_close(opposite, 0.5 * one)  # no arc is the shortest: linear
 
 
 def test_rows_that_the_base_lacks_are_kept():
     base, adapted = torch.zeros(2, 3), torch.ones(3, 3)
-    merged = merge_tensors({"w": base}, {"w": adapted}, weight=0.5, method="linear")["w"]
+    merged = merge_tensors({"w": base}, {"w": adapted}, weights={"w": 0.5}, method="linear")["w"]
     assert merged.tolist() == [[0.5] * 3, [0.5] * 3, [1.0] * 3]
     assert adapted.tolist() == [[1.0] * 3] * 3
     for other in ({"w": torch.zeros(4, 3)}, {"w": torch.zeros(2, 4)}, {"v": base}):
         with pytest.raises(ModelError, match="merge models of one architecture"):
-            merge_tensors(other, {"w": adapted}, weight=0.5, method="linear")
+            merge_tensors(other, {"w": adapted}, weights={"w": 0.5}, method="linear")
+
+
+def test_groups_have_weights_of_their_own(models, tmp_path):
+    groups = {"0": 0.0, "embeddings": 1.0, "rest": 0.25}
+    out = merge_models(*models, tmp_path / "merged", weight=0.5, groups=groups)
+    first, second = map(weights, models)
+    shares = {
+        "model.layers.0.mlp.up_proj.weight": 0.0,
+        "model.layers.1.mlp.up_proj.weight": 0.5,
+        "model.embed_tokens.weight": 1.0,
+        "model.norm.weight": 0.25,
+        "lm_head.weight": 0.25,
+    }
+    for name, share in shares.items():
+        mean = (1 - share) * first[name] + share * second[name]
+        torch.testing.assert_close(weights(out)[name], mean)
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        ({"2": 0.1}, "group '2': the models have no such weights"),
+        ({"0-1": 0.1, "1": 0.2}, r"group '1': model\.layers\.1\.\S+ is in another group, too"),
+        ({"last": 0.1}, "group 'last': give a layer as 3, layers as 0-5, embeddings, or rest"),
+        ({"0": 1.2}, r"0: 1\.2 is not between 0 and 1"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(models, tmp_path, groups, problem):
+    with pytest.raises(ConfigError, match=problem):
+        merge_models(*models, tmp_path / "merged", groups=groups)
+
+
+def test_training_begins_with_a_merged_model_and_knows_it(models, tmp_path, text_file):
+    out = merge_models(*models, tmp_path / "merged")
+    recipe = {
+        "model": {"pretrained": str(out)},
+        "max_seqlen": 32,
+        "rows_per_step": 2,
+        "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "mlm", "steps": 1}],
+    }
+    corpus = {"sources": [str(text_file)], "tokenizer": str(out)}
+    state = pretrain(recipe, corpus=corpus, root=tmp_path / "root", heldout_every=0)
+    ground = json.loads((state / "state.json").read_text())["ground"]
+    assert ground["pretrained"] == fetch_model(out).identity
+    again = merge_models(*models, tmp_path / "again")
+    assert fetch_model(again).identity == fetch_model(out).identity
 
 
 def test_the_identity_covers_models_weight_and_method(models, tmp_path):
-    ways = {"a": {}, "b": {"weight": 0.4}, "c": {"method": "spherical"}, "again": {}}
+    ways = {
+        "a": {},
+        "b": {"weight": 0.4},
+        "c": {"method": "spherical"},
+        "d": {"groups": {"0": 0.4}},
+        "again": {},
+    }
     records = {
         name: json.loads((merge_models(*models, tmp_path / name, **how) / "merge.json").read_text())
         for name, how in ways.items()
     }
     assert records["a"] == records["again"]
-    assert len({record["identity"] for record in records.values()}) == 3
+    assert len({record["identity"] for record in records.values()}) == 4
     assert records["b"]["weight"] == 0.4
     assert records["a"]["base"] == fetch_model(models[0]).identity
 
@@ -81,6 +135,11 @@ def test_the_command(models, tmp_path, cli):
     out = tmp_path / "out"
     assert cli("merge", *models, "--out", out, "--weight", "0.3")[:2] == (0, f"model: {out}\n")
     assert cli("merge", *models, "--out", out)[0] == 2
+    parts = tmp_path / "parts"
+    code, _, error = cli("merge", *models, "--out", parts, "--group", "0-1=0.1")
+    assert (code, json.loads((parts / "merge.json").read_text())["groups"]) == (0, {"0-1": 0.1})
+    code, _, error = cli("merge", *models, "--out", tmp_path / "z", "--group", "0-1")
+    assert (code, error) == (2, "error: --group 0-1: give GROUP=WEIGHT, as 0-5=0.3\n")
     with pytest.raises(ConfigError, match=r"weight: 1\.5 is not between 0 and 1"):
         merge_models(*models, tmp_path / "x", weight=1.5)
     code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
