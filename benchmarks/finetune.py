@@ -107,8 +107,8 @@ def fine_tune_ours(options: argparse.Namespace) -> None:
                 "max_steps": options.max_steps,
                 "max_seqlen": options.max_length,
             },
-            num_workers=options.workers,
-            num_threads=options.threads,
+            workers=options.workers,
+            threads=options.threads,
             root=root,
         )
     print(json.dumps([result.model_dump() for result in evaluation.results]))

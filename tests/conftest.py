@@ -223,6 +223,18 @@ def all_cores() -> Iterator[Callable[[], int]]:
         yield before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_worker() -> Iterator[None]:
+    """Fine-tunings run in this process where no test asks for several."""
+    from biphasic.evaluation import evaluate
+    from biphasic.export.finetuned import write
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evaluate, write):
+            patch.setattr(module, "default_workers", lambda *_, **__: 1)
+        yield
+
+
 @pytest.fixture
 def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""

@@ -12,7 +12,9 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
+    from biphasic.api.studies import cancel, clean, retry, status, tune, verify
     from biphasic.api.use import encode, load, predict, push, run_mteb
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 _CONTENTS = {
     "biphasic.adaptation": ["adapt"],
+    "biphasic.api.plans": ["diff", "jobs", "jobset", "plan", "register", "schema"],
     "biphasic.api.scores": ["analyze", "claims", "compare", "figures", "paper"],
+    "biphasic.api.studies": ["cancel", "clean", "retry", "status", "tune", "verify"],
     "biphasic.api.use": ["encode", "load", "predict", "push", "run_mteb"],
     "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
     "biphasic.export.finetuned.write": ["finetune"],
@@ -37,8 +41,11 @@ __all__ = [
     "__version__",
     "adapt",
     "analyze",
+    "cancel",
     "claims",
+    "clean",
     "compare",
+    "diff",
     "encode",
     "estimate",
     "evaluate",
@@ -46,14 +53,23 @@ __all__ = [
     "export_model",
     "figures",
     "finetune",
+    "jobs",
+    "jobset",
     "load",
     "paper",
+    "plan",
     "predict",
     "pretrain",
     "push",
+    "register",
     "report_study",
+    "retry",
     "run_mteb",
     "run_study",
+    "schema",
+    "status",
+    "tune",
+    "verify",
 ]
 
 

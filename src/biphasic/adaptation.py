@@ -27,7 +27,7 @@ from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.plugins import look_in
 from biphasic.progress import progress_bar, progress_console, say_on
-from biphasic.study import STORE
+from biphasic.study import DEFAULT_ROOT, STORE
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.inputs.corpus import (
     DataPaths,
@@ -43,7 +43,6 @@ from biphasic.study.inputs.models import (
     is_state,
 )
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY
@@ -143,6 +142,7 @@ def adapt(
     device: str | None = None,
     fresh: bool = False,
     wandb: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> Path:
     """Continue training a model as an encoder, and export it.
@@ -165,6 +165,7 @@ def adapt(
         device: As in `pretrain`.
         fresh: As in `pretrain`; `out` must not exist then.
         wandb: As in `pretrain`.
+        quiet: Show no progress.
         console: Where progress is shown; standard error when None.
 
     Returns:
@@ -188,7 +189,7 @@ def adapt(
     settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute, chosen = parse_compute(compute), parse_device(device)
     corpus = _corpus_settings(corpus)
-    console = console or progress_console()
+    console = console or progress_console(quiet=quiet)
     say, store = say_on(console), Path(root).resolve() / STORE
     look_in(store)
     tune_allocator()

@@ -41,9 +41,9 @@ class Analysis(Shown):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each model and dataset: mean, half-width and number of seeds."""
-        hidden = {"by_seed", "at_one_rate", "one_rate"}
-        cells = self.to_json()["cells"]
-        return [{name: cell[name] for name in cell if name not in hidden} for cell in cells]
+        from biphasic.analysis.tables.text import score_rows
+
+        return score_rows(self.scores)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers, as `--json` prints them."""

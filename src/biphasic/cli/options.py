@@ -143,14 +143,12 @@ def progress_console(*, quiet: bool) -> Console:
 
 def show_outcome(outcome: StudyOutcome) -> None:
     """Print a study's table and failures; exit with code 1 if a job failed."""
-    from biphasic.analysis.records import load_study
     from biphasic.analysis.tables.results import format_table
-    from biphasic.study import STORE
 
     if outcome.is_stopped:
         echo(f"report: {shown(outcome.report)}")
         raise typer.Exit(INTERRUPTED)  # main() prints the message
-    table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
+    table = format_table(outcome.records())
     if outcome.num_executed == 0 and not outcome.failures:
         echo("all finished; nothing to do")
     print_table(table)

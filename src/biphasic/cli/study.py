@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,7 +23,6 @@ from biphasic.cli.options import (
     Workers,
     echo,
     echo_answers,
-    progress_console,
     show_outcome,
     shown,
 )
@@ -35,11 +34,6 @@ from biphasic.cli.upkeep import (
     study_verify,
 )
 from biphasic.errors import ConfigError
-
-if TYPE_CHECKING:
-    from biphasic.execution.job import WorkItem
-    from biphasic.study.run.report import ReportJob
-    from biphasic.study.study import Study
 
 study_app = Commands("Plan, compare, run and report studies.")
 
@@ -65,42 +59,18 @@ def study_plan(
         overrides: Override a setting, e.g. recipe.model=micro.
     """
     import json
-    import math
 
+    from biphasic.api.plans import plan
     from biphasic.files import write_text
-    from biphasic.study.plan.preview import preview_study
-    from biphasic.study.plan.summary import plan_lines, summarise_plan, summary_json
-    from biphasic.study.sizing.estimate import plan_memory
-    from biphasic.study.sizing.here import speed_here
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
         raise ConfigError(f"--graph {graph}: give a .svg file in an existing folder")
-    if rate is not None and not math.isfinite(rate):
-        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
-    config = load_study(file, overrides or ())
-    plan = preview_study(Study(config, root))
-    summary = summarise_plan(plan, example_tokens=example_tokens)
-    jobs_here, advice, memory = None, "", plan_memory(plan)
-    if rate is None:
-        rate, jobs_here, advice = speed_here(config.recipe.precision)
-    if as_json:
-        echo(json.dumps(summary_json(summary, plan, rate=rate, memory=memory), indent=1))
-    else:
-        lines = plan_lines(
-            summary,
-            plan,
-            rate=rate,
-            example_tokens=example_tokens,
-            memory=memory,
-            jobs_here=jobs_here,
-        )
-        echo("\n".join((*lines, advice) if advice else lines))
+    planned = plan(
+        file, root=root, rate=rate, example_tokens=example_tokens, overrides=overrides or ()
+    )
+    echo(json.dumps(planned.to_json(), indent=1) if as_json else str(planned))
     if graph is not None:
-        from biphasic.study.plan.svg import plan_svg
-
-        write_text(graph, plan_svg(plan, title=config.title))
+        write_text(graph, planned.drawing())
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
@@ -111,13 +81,9 @@ def study_diff(first: StudyFile, second: Path, root: Root = Path("runs")) -> Non
     Args:
         second: Study file to compare with.
     """
-    from biphasic.study.plan.diff import difference_lines
-    from biphasic.study.plan.preview import preview_study
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
+    from biphasic.api.plans import diff
 
-    one, other = (preview_study(Study(load_study(file), root)) for file in (first, second))
-    echo("\n".join(difference_lines(one, other, str(first), str(second))))
+    echo(str(diff(first, second, root=root)))
 
 
 @study_app.command("schema")
@@ -125,9 +91,9 @@ def study_schema_command() -> None:
     """Print the JSON schema of study files, for editors."""
     import json
 
-    from biphasic.study.spec.schema import study_schema
+    from biphasic.api.plans import schema
 
-    echo(json.dumps(study_schema(), indent=1))
+    echo(json.dumps(schema(), indent=1))
 
 
 @study_app.command("run")
@@ -162,19 +128,18 @@ def study_run(
     if print_config:
         echo(study_text(load_study(file, overrides or ())), nl=False)
         return
-    console = progress_console(quiet=quiet)
     outcome = run_study(
         file,
         root=root,
         overrides=overrides or (),
-        num_workers=workers,
-        num_threads=threads,
-        jobs_per_gpu=per_gpu,
+        workers=workers,
+        threads=threads,
+        per_gpu=per_gpu,
         tries=tries,
         site=site,
         fresh=fresh,
         wandb=wandb,
-        console=console,
+        quiet=quiet,
     )
     show_outcome(outcome)
 
@@ -199,29 +164,12 @@ def study_register(
         markdown: Print the page of the registration, to commit.
         overrides: Override a setting, e.g. recipe.model=micro.
     """
-    from biphasic.analysis.questions.markdown import registration_page
-    from biphasic.study.find import find_study
-    from biphasic.study.run.register import register_study
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
+    from biphasic.api.plans import register
 
-    if spread is not None and pilot is not None:
-        raise ConfigError("--spread, --pilot: give one of them")
-    config = load_study(file, overrides or ())
-    records = register_study(
-        Study(config, root, file=file),
-        console=progress_console(quiet=quiet),
-        spread=spread,
-        pilot=None if pilot is None else find_study(pilot, root)[0],
+    registered = register(
+        file, root=root, spread=spread, pilot=pilot, overrides=overrides or (), quiet=quiet
     )
-    if markdown:
-        echo(registration_page(config.title, records), nl=False)
-        return
-    last = records[-1]
-    echo(f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}")
-    for one in last.detectable:
-        place = f"{one.question}, comparison {one.comparison + 1}, {one.task}"
-        echo(f"{place}: detects {one.points:.1f} points")
+    echo(registered.to_markdown() if markdown else str(registered), nl=not markdown)
 
 
 @study_app.command("jobs")
@@ -236,13 +184,10 @@ def study_jobs(
     Args:
         overrides: Override a setting, e.g. recipe.model=micro.
     """
-    _, items, last = _saved_jobs(file, root, overrides, quiet=quiet)
-    names = {item.id for item in items}
-    for item in items:
-        dependency = item.needs if item.needs in names else "-"
-        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{dependency}\t{item.label}")
-    if items:
-        echo(f"{last.id}\treport\t1\t*\t{last.label}")
+    from biphasic.api.plans import jobs
+
+    for line in jobs(file, root=root, overrides=overrides or (), quiet=quiet).lines():
+        echo(line)
 
 
 @study_app.command("jobset")
@@ -269,37 +214,22 @@ def study_jobset(
     """
     import yaml
 
-    from biphasic.study.run.jobset import Pods, jobset
+    from biphasic.api.plans import jobset
 
-    study, items, last = _saved_jobs(file, root, overrides, quiet=quiet)
-    if not items:
+    manifest = jobset(
+        file,
+        image=image,
+        claim=claim,
+        root=root,
+        gpus=gpus,
+        parallelism=parallelism,
+        overrides=overrides or (),
+        quiet=quiet,
+    )
+    if manifest is None:
         echo("nothing to run", err=True)
         return
-    root = root.resolve()
-    pods = Pods(image, claim, mount=root.parent, gpus=gpus, parallelism=parallelism)
-    manifest = jobset(study.config.name, items, last.id, folder=study.folder, root=root, pods=pods)
     echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
-
-
-def _saved_jobs(
-    file: Path, root: Path, overrides: list[str] | None, *, quiet: bool
-) -> tuple[Study, list[WorkItem], ReportJob]:
-    """Save the missing jobs of a study and the one that writes its report."""
-    from biphasic.execution.job import save_job
-    from biphasic.study.run.prepare import prepare_study
-    from biphasic.study.run.report import ReportJob, write_study_report
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.study import Study
-
-    study = Study(load_study(file, overrides or ()), root, file=file)
-    prepared = prepare_study(study, console=progress_console(quiet=quiet))
-    with study.locked():
-        study.save()
-        write_study_report(prepared)  # 'study report' reads the expected results from it
-    items, last = prepared.missing_work(), ReportJob.of(study)
-    for job in (*(item.make() for item in items), *([last] if items else [])):
-        save_job(job)
-    return study, items, last
 
 
 @study_app.command("report")
@@ -365,33 +295,23 @@ def study_tune(
         out: Write the tuned study here instead of changing FILE.
         dry_run: Show what would be trained, without training.
     """
-    from biphasic.study.spec.load import load_study
-    from biphasic.study.tune.search import first_rates, parse_rates, tune_study
-    from biphasic.study.tune.text import plan_lines, result_lines
-    from biphasic.study.tune.trials import plan_tuning
+    from biphasic.api.studies import tune
+    from biphasic.study.tune.search import parse_rates
 
-    console = progress_console(quiet=quiet)
-    listed = None if rates is None else parse_rates(rates)
-    if dry_run:
-        tuning = plan_tuning(load_study(file), share, by=by)
-        lines = plan_lines(tuning, first_rates(tuning, listed), root)
-        echo("\n".join(lines))
-        return
-    outcome = tune_study(
+    tuned = tune(
         file,
-        root=root,
         by=by,
-        rates=listed,
+        rates=None if rates is None else parse_rates(rates),
         share=share,
         extend=extend,
+        root=root,
+        workers=workers,
+        threads=threads,
         out=out,
-        num_workers=workers,
-        num_threads=threads,
-        console=console,
+        dry_run=dry_run,
+        quiet=quiet,
     )
-    echo("\n".join(result_lines(outcome.record)))
-    echo(f"curves: {outcome.folder / 'curve.png'}")
-    echo("\n".join(outcome.difference or [f"{out or file}: already has these rates"]))
+    echo("\n".join(tuned.lines()))
 
 
 study_app.command("status")(study_status_command)

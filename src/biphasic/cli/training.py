@@ -147,7 +147,6 @@ def estimate_command(
     from biphasic.amounts import rough_duration
     from biphasic.study.sizing.estimate import DEFAULT_VOCAB_SIZE, estimate
     from biphasic.study.sizing.here import speed_here
-    from biphasic.study.sizing.text import estimate_lines
 
     result = estimate(
         file,
@@ -163,7 +162,7 @@ def estimate_command(
     if as_json:
         echo(json.dumps(result.to_json(), indent=1))
     else:
-        echo("\n".join(estimate_lines(result)))
+        echo(str(result))
         here = speed_here(result.precision)
         days = rough_duration(result.flops / here.flops_per_second)
         echo(f"on this machine: about {days}, on one core by a second of measurement")

@@ -23,17 +23,8 @@ from biphasic.cli.options import (
     Seeds,
     StoreRoot,
     echo,
-    progress_console,
 )
 
-_FORMS = {
-    "sequence-classification": "loads with AutoModelForSequenceClassification",
-    "token-classification": "loads with AutoModelForTokenClassification",
-    "question-answering": "loads with AutoModelForQuestionAnswering",
-    "sentence-transformers": "loads with SentenceTransformer or AutoModel",
-    "separate-head": "written by an earlier version: transformers loads it without its head; "
-    "delete it and fine-tune again",
-}
 FinetuneWorkers = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
@@ -84,20 +75,16 @@ def evaluate_command(
     from biphasic.cli.evaluation import print_evaluation
     from biphasic.config import parse_overrides
     from biphasic.evaluation.evaluate import evaluate_all
-    from biphasic.evaluation.plan import task_from_text
-    from biphasic.study.run.run import default_workers
+    from biphasic.evaluation.plan import chosen_tasks
     from biphasic.study.spec.resolved import evaluation_text
     from biphasic.study.spec.study import PAPER
 
-    settings = parse_overrides(overrides or ())
-    changes = {"copies": copies, "protocol": settings}
-    chosen = [task_from_text(task).model_copy(update=changes) for task in tasks]
     if print_config:
         text = evaluation_text(
-            chosen,
+            chosen_tasks(tasks, overrides=overrides or (), copies=copies),
             learning_rates=rates,
             seeds=seeds,
-            protocol=settings,
+            protocol=parse_overrides(overrides or ()),
             is_paper=paper,
             convention=convention,
         )
@@ -105,16 +92,18 @@ def evaluate_command(
         return
     evaluations = evaluate_all(
         model,
-        chosen,
+        tasks,
         learning_rates=rates,
         seeds=seeds,
         protocol=PAPER if paper else None,
+        overrides=overrides or (),
         revision=revision,
+        copies=copies,
         convention=convention,
         root=root,
-        num_workers=workers or default_workers(device=device),
+        workers=workers,
         device=device,
-        console=progress_console(quiet=quiet),
+        quiet=quiet,
     )
     failed = [evaluation for evaluation in evaluations if not print_evaluation(evaluation)]
     if failed:
@@ -148,41 +137,25 @@ def finetune_command(
         overrides: Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000,
             max_seqlen=256, precision=bf16, batching=padded.
     """
-    from biphasic.analysis.text import rate
     from biphasic.cli.evaluation import print_evaluation
-    from biphasic.config import parse_overrides
-    from biphasic.evaluation.plan import task_from_text
     from biphasic.export.finetuned.write import finetune
-    from biphasic.study.run.run import default_workers
-    from biphasic.tasks.kinds.registry import KINDS
 
-    console = progress_console(quiet=quiet)
-    settings = parse_overrides(overrides or ())
-    chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
     finetuned = finetune(
         model,
-        chosen,
+        task,
         out,
         learning_rates=rates,
         seeds=seeds,
+        overrides=overrides or (),
         revision=revision,
+        copies=copies,
         root=root,
-        num_workers=workers or default_workers(device=device),
+        workers=workers,
         device=device,
-        console=console,
+        quiet=quiet,
     )
     print_evaluation(finetuned.evaluation)
-    record, facts = finetuned.record, KINDS[finetuned.record.kind].facts
-    by_split = {"validation": finetuned.validation, "test": finetuned.test}
-    scores = ", ".join(
-        f"{split} {facts.metric(record.metric).title} {metrics[record.metric]:.2f}"
-        for split, metrics in by_split.items()
-        if record.metric in metrics
-    )
-    if facts.is_trained:
-        echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
-    code = " and trust_remote_code=True" if record.needs_code else ""
-    echo(f"{finetuned.folder}: {_FORMS[record.form]}{code}")
+    echo("\n".join(finetuned.sentences()))
 
 
 def predict_command(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
 from rich.console import Console
 
-from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
-from biphasic.evaluation.plan import plan_evaluation
+from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
+from biphasic.evaluation.result import Evaluation
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.inline import run_here
@@ -25,43 +25,17 @@ from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
-from biphasic.records import Convention, ResultRecord
+from biphasic.records import Convention
 from biphasic.sealed import read_result_record
+from biphasic.study import DEFAULT_ROOT
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.plan.finetuning import by_training
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.study.run.run import DEFAULT_ROOT, default_workers
+from biphasic.study.run.run import default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import TaskInfo
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of evaluating an encoder on one task.
-
-    Attributes:
-        task: Description of the task; `overlaps` counts test examples that are also in training
-            data.
-        metric: Main metric of the task.
-        convention: How the interval was computed.
-        estimate: Mean of the selected runs' test scores with its interval, in percent points; None
-            if all diverged.
-        selected: The selected run of each seed, in order of seeds. Metrics of records are shares,
-            not percent.
-        results: All fine-tunings of the grid; one run for a zero-shot task.
-        folder: Folder of the results: `FOLDER/ID/result.json` and `scores.parquet`.
-    """
-
-    task: TaskInfo
-    metric: str
-    convention: Convention
-    estimate: Estimate | None
-    selected: tuple[ResultRecord, ...]
-    results: tuple[ResultRecord, ...]
-    folder: Path
 
 
 def evaluate(
@@ -72,12 +46,15 @@ def evaluate(
     seeds: Sequence[int] | None = None,
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
     libraries: Sequence[str] | None = None,
+    overrides: Iterable[str] = (),
     revision: str | None = None,
+    copies: Path | str | None = None,
     convention: Convention = "standard",
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int | None = 1,
-    num_threads: int = 1,
+    workers: int | None = None,
+    threads: int = 1,
     device: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder on a task over a grid, and estimate its score.
@@ -95,14 +72,17 @@ def evaluate(
             `"paper"`. They override settings in the task's description. `max_seqlen` defaults to
             the model's maximum.
         libraries: Libraries whose documentation the built-in tasks use; all when None.
+        overrides: Constants as `name=value`, such as `max_steps=200`; they override all others.
         revision: Revision of a model on the hub; the newest when None.
+        copies: Folder with local copies of hub datasets, as `OWNER/NAME`.
         convention: How the interval is computed.
         root: Folder of the store.
-        num_workers: Parallel fine-tunings, each in its own process; 1 runs them in this process.
-            None means one per core, or one on a GPU.
-        num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
+        workers: Parallel fine-tunings, each in its own process; 1 runs them in this process.
+            One per core, or one on a GPU, when None.
+        threads: Threads per fine-tuning. Results may depend on it in the last bits.
         device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
             recorded in `result.json`.
+        quiet: Show no progress.
         console: Console for progress; standard error when None.
 
     Raises:
@@ -123,12 +103,15 @@ def evaluate(
         seeds=seeds,
         protocol=protocol,
         libraries=libraries,
+        overrides=overrides,
         revision=revision,
+        copies=copies,
         convention=convention,
         root=root,
-        num_workers=num_workers,
-        num_threads=num_threads,
+        workers=workers,
+        threads=threads,
         device=device,
+        quiet=quiet,
         console=console,
     )
     return evaluation
@@ -142,12 +125,15 @@ def evaluate_all(
     seeds: Sequence[int] | None = None,
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
     libraries: Sequence[str] | None = None,
+    overrides: Iterable[str] = (),
     revision: str | None = None,
+    copies: Path | str | None = None,
     convention: Convention = "standard",
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int | None = 1,
-    num_threads: int = 1,
+    workers: int | None = None,
+    threads: int = 1,
     device: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate an encoder on several tasks; all are checked before the first one runs.
@@ -161,14 +147,14 @@ def evaluate_all(
         >>> [result.metric for result in evaluate_all(state, ["sc:reviews"], **grid)]
         ['accuracy']
     """
-    num_workers = default_workers(num_threads) if num_workers is None else num_workers
-    check_cores(num_workers=num_workers, num_threads=num_threads)
+    workers = default_workers(threads, device=device) if workers is None else workers
+    check_cores(num_workers=workers, num_threads=threads)
     known_convention(convention)
     chosen = parse_device(device)
-    console = console or progress_console()
+    console = console or progress_console(quiet=quiet)
     planned = plan_evaluation(
         model,
-        tasks,
+        chosen_tasks(tasks, overrides=overrides, copies=copies),
         learning_rates=learning_rates,
         seeds=seeds,
         protocol=protocol,
@@ -184,8 +170,8 @@ def evaluate_all(
             with computing_on(chosen):
                 run_finetunings(
                     planned.job(group),
-                    num_workers=num_workers,
-                    num_threads=num_threads,
+                    num_workers=workers,
+                    num_threads=threads,
                     console=console,
                 )
         for task in evaluations:

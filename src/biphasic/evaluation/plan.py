@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.config import parse_config, refuse_repeats
+from biphasic.config import parse_config, parse_overrides, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import expanded
@@ -62,7 +62,7 @@ class PlannedEvaluation:
 
 def plan_evaluation(
     model: Path | str,
-    tasks: Sequence[TaskConfig | Path | str],
+    tasks: Sequence[TaskConfig],
     *,
     learning_rates: Sequence[float] | None,
     seeds: Sequence[int] | None,
@@ -110,15 +110,14 @@ def plan_evaluation(
 
 
 def _plan_tasks(
-    tasks: Sequence[TaskConfig | Path | str],
+    tasks: Sequence[TaskConfig],
     resolver: TaskResolver,
     tokenizer: TextTokenizer,
     limits: ModelLimits,
 ) -> tuple[PlannedTask, ...]:
     """Build the tasks, and check that the model can read them."""
-    chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
     try:
-        refuse_repeats("tasks", [task.name for task in chosen])
+        refuse_repeats("tasks", [task.name for task in tasks])
     except ValueError as error:
         raise ConfigError(f"evaluate: {error}") from None
     if tokenizer.vocab_size > limits.num_embeddings:
@@ -127,16 +126,34 @@ def _plan_tasks(
             f"{limits.num_embeddings}; use the model's own tokenizer"
         )
     # Check all tasks before reading any of them, which may take minutes.
-    outlines = [(task, *task_outline(task.origin)) for task in chosen]
+    outlines = [(task, *task_outline(task.origin)) for task in tasks]
     check_lengths(
         ((task.name, kind, resolver.protocol_of(task, needed)) for task, kind, needed in outlines),
         tokenizer,
         positions=limits.positions,
     )
-    planned = resolver.build(chosen)
+    planned = resolver.build(tuple(tasks))
     every = (*planned, *(task.training for task in planned))
     check_lengths((task.outline for task in every), tokenizer, positions=limits.positions)
     return planned
+
+
+def chosen_tasks(
+    tasks: Iterable[TaskConfig | Path | str],
+    *,
+    overrides: Iterable[str] = (),
+    copies: Path | str | None = None,
+) -> list[TaskConfig]:
+    """Return tasks by name or path, with settings that replace theirs."""
+    settings = parse_overrides(overrides)
+    chosen = []
+    for task in tasks:
+        config = task if isinstance(task, TaskConfig) else task_from_text(str(task))
+        changes: dict[str, Any] = {"protocol": merge_settings(config.protocol, settings)}
+        if copies is not None:
+            changes["copies"] = Path(copies)
+        chosen.append(config.model_copy(update=changes))
+    return chosen
 
 
 def task_from_text(text: str) -> TaskConfig:

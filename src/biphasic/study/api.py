@@ -22,13 +22,13 @@ from biphasic.locks import Say
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_console, say_on
-from biphasic.study import STORE
+from biphasic.study import DEFAULT_ROOT, STORE
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
+from biphasic.study.run.run import Resources, StudyOutcome, execute_study
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
@@ -49,13 +49,14 @@ def run_study(
     *,
     root: Path | str = DEFAULT_ROOT,
     overrides: Iterable[str] = (),
-    num_workers: int | None = None,
-    num_threads: int = 1,
-    jobs_per_gpu: int = 1,
+    workers: int | None = None,
+    threads: int = 1,
+    per_gpu: int = 1,
     tries: int = 3,
     site: Path | str | None = None,
     fresh: bool = False,
     wandb: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> StudyOutcome:
     """Run the missing jobs of a study and write its report.
@@ -64,9 +65,9 @@ def run_study(
         study: A study file, or its settings.
         root: Folder of studies and of their shared store.
         overrides: Settings that replace those of the study file, as `a.b=value`.
-        num_workers: Parallel jobs; as many as cores allow when None.
-        num_threads: Threads per job. Results may depend on it in the last bits.
-        jobs_per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
+        workers: Parallel jobs; one per core, or one on a GPU, when None.
+        threads: Threads per job. Results may depend on it in the last bits.
+        per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
         tries: Maximum number of tries of a job with a transient failure, such as a killed process
             or a full disk. Permanent failures are not retried.
         site: Site file of a cluster to run on; it has the three settings above for its nodes.
@@ -74,6 +75,7 @@ def run_study(
             make it again.
         wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
             none when None.
+        quiet: Show no progress.
         console: Console for progress; standard error when None.
 
     Raises:
@@ -85,13 +87,13 @@ def run_study(
 
     Example:
         >>> from biphasic import run_study
-        >>> outcome = run_study("study.yaml", overrides=["title=Mine"], num_workers=1)
+        >>> outcome = run_study("study.yaml", overrides=["title=Mine"], workers=1)
         >>> outcome.failures, outcome.report.name
         ((), 'report.html')
     """
     if isinstance(study, StudyConfig) and any(True for _ in overrides):
         raise ConfigError("overrides: only for files; change the settings of the study instead")
-    if site is not None and (num_workers, num_threads, jobs_per_gpu) != (None, 1, 1):
+    if site is not None and (workers, threads, per_gpu) != (None, 1, 1):
         raise ConfigError(
             "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
             "threads or jobs_per_gpu in the site file"
@@ -106,12 +108,12 @@ def run_study(
             Study(config, Path(root), file=file),
             resources=Resources(
                 site=None if site is None else load_site(Path(site)),
-                num_workers=num_workers,
-                num_threads=num_threads,
-                jobs_per_gpu=jobs_per_gpu,
+                num_workers=workers,
+                num_threads=threads,
+                jobs_per_gpu=per_gpu,
                 policy=RetryPolicy(tries=tries),
             ),
-            console=console or progress_console(),
+            console=console or progress_console(quiet=quiet),
             fresh=fresh,
         )
 
@@ -149,6 +151,7 @@ def pretrain(
     rewinds: int = 0,
     fresh: bool = False,
     wandb: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe and return the folder of its final state, which transformers can load.
@@ -177,6 +180,7 @@ def pretrain(
             skips these steps.
         fresh: As in `run_study`.
         wandb: As in `run_study`.
+        quiet: Show no progress.
         console: Console for progress; standard error when None.
 
     Raises:
@@ -209,7 +213,7 @@ def pretrain(
     compute.check_rows(recipe.placed_phases)
     chosen = parse_device(device)
     tune_allocator()
-    console = console or progress_console()
+    console = console or progress_console(quiet=quiet)
     store = Path(root).resolve() / STORE
     corpus = corpus_settings(corpus)
     with computing_on(chosen), viewed_in_wandb(wandb):

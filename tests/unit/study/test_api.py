@@ -20,7 +20,7 @@ import biphasic
 from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.evaluation.evaluate import evaluate, evaluate_all
-from biphasic.evaluation.plan import plan_evaluation
+from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
 from biphasic.export.source import open_source
 from biphasic.export.training_facts import corpora_of
 from biphasic.study import api
@@ -223,7 +223,9 @@ def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, setti
 
 
 def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, settings):
-    planned = plan_evaluation(plain_model, [task], **settings, libraries=None, revision=None)
+    planned = plan_evaluation(
+        plain_model, chosen_tasks([task]), **settings, libraries=None, revision=None
+    )
     job = planned.job(planned.group(planned.tasks))
     config = plain_model / "tokenizer_config.json"
     config.write_text(config.read_text() + " ")
@@ -320,7 +322,7 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
     study = StudyConfig.model_construct(name="a")
     with pytest.raises(ConfigError, match="change the settings of the study"):
         api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
-    for own in ({"num_workers": 2}, {"num_threads": 2}, {"jobs_per_gpu": 2}):
+    for own in ({"workers": 2}, {"threads": 2}, {"per_gpu": 2}):
         with pytest.raises(ConfigError, match=r"--site: .* --workers"):
             api.run_study(study, site=tmp_path / "site.yaml", root=tmp_path, console=quiet, **own)
     with pytest.raises(ConfigError, match=r"nowhere: no such file"):
@@ -418,7 +420,7 @@ def test_every_task_is_checked_before_the_first_begins(plain_model, task, traini
 def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task, quiet):
     settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
     here = evaluate(plain_model, task, root=tmp_path / "here", **settings)
-    there = evaluate(plain_model, task, root=tmp_path / "there", num_workers=2, **settings)
+    there = evaluate(plain_model, task, root=tmp_path / "there", workers=2, **settings)
     assert [r.test for r in there.results] == [r.test for r in here.results]
     assert [r.id for r in there.results] == [r.id for r in here.results]
 
@@ -517,7 +519,7 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
     with pytest.raises(ConfigError, match=r"max_seqlen 65 .* 64 positions"):
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
     with pytest.raises(ConfigError, match="workers: expected 1 to"):
-        evaluate(plain_model, task, num_workers=0, **settings)
+        evaluate(plain_model, task, workers=0, **settings)
     with pytest.raises(ConfigError, match=r"convention.*did you mean 'paper'"):
         evaluate(plain_model, task, convention="papers", **settings)
     with pytest.raises(ConfigError, match="given more than once"):

@@ -19,7 +19,7 @@ from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.estimate import estimate
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
-from biphasic.study.sizing.text import estimate_lines
+from biphasic.study.sizing.result import estimate_lines
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe

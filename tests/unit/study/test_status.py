@@ -338,8 +338,8 @@ def test_the_command_line(root, folder, cli, quick):
     code, out, _ = cli("study", "status", folder, "--json")
     status = json.loads(out)
     assert (code, status["format"], status["counts"]["done"]) == (0, "biphasic.status/1", 4)
-    code, out, _ = cli("study", "cancel", "one", "--root", root)
-    assert (code, out) == (0, "one is not running\n")
+    code, _, err = cli("study", "cancel", "one", "--root", root)
+    assert (code, err) == (0, "one is not running\n")
     code, _, err = cli("study", "retry", "one", "some job", "--root", root)
     assert code == 1
     assert "one is not running" in err

@@ -142,6 +142,13 @@ def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
     }
 
 
+def score_rows(scores: Scores) -> list[dict[str, Any]]:
+    """Return a row for each cell, without single runs."""
+    runs = {"by_seed", "at_one_rate", "one_rate"}
+    cells = scores_json(scores, ())["cells"]
+    return [{name: value for name, value in cell.items() if name not in runs} for cell in cells]
+
+
 def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]:
     estimate = score.estimate or Estimate(0.0, None, 0)
     return {

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
+from biphasic.analysis.text import rate
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS, finetune_grid, score_grid
 from biphasic.evaluation.evaluate import Evaluation
-from biphasic.evaluation.plan import PlannedEvaluation, plan_evaluation
+from biphasic.evaluation.plan import PlannedEvaluation, chosen_tasks, plan_evaluation
 from biphasic.execution.slots import check_cores
 from biphasic.export.card import write_fitted_card
 from biphasic.export.finetuned.check import (
@@ -34,8 +35,10 @@ from biphasic.files import expanded, write_json
 from biphasic.locks import sole_writer
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_bar, progress_console, say_on
+from biphasic.shown import Shown
+from biphasic.study import DEFAULT_ROOT
 from biphasic.study.jobs.keep import KeptModel
-from biphasic.study.run.run import DEFAULT_ROOT, default_workers
+from biphasic.study.run.run import default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.folder import load_task
@@ -43,9 +46,18 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
 
+_LOADING = {
+    "sequence-classification": "loads with AutoModelForSequenceClassification",
+    "token-classification": "loads with AutoModelForTokenClassification",
+    "question-answering": "loads with AutoModelForQuestionAnswering",
+    "sentence-transformers": "loads with SentenceTransformer or AutoModel",
+    "separate-head": "written by an earlier version: transformers loads it without its head; "
+    "delete it and fine-tune again",
+}
 
-@dataclass(frozen=True)
-class FinetunedFolder:
+
+@dataclass(frozen=True, repr=False)
+class FinetunedFolder(Shown):
     """A fine-tuned model on disk."""
 
     folder: Path
@@ -63,6 +75,29 @@ class FinetunedFolder:
         """Test scores of the kept model, in percentage points."""
         return _in_points(self.record.test)
 
+    def sentences(self) -> Iterator[str]:
+        """Return which model was kept, and how the folder is loaded."""
+        record, facts = self.record, KINDS[self.record.kind].facts
+        by_split = {"validation": self.validation, "test": self.test}
+        scores = ", ".join(
+            f"{split} {facts.metric(record.metric).title} {metrics[record.metric]:.2f}"
+            for split, metrics in by_split.items()
+            if record.metric in metrics
+        )
+        if facts.is_trained:
+            yield f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}"
+        code = " and trust_remote_code=True" if record.needs_code else ""
+        yield f"{self.folder}: {_LOADING[record.form]}{code}"
+
+    def lines(self) -> Iterator[str]:
+        """Return the scores of the grid, and the kept model."""
+        yield from self.evaluation.lines()
+        yield from self.sentences()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each fine-tuning."""
+        return self.evaluation.table()
+
 
 def finetune(
     model: Path | str,
@@ -73,11 +108,14 @@ def finetune(
     seeds: Sequence[int] | None = None,
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
     libraries: Sequence[str] | None = None,
+    overrides: Iterable[str] = (),
     revision: str | None = None,
+    copies: Path | str | None = None,
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int | None = 1,
-    num_threads: int = 1,
+    workers: int | None = None,
+    threads: int = 1,
     device: str | None = None,
+    quiet: bool = False,
     console: Console | None = None,
 ) -> FinetunedFolder:
     """Fine-tune an encoder over a grid, and keep the model with the best validation score.
@@ -97,11 +135,14 @@ def finetune(
         protocol: All other constants; when None the study's, with three passes over the training
             data instead of one.
         libraries: As in `evaluate`.
+        overrides: As in `evaluate`.
         revision: As in `evaluate`.
+        copies: As in `evaluate`.
         root: Folder of the store; runs with stored results are skipped, except the best.
-        num_workers: As in `evaluate`.
-        num_threads: Threads per fine-tuning.
+        workers: As in `evaluate`.
+        threads: Threads per fine-tuning.
         device: As in `evaluate`.
+        quiet: Show no progress.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -116,15 +157,15 @@ def finetune(
         >>> made.record.labels, made.record.form
         (('bad', 'good'), 'sequence-classification')
     """
-    num_workers = default_workers(num_threads) if num_workers is None else num_workers
-    check_cores(num_workers=num_workers, num_threads=num_threads)
+    workers = default_workers(threads, device=device) if workers is None else workers
+    check_cores(num_workers=workers, num_threads=threads)
     out = expanded(out)
     find_made(out)
     chosen = parse_device(device)
-    console = console or progress_console()
+    console = console or progress_console(quiet=quiet)
     plan = plan_evaluation(
         model,
-        [task],
+        chosen_tasks([task], overrides=overrides, copies=copies),
         learning_rates=LEARNING_RATES if learning_rates is None else learning_rates,
         seeds=SEEDS if seeds is None else seeds,
         protocol=protocol,
@@ -145,7 +186,7 @@ def finetune(
         "task": planned.info.name,
         "runs": list(plan.group((planned,)).run_ids()),
     }
-    computing = {"num_workers": num_workers, "num_threads": num_threads, "console": console}
+    computing = {"num_workers": workers, "num_threads": threads, "console": console}
     if note := find_made(out, inputs):
         say_on(console)(f"{out}: already made from the same model, task and settings")
         evaluation = score_grid(plan, scratch=None, **computing)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from biphasic.analysis.records import StudyRecords, load_study
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.tables.results import format_table
+from biphasic.analysis.tables.text import score_rows
 from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.executor import Executor, LocalExecutor
 from biphasic.execution.job import WorkItem
@@ -19,6 +24,8 @@ from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.progress import progress_bar, say_on
+from biphasic.shown import Shown, inline, shown_path, table_lines
+from biphasic.study import STORE
 from biphasic.study.by_name import link_states
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
@@ -27,8 +34,6 @@ from biphasic.study.run.prepare import prepare_study
 from biphasic.study.run.register import could_register
 from biphasic.study.run.report import refresh_record, write_study_report
 from biphasic.study.study import Study
-
-DEFAULT_ROOT = "runs"
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,9 @@ class Resources:
         )
 
 
-@dataclass(frozen=True)
-class StudyOutcome:
-    """The outcome of `run_study`."""
+@dataclass(frozen=True, repr=False)
+class StudyOutcome(Shown):
+    """The outcome of `run_study`; `frame` has the scores of all arms."""
 
     folder: Path
     report: Path  # Path of `report.html`.
@@ -61,6 +66,25 @@ class StudyOutcome:
     failures: tuple[str, ...]
     failed: tuple[Failure, ...] = ()
     is_stopped: bool = False  # Whether the study was cancelled.
+
+    def records(self) -> StudyRecords:
+        """Read the study's records."""
+        return load_study(self.folder, self.folder.parent / STORE)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each arm and task, as `analyze` does."""
+        return score_rows(study_scores(self.records()))
+
+    def lines(self) -> Iterator[str]:
+        """Return the scores, the place of the report, and failures."""
+        yield from table_lines(format_table(self.records()))
+        yield f"report: {shown_path(self.report)}"
+        yield from (f"failed: {failure}" for failure in self.failures)
+
+    def drawing(self) -> str:
+        """Return the report's figure of scores; empty without scores."""
+        figure = self.report.parent / "figures" / "scores.svg"
+        return inline(figure.read_text(encoding="utf-8")) if figure.is_file() else ""
 
 
 def execute_study(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
     Cost,
-    Parameters,
     objective_flops,
     parameters_of,
     shape_of,
@@ -26,12 +25,17 @@ from biphasic.study.plan.cost import (
 from biphasic.study.plan.plan import Plan
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
 from biphasic.study.sizing.memory import Memory, PassShape, Training
+from biphasic.study.sizing.result import (
+    ObjectiveEstimate,
+    PhaseEstimate,
+    ResourceEstimate,
+    TimeEstimate,
+)
 from biphasic.study.spec.arms import read_recipe
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
-FORMAT = "biphasic.estimate/1"
 _FP32 = 4
 # Compute settings that save memory, the cheapest first: weights, gradients and moments divided over
 # all devices, and activation checkpointing.
@@ -42,66 +46,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "both": {"shard": "full", "activation_checkpointing": True},
 }
 _MOST_ROWS = 1 << 20
-
-
-@dataclass(frozen=True)
-class ObjectiveEstimate:
-    """One objective of a phase, on full rows of one document each."""
-
-    objective: str
-    supervised_share: float  # Share of the tokens that it predicts; the largest if it changes.
-    flops_per_token: float  # Of forward and backward pass.
-
-
-@dataclass(frozen=True)
-class PhaseEstimate:
-    """A phase."""
-
-    steps: int
-    max_seqlen: int
-    rows_per_step: int
-    rows_per_device: int  # Rows of a step that a device reads, at most.
-    objectives: tuple[ObjectiveEstimate, ...]
-    # Rows per pass on the device, in each of `WAYS`; empty if its memory is unknown.
-    rows_that_fit: dict[str, int]
-
-
-@dataclass(frozen=True)
-class TimeEstimate:
-    """Training on as many devices of one kind."""
-
-    device: str
-    mfu: float  # Share of the devices' peak that model FLOPs reach.
-    tokens_per_second: float
-    hours: float
-    kwh: float | None  # Energy at the devices' maximum power; None if that is unknown.
-
-
-@dataclass(frozen=True)
-class ResourceEstimate:
-    """What a recipe needs."""
-
-    model: str  # Name of the preset, or its dimensions.
-    vocab_size: int
-    precision: str
-    devices: int  # Number of devices.
-    device: Device
-    mfu: float
-    parameters: Parameters
-    phases: tuple[PhaseEstimate, ...]
-    tokens: int  # Nominal tokens of the run: rows times their length.
-    flops: int  # Model FLOPs of the run.
-    # Memory of a device at the peak of the largest step, if all its rows are one pass, in each of
-    # `WAYS`; those that divide weights need two devices.
-    memory: dict[str, Memory]
-    # Suggested compute settings; None if the device is too small, or its memory unknown.
-    compute: dict[str, Any] | None
-    times: tuple[TimeEstimate, ...]  # For the device, and for the others of the table.
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the estimate as a record."""
-        memory = {way: {**asdict(each), "total": each.total} for way, each in self.memory.items()}
-        return {"format": FORMAT, **asdict(self), "memory": memory}
 
 
 def estimate(

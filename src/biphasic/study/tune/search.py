@@ -181,8 +181,8 @@ class _Trials:
         outcome = run_study(
             config.model_copy(update={"arms": tuple(arm.config for arm in kept)}),
             root=self.root,
-            num_workers=self.num_workers,
-            num_threads=self.num_threads,
+            workers=self.num_workers,
+            threads=self.num_threads,
             console=self.console,
         )
         self.num_executed += outcome.num_executed

@@ -1,12 +1,18 @@
-"""Human-readable estimates."""
+"""What an estimate says, as a record and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from biphasic.amounts import gigabytes, two_digits
-from biphasic.study.sizing.estimate import ResourceEstimate
+from biphasic.shown import Shown
+from biphasic.study.plan.cost import Parameters
+from biphasic.study.sizing.devices import Device
+from biphasic.study.sizing.memory import Memory
 
+FORMAT = "biphasic.estimate/1"
 _PARTS = {
     "weights": "weights of the passes",
     "masters": "fp32 weights",
@@ -19,6 +25,74 @@ _PARTS = {
     "process": "process besides training",
     "total": "all",
 }
+
+
+@dataclass(frozen=True)
+class ObjectiveEstimate:
+    """One objective of a phase, on full rows of one document each."""
+
+    objective: str
+    supervised_share: float  # Share of the tokens that it predicts; the largest if it changes.
+    flops_per_token: float  # Of forward and backward pass.
+
+
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """A phase."""
+
+    steps: int
+    max_seqlen: int
+    rows_per_step: int
+    rows_per_device: int  # Rows of a step that a device reads, at most.
+    objectives: tuple[ObjectiveEstimate, ...]
+    # Rows per pass on the device, in each of `WAYS`; empty if its memory is unknown.
+    rows_that_fit: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Training on as many devices of one kind."""
+
+    device: str
+    mfu: float  # Share of the devices' peak that model FLOPs reach.
+    tokens_per_second: float
+    hours: float
+    kwh: float | None  # Energy at the devices' maximum power; None if that is unknown.
+
+
+@dataclass(frozen=True, repr=False)
+class ResourceEstimate(Shown):
+    """What a recipe needs."""
+
+    model: str  # Name of the preset, or its dimensions.
+    vocab_size: int
+    precision: str
+    devices: int  # Number of devices.
+    device: Device
+    mfu: float
+    parameters: Parameters
+    phases: tuple[PhaseEstimate, ...]
+    tokens: int  # Nominal tokens of the run: rows times their length.
+    flops: int  # Model FLOPs of the run.
+    # Memory of a device at the peak of the largest step, if all its rows are one pass, in each of
+    # `WAYS`; those that divide weights need two devices.
+    memory: dict[str, Memory]
+    # Suggested compute settings; None if the device is too small, or its memory unknown.
+    compute: dict[str, Any] | None
+    times: tuple[TimeEstimate, ...]  # For the device, and for the others of the table.
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as a record."""
+        memory = {way: {**asdict(each), "total": each.total} for way, each in self.memory.items()}
+        return {"format": FORMAT, **asdict(self), "memory": memory}
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each device: hours, energy and speed."""
+        return [asdict(time) for time in self.times]
+
+    def lines(self) -> Iterator[str]:
+        """Return parameters, FLOPs, memory, what fits, and time."""
+        return estimate_lines(self)
 
 
 def estimate_lines(estimate: ResourceEstimate) -> Iterator[str]:

@@ -1,0 +1,396 @@
+"""Plans of studies from Python: `plan`, `diff`, `schema`, `jobs`, `jobset` and `register`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.errors import ConfigError
+from biphasic.progress import progress_console
+from biphasic.shown import Shown
+from biphasic.study import DEFAULT_ROOT
+
+if TYPE_CHECKING:
+    from biphasic.execution.job import WorkItem
+    from biphasic.records import RegistrationRecord
+    from biphasic.study.plan.plan import Plan
+    from biphasic.study.plan.summary import PlanSummary
+    from biphasic.study.run.report import ReportJob
+    from biphasic.study.study import Study
+
+
+@dataclass(frozen=True, repr=False)
+class StudyPlan(Shown):
+    """What `plan` returns: what a study will train, share and skip.
+
+    Attributes:
+        plan: Arms, states, and fine-tunings.
+        summary: Counts and costs.
+        rate: FLOP/s per device that hours are computed with.
+        example_tokens: Assumed mean tokens of a fine-tuning example.
+        memory: Bytes of a process of the largest training; 0 if unknown.
+        jobs_here: Jobs at once on this machine, if the rate was measured here.
+        advice: A sentence about the precision of this machine; empty for none.
+    """
+
+    plan: Plan
+    summary: PlanSummary
+    rate: float
+    example_tokens: int
+    memory: int
+    jobs_here: int | None
+    advice: str
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each arm: its steps, and those that no earlier arm trains."""
+        new = dict.fromkeys((arm.name for arm in self.plan.arms), 0)
+        for segment in self.plan.segments:
+            new[segment.arm.name] += segment.steps
+        return [
+            {
+                "arm": arm.name,
+                "group": arm.config.group,
+                "steps": arm.recipe.total_steps,
+                "new_steps": new[arm.name],
+            }
+            for arm in self.plan.arms
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with its states, as `--json` prints it."""
+        from biphasic.study.plan.summary import summary_json
+
+        return summary_json(self.summary, self.plan, rate=self.rate, memory=self.memory)
+
+    def lines(self) -> Iterator[str]:
+        """Return arms, costs and what is done."""
+        from biphasic.study.plan.summary import plan_lines
+
+        yield from plan_lines(
+            self.summary,
+            self.plan,
+            rate=self.rate,
+            example_tokens=self.example_tokens,
+            memory=self.memory,
+            jobs_here=self.jobs_here,
+        )
+        if self.advice:
+            yield self.advice
+
+    def drawing(self) -> str:
+        """Return the graph of arms and shared states."""
+        from biphasic.study.plan.svg import plan_svg
+
+        return plan_svg(self.plan, title=self.plan.study.config.title)
+
+
+@dataclass(frozen=True, repr=False)
+class PlanDifference(Shown):
+    """What `diff` returns: how two plans differ, one line each."""
+
+    sentences: tuple[str, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each line."""
+        return [{"difference": sentence} for sentence in self.sentences]
+
+    def lines(self) -> Sequence[str]:
+        """Return the differences."""
+        return self.sentences
+
+
+@dataclass(frozen=True, repr=False)
+class StudyJobs(Shown):
+    """What `jobs` returns: the missing jobs of a study, saved in its store."""
+
+    study: Study
+    items: tuple[WorkItem, ...]
+    report: ReportJob
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each job; `needs` is `-` for no job and `*` for all others."""
+        names = {item.id for item in self.items}
+        rows = [
+            {
+                "id": item.id,
+                "kind": item.kind,
+                "processes": item.num_slots,
+                "needs": item.needs if item.needs in names else "-",
+                "label": item.label,
+            }
+            for item in self.items
+        ]
+        last = {"kind": "report", "processes": 1, "needs": "*", "label": self.report.label}
+        return [*rows, {"id": self.report.id, **last}] if rows else rows
+
+    def lines(self) -> Iterator[str]:
+        """Return the table with tabs, for schedulers."""
+        return ("\t".join(map(str, row.values())) for row in self.table())
+
+
+@dataclass(frozen=True, repr=False)
+class Registered(Shown):
+    """What `register` returns: the registration of a study, with its amendments.
+
+    Attributes:
+        title: Of the study.
+        records: The first registration and its amendments, the newest last.
+    """
+
+    title: str
+    records: tuple[RegistrationRecord, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the detectable difference of each comparison, in percentage points."""
+        return [
+            {
+                "question": one.question,
+                "comparison": one.comparison + 1,
+                "task": one.task,
+                "points": one.points,
+            }
+            for one in self.records[-1].detectable
+        ]
+
+    def to_markdown(self) -> str:
+        """Return the page of the registration, to commit."""
+        from biphasic.analysis.questions.markdown import registration_page
+
+        return registration_page(self.title, self.records)
+
+    def lines(self) -> Iterator[str]:
+        """Return the hash, and what the study can detect."""
+        last = self.records[-1]
+        yield f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}"
+        for row in self.table():
+            place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
+            yield f"{place}: detects {row['points']:.1f} points"
+
+
+def plan(
+    file: Path | str,
+    *,
+    root: Path | str = DEFAULT_ROOT,
+    rate: float | None = None,
+    example_tokens: int = 256,
+    overrides: Sequence[str] = (),
+) -> StudyPlan:
+    """Show what a study will train, share and skip, without running it.
+
+    Args:
+        file: Study file.
+        root: Folder of studies and their shared store.
+        rate: Sustained FLOP/s per device, to estimate hours; this machine's, measured for a second,
+            when None.
+        example_tokens: Assumed mean tokens per fine-tuning example.
+        overrides: Settings that replace those of the file, as `a.b=value`.
+
+    Raises:
+        ConfigError: The study file is invalid.
+        DataError: Data are missing or damaged.
+
+    Example:
+        >>> from biphasic import plan
+        >>> planned = plan("study.yaml", rate=1e12)
+        >>> planned.frame.values.tolist(), planned.drawing()[:4]
+        ([['mlm', '', 2, 2]], '<svg')
+    """
+    from biphasic.study.plan.preview import preview_study
+    from biphasic.study.plan.summary import summarise_plan
+    from biphasic.study.sizing.estimate import plan_memory
+    from biphasic.study.sizing.here import speed_here
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
+
+    if rate is not None and not (math.isfinite(rate) and rate >= 1):
+        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
+    config = load_study(file, overrides)
+    planned = preview_study(Study(config, Path(root)))
+    summary = summarise_plan(planned, example_tokens=example_tokens)
+    jobs_here, advice = None, ""
+    if rate is None:
+        rate, jobs_here, advice = speed_here(config.recipe.precision)
+    memory = plan_memory(planned)
+    return StudyPlan(planned, summary, rate, example_tokens, memory, jobs_here, advice)
+
+
+def diff(
+    first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT
+) -> PlanDifference:
+    """Show how the plans of two studies differ, and why.
+
+    Args:
+        first: Study file.
+        second: Study file to compare with.
+        root: Folder of studies and their shared store.
+
+    Raises:
+        ConfigError: A study file is invalid.
+
+    Example:
+        >>> from biphasic import diff
+        >>> diff("study.yaml", "study.yaml").sentences[0]
+        'both studies plan the same'
+    """
+    from biphasic.study.plan.diff import difference_lines
+    from biphasic.study.plan.preview import preview_study
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
+
+    one, other = (preview_study(Study(load_study(file), Path(root))) for file in (first, second))
+    return PlanDifference(tuple(difference_lines(one, other, str(first), str(second))))
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of study files, for editors.
+
+    Example:
+        >>> from biphasic import schema
+        >>> "arms" in schema()["properties"]
+        True
+    """
+    from biphasic.study.spec.schema import study_schema
+
+    return study_schema()
+
+
+def jobs(
+    file: Path | str,
+    *,
+    root: Path | str = DEFAULT_ROOT,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> StudyJobs:
+    """Save and list missing jobs, for an external scheduler. Builds the study's data first.
+
+    Args:
+        file: Study file.
+        root: Folder of studies and their shared store.
+        overrides: As in `plan`.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError: The study file is invalid.
+        DataError: Data are missing or damaged.
+        LockedError: Another process is running this study.
+
+    Example:
+        >>> from biphasic import jobs
+        >>> changes = ["name=later", "recipe.seeds.init_seed=9"]
+        >>> jobs("study.yaml", overrides=changes).frame["kind"].tolist()
+        ['train', 'finetune', 'report']
+    """
+    from biphasic.execution.job import save_job
+    from biphasic.study.run.prepare import prepare_study
+    from biphasic.study.run.report import ReportJob, write_study_report
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
+
+    study = Study(load_study(file, overrides), Path(root), file=Path(file))
+    prepared = prepare_study(study, console=progress_console(quiet=quiet))
+    with study.locked():
+        study.save()
+        write_study_report(prepared)  # 'study report' reads the expected results from it
+    items, last = prepared.missing_work(), ReportJob.of(study)
+    for job in (*(item.make() for item in items), *([last] if items else [])):
+        save_job(job)
+    return StudyJobs(study, tuple(items), last)
+
+
+def jobset(
+    file: Path | str,
+    *,
+    image: str,
+    claim: str,
+    root: Path | str = DEFAULT_ROOT,
+    gpus: int = 1,
+    parallelism: int = 16,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> dict[str, Any] | None:
+    """Return a JobSet manifest that runs the missing jobs on Kubernetes; None without any.
+
+    Saves the jobs. The volume is mounted at the folder above `root`.
+
+    Args:
+        file: Study file.
+        image: Container image with biphasic.
+        claim: Volume claim that all pods can write to.
+        root: Folder of studies and their shared store.
+        gpus: GPUs per process.
+        parallelism: Most pods at once.
+        overrides: As in `plan`.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError: The study file is invalid.
+        DataError: Data are missing or damaged.
+
+    Example:
+        >>> from biphasic import jobset
+        >>> changes = ["name=later", "recipe.seeds.init_seed=9"]
+        >>> jobset("study.yaml", image="us/biphasic", claim="runs", overrides=changes)["kind"]
+        'JobSet'
+    """
+    from biphasic.study.run.jobset import Pods
+    from biphasic.study.run.jobset import jobset as manifest_of
+
+    saved = jobs(file, root=root, overrides=overrides, quiet=quiet)
+    if not saved.items:
+        return None
+    root = Path(root).resolve()
+    pods = Pods(image, claim, mount=root.parent, gpus=gpus, parallelism=parallelism)
+    study = saved.study
+    return manifest_of(
+        study.config.name, saved.items, saved.report.id, folder=study.folder, root=root, pods=pods
+    )
+
+
+def register(
+    file: Path | str,
+    *,
+    root: Path | str = DEFAULT_ROOT,
+    spread: float | None = None,
+    pilot: str | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> Registered:
+    """Fix a study's questions, arms, tasks, grid and seeds under a hash, before its first score.
+
+    Registers again, as a dated amendment, if the study has changed since.
+
+    Args:
+        file: Study file.
+        root: Folder of studies and their shared store.
+        spread: Assumed standard deviation of an arm's score over runs, in percentage points.
+        pilot: Finished study whose spreads over runs are assumed, instead of `spread`.
+        overrides: As in `plan`.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError: The study file is invalid, or has no questions.
+        StudyError: The study has scores, and was not registered before them.
+
+    Example:
+        >>> from biphasic import register
+        >>> len(register("registered.yaml", spread=0.5).records)
+        1
+    """
+    from biphasic.study.find import find_study
+    from biphasic.study.run.register import register_study
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.study import Study
+
+    if spread is not None and pilot is not None:
+        raise ConfigError("--spread, --pilot: give one of them")
+    config = load_study(file, overrides)
+    records = register_study(
+        Study(config, Path(root), file=Path(file)),
+        console=progress_console(quiet=quiet),
+        spread=spread,
+        pilot=None if pilot is None else find_study(pilot, Path(root))[0],
+    )
+    return Registered(config.title, records)
