@@ -479,10 +479,12 @@ def _predicted(
     quiet: bool,
     loaded: Callable[[Path], FinetunedModel] | None = None,
 ) -> Predictions:
+    from biphasic.model.compute.device import parse_device
     from biphasic.tasks.inputs import STANDARD_INPUT, open_source
     from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
     from biphasic.tasks.predict import fields_of, predict_file
 
+    parse_device(device)
     file = None if out is None or str(out) == STANDARD_INPUT else expanded(out)
     if file is not None:
         check_output(file, ROW_SUFFIXES)
