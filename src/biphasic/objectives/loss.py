@@ -116,7 +116,9 @@ def _loss_and_delta(
         exact, slope = _capped(block.float(), softcap)
         right = exact.gather(1, target)
         largest = exact.amax(-1, keepdim=True)
-        chances = exact.softmax(-1)
+        # In place on a CPU, whose kernel reads a row's logits before it writes them; other devices'
+        # kernels may not.
+        chances = torch.softmax(exact, -1, out=exact if on_cpu else None)
         # The largest logit's probability is 1 / normaliser: one exponential per logit is enough.
         losses = largest - chances.amax(-1, keepdim=True).log() - right
         delta = chances.scatter_add_(1, target, chances.new_full(target.shape, -1.0))
