@@ -63,6 +63,8 @@ class Record:
     mlm_loss: float
     blimp: float
     state: str
+    corpus: str
+    tokenizer: str
     products: str | None
     machine: dict[str, object]
 
@@ -174,6 +176,8 @@ def run(entry: Path, seed: int, folder: Path) -> Record:
         mlm_loss=trained["heldout"]["mlm"],
         blimp=judged.results[0].test["accuracy"],
         state=trained["identity"],
+        corpus=data.corpus.content_hash,
+        tokenizer=data.tokenizer.sha256,
         products=trained["environment"].get("products"),
         machine=machine(),
     )
@@ -197,10 +201,12 @@ def run_all(entries: Sequence[Path], seeds: Sequence[int], folder: Path, records
 
 
 def read_records(folder: Path) -> dict[str, list[Record]]:
-    """Return the records by entry, the baseline first."""
+    """Return the records by entry, the baseline first; all are of the fixed corpus."""
     found: dict[str, list[Record]] = {BASELINE: []}
     for path in sorted(folder.glob("*.json")):
         record = Record(**json.loads(path.read_text(encoding="utf-8")))
+        if (record.corpus, record.tokenizer) != (CORPUS, TOKENIZER):
+            raise SystemExit(f"{path}: not trained on the text of the speedrun")
         found.setdefault(record.entry, []).append(record)
     return found
 

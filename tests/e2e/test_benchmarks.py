@@ -332,6 +332,10 @@ def test_speedrun(bench, tmp_path, monkeypatch):
     assert 32 < record["tokens"] <= 2 * 2 * 32
     assert record["cpu_seconds"] > 0
     assert bench.script("speedrun", [*command, *records]) == ""  # it has a record
+    assert [*speedrun.read_records(tmp_path / "records")] == ["adamw", "entry"]
+    monkeypatch.setattr(speedrun, "CORPUS", "0" * 64)
+    with pytest.raises(SystemExit, match=r"entry-1\.json: not trained on the text"):
+        speedrun.read_records(tmp_path / "records")
 
 
 def test_a_speedrun_is_tested_over_seeds(bench):
