@@ -36,13 +36,14 @@ class Drawing:
     is_connected: bool = True
 
 
+@dataclass(frozen=True)
 class ScoreFigure:
     """A figure of scores: a function that selects models, or says what it lacks."""
 
-    def __init__(
-        self, number: int, name: str, title: str, plan: Callable[..., Drawing | str]
-    ) -> None:
-        self.number, self.name, self.title, self.plan = number, name, title, plan
+    number: int  # the paper's
+    name: str
+    title: str
+    plan: Callable[..., Drawing | str]
 
     def __call__(
         self, scores: Scores, datasets: Datasets = None, **options: Any

@@ -7,17 +7,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from biphasic.analysis.figures.catalog import record_figures, score_figures
-from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.draw import PAIRS, draw_chart
 from biphasic.analysis.figures.losses import study_losses
-from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
+from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes
@@ -63,16 +61,6 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
     """Return the styles of the charts' arms, and grey for all others."""
     styles = arm_styles(few.arms)
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
-
-
-def factor_figures(records: StudyRecords, scores: Scores) -> tuple[list[Chart], list[Skipped]]:
-    """Return the reference study's figures that the study has data for, and the others."""
-    figures = [
-        *score_figures(scores, reference=paper_scores()),
-        *(figure for figure in record_figures(records, scores) if figure.name != RATE_FIGURE),
-    ]
-    charts = [figure for figure in figures if isinstance(figure, Chart)]
-    return charts, [figure for figure in figures if isinstance(figure, Skipped)]
 
 
 def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:

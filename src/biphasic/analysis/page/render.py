@@ -15,9 +15,10 @@ from markupsafe import Markup
 from biphasic.amounts import amount, count, duration, scientific
 from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.claims.render import tally
+from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart
 from biphasic.analysis.figures.draw import ALONE, PHONE, FigureLayout, chart_svg
-from biphasic.analysis.figures.losses import study_losses
+from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.page.columns import columns_of, dataset_titles, paper_text
 from biphasic.analysis.page.content import (
@@ -39,7 +40,7 @@ from biphasic.analysis.page.evidence import (
     study_families,
     verdict,
 )
-from biphasic.analysis.page.figures import choice_sentence, factor_figures, few_arms, page_styles
+from biphasic.analysis.page.figures import choice_sentence, few_arms, page_styles
 from biphasic.analysis.page.runs import run_data
 from biphasic.analysis.questions.registered import registration_sentences
 from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
@@ -79,7 +80,6 @@ def render(records: StudyRecords, *, store: str) -> str:
     first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
     compared, families = recipes.finished, study_families(records)
     titles = dataset_titles(records, scores)
-    charts, skipped = factor_figures(records, recipes)
     answers = study_answers(records)
     # The policy allows the page its own style and this script: no request, form or other code.
     script = (resources.files("biphasic.analysis") / "templates" / "report.js").read_text("utf-8")
@@ -115,8 +115,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         comparison_notes=partial(comparison_notes, compared),
         claims=claims_report(recipes),
         claims_hint=claims_hint,
-        charts=charts,
-        skipped=skipped,
+        factors=[*score_figures(recipes, reference=paper_scores()), continued_losses(records)],
         losses=study_losses(few),
         rates=rates_of_arms(few),
         of_many=choice_sentence(records, few, recipes),
