@@ -92,7 +92,7 @@ def test_seeds_alone_would_be_wrong_far_too_often(name, design):
 
 
 @pytest.mark.slow
-def test_a_lead_of_four_deviations_is_found_with_three_runs():
+def test_a_lead_of_four_deviations_is_clear_with_three_runs():
     def power(*, are_runs):
         return simulated.power(4.0, num_seeds=3, are_runs=are_runs, num_families=200)
 
@@ -103,7 +103,7 @@ def test_a_lead_of_four_deviations_is_found_with_three_runs():
 @pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("example", [0.02, 1.0])
-def test_the_detectable_difference_is_found_four_times_in_five(design, example):
+def test_the_detectable_difference_is_clear_four_times_in_five(design, example):
     num_seeds, are_runs = DESIGNS[design]
     draw, random = simulated.normal(0.2, example, 0.1), np.random.default_rng(6)
     expected = np.median([

@@ -123,7 +123,7 @@ def made_of_effects(seed: int) -> Table:
     return table
 
 
-def test_the_rules_written_out_give_the_verdicts_found_by_hand() -> None:
+def test_the_rules_written_out_give_the_verdicts_by_hand() -> None:
     assert by_the_rules(published()) == VERDICTS
 
 

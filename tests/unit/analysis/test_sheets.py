@@ -155,7 +155,7 @@ def catalogue_scores():
     return grid_scores(models, datasets=datasets)
 
 
-def test_the_papers_value_is_found_by_factors_dataset_and_metric():
+def test_the_papers_value_is_looked_up_by_factors_dataset_and_metric():
     values = reference_values(catalogue_scores(), paper_scores())
     # 610M, 25 % CLM, 42,000 steps: 87.85 (0.13) on average over SST-2, QQP and MNLI.
     assert score_text(values["b", "SC Average"]) == "87.85 (0.13)"

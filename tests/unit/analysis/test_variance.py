@@ -70,7 +70,7 @@ def test_replicates_no_further_apart_than_their_seeds_add_nothing():
     assert variance_split(made_scores(runs, **replicates(runs)), "d").pretraining.deviation == 0
 
 
-def test_known_sources_are_found_again():
+def test_known_sources_are_estimated():
     draw = np.random.default_rng(8)
     spread = {"pretraining": 1.0, "finetuning": 0.5}
     runs, infos = {}, {}

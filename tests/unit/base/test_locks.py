@@ -325,7 +325,7 @@ def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatc
     monkeypatch.setattr(filelock.SoftFileLease, "_take_over", fail)
     monkeypatch.setattr(Path, "write_bytes", fail)
     monkeypatch.setattr(locks, "find_owner", lambda _: None)
-    with pytest.raises(StudyError, match=r"cannot lock there .*Read-only file system"):
+    with pytest.raises(StudyError, match=r"cannot lock .*Read-only file system"):
         lock(path).__enter__()
 
 

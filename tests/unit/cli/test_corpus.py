@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from biphasic.cli.corpus import _config
+from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError
@@ -177,35 +177,47 @@ def test_merge_puts_builds_and_corpora_together(run, text, build):
     )
 
 
-def test_options_go_before_the_spec(tmp_path):
-    (tmp_path / "spec.yaml").write_text(
+@pytest.fixture
+def asked(run, monkeypatch):
+    """Return the settings that `corpus build` builds with, or its error."""
+    configs: list[CorpusConfig] = []
+
+    def stop(config, *_, **__):
+        configs.append(config)
+        raise ConfigError("not built")
+
+    def ask(*arguments):
+        configs.clear()
+        code, _, err = run("build", *arguments, "--out", "out")
+        assert code == 2
+        return configs[0] if configs else err
+
+    monkeypatch.setattr("biphasic.data.building.build.build_corpus", stop)
+    return ask
+
+
+def test_options_go_before_the_spec(tmp_path, asked):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
         "sources:\n- {source: a.jsonl, column: body, share: 1}\n- {source: b.jsonl, share: 1}\n"
         "max_tokens: 10\nmin_characters: 5\nvocab_size: 400\ndeduplicate: true\n"
     )
-
-    def config(*sources, shares=(), column=None, **settings):
-        return _config(sources, tmp_path / "spec.yaml", settings, column=column, shares=shares)
-
-    plain = config()
+    plain = asked("--spec", spec)
     assert [source.source for source in plain.sources] == [
         str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")
     ]
     assert [source.column for source in plain.sources] == ["body", "text"]
-    changed = config(max_tokens=20, shares=[3, 1], min_characters=None)
+    changed = asked("--spec", spec, "--max-tokens", 20, "--share", 3, "--share", 1)
     assert (changed.max_tokens, changed.min_characters) == (20, 5)
     assert [source.share for source in changed.sources] == [3, 1]
-    assert config(tokenizer="a/b").tokenizer == "a/b"
-    with pytest.raises(ConfigError, match="not both"):
-        config(tokenizer="a/b", vocab_size=500)
-    assert not config(deduplicate=False).deduplicate
-    other = config("c.jsonl", column="content")
+    assert asked("--spec", spec, "--tokenizer", "a/b").tokenizer == "a/b"
+    assert "not both" in asked("--spec", spec, "--tokenizer", "a/b", "--vocab-size", 500)
+    assert not asked("--spec", spec, "--no-deduplicate").deduplicate
+    other = asked("c.jsonl", "--spec", spec, "--column", "content")
     assert [(source.source, source.column) for source in other.sources] == [("c.jsonl", "content")]
 
 
-def test_shares_and_columns_need_sources():
-    with pytest.raises(ConfigError, match="--share: 1 given for 2 sources"):
-        _config(("a", "b"), None, {}, column=None, shares=[1.0])
-    with pytest.raises(ConfigError, match="--column: give the sources"):
-        _config((), None, {}, column="x", shares=())
-    with pytest.raises(ConfigError, match=r"corpus build: max_tokens: .* greater than 0"):
-        _config(("a",), None, {"max_tokens": -1}, column=None, shares=())
+def test_shares_and_columns_need_sources(asked):
+    assert "--share: 1 given for 2 sources" in asked("a", "b", "--share", 1)
+    assert "--column: give the sources" in asked("--column", "x")
+    assert "corpus build: max_tokens: " in asked("a", "--max-tokens=-1")

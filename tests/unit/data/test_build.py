@@ -311,9 +311,9 @@ def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure)
 
 def test_a_share_below_the_first_document_is_reported(tmp_path, files, configure):
     sources = [share(files / "big.jsonl", 1), share(files / "small.jsonl", 100_000)]
-    with pytest.raises(DataError, match=r"big\.jsonl: its first .*; give it a larger share"):
+    with pytest.raises(DataError, match=r"big\.jsonl: .*give it a larger share"):
         build(configure(*sources), tmp_path / "c")
-    with pytest.raises(DataError, match=r"big\.jsonl: its first .*; raise max_tokens \(or its"):
+    with pytest.raises(DataError, match=r"big\.jsonl: .*raise max_tokens"):
         build(configure(*sources, max_tokens=500), tmp_path / "c")
 
 

@@ -327,7 +327,7 @@ def test_the_same_again_is_done(make, monkeypatch):
         fine_tune(model, task_of(made), made.folder, root=root, seeds=[1])
     weights = made.folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"model\.safetensors: wrong size .*; delete the folder"):
+    with pytest.raises(DataError, match=r"model\.safetensors: wrong size"):
         fine_tune(model, task_of(made), made.folder, root=root, console=console)
 
 

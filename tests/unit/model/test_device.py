@@ -41,9 +41,7 @@ def test_the_gpu_is_used_where_there_is_one(has_gpu, device, monkeypatch):
     "text", ["gpu", "cuda:", "cuda:-1", "CPU", "mps", "", "cuda:1\n", "x" * 999]
 )
 def test_other_names_are_refused_in_a_line(two_gpus, text):
-    with pytest.raises(
-        ConfigError, match=r"device: unknown value '.*'; write cpu, cuda or cuda:N"
-    ) as e:
+    with pytest.raises(ConfigError, match=r"device: unknown value '.*'; write cpu") as e:
         parse_device(text)
     assert "\n" not in str(e.value)
     assert len(str(e.value)) < 200

@@ -183,7 +183,7 @@ def test_a_model_that_was_named_before_must_be_the_same(state, tmp_path):
     flip("model.safetensors")(state)
     with pytest.raises(CheckpointError, match=r"/model\.safetensors: damaged .*; again$"):
         check_model(state, NAME, remedy="again")
-    with pytest.raises(CheckpointError, match=r"/state: holds another model than 000000000000; ag"):
+    with pytest.raises(CheckpointError, match=r"/state: .* another model than 0{12}"):
         check_model(state, "0" * 64, remedy="again")
     with pytest.raises(CheckpointError, match=r"/gone: no such folder; again"):
         check_model(tmp_path / "gone", NAME, remedy="again")

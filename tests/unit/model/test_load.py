@@ -195,7 +195,7 @@ def test_an_index_names_files_of_its_folder_alone(load, folder, model, name):
     path = folder / "model.safetensors.index.json"
     names = read_json(path)["weight_map"]
     edit_json(path, weight_map={**names, "lm_head.weight": name})
-    with pytest.raises(ModelError, match=r"index\.json: names .* as a file of weights") as error:
+    with pytest.raises(ModelError, match=r"index\.json: names .* file of weights") as error:
         load(folder)
     assert repr(name) in str(error.value)
 
@@ -212,7 +212,7 @@ def test_a_damaged_index_is_named(load, folder, content):
 def test_files_that_no_identity_covers_are_not_weights(load, folder):
     """transformers would read these instead of the others."""
     shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
-    with pytest.raises(ModelError, match=r"shard-00001-model-\S+: weights of a distributed check"):
+    with pytest.raises(ModelError, match=r"shard-00001-model-\S+: .* distributed"):
         load(folder)
 
 

@@ -82,11 +82,11 @@ def test_its_identity_covers_the_modules_of_its_package_that_it_imports(package)
         forget()
         assert (Lineage(recipe(), GROUND).identities[-1] == first) is is_same, (file, text)
     # What a job says, which a worker with another version of the package refuses.
-    with pytest.raises(ConfigError, match=r"striding 1\.2: the code of 'strides' differs from"):
+    with pytest.raises(ConfigError, match=r"striding 1\.2: .* 'strides' differs"):
         recipe(reference)
 
 
 def test_two_packages_with_one_name_are_refused(package, tmp_path):
     install(tmp_path, "second", "0.1")
-    with pytest.raises(ConfigError, match=r"'strides' is in .* and .*; uninstall all but one"):
+    with pytest.raises(ConfigError, match=r"'strides' is in .* and .*; uninstall"):
         recipe()

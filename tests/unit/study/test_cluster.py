@@ -272,7 +272,7 @@ def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeyp
 def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
     site = SITE.model_copy(update={"scheduler": "slurm", "jobs_per_node": 4})
     assert on_blocks(tmp_path, site=site, processes=4)._group_nodes == 1
-    with pytest.raises(ConfigError, match="needs 2 nodes, and the site file allows 1; increase"):
+    with pytest.raises(ConfigError, match=r"needs 2 nodes, .* allows 1"):
         on_blocks(tmp_path, site=site, processes=8)
     with pytest.raises(ConfigError, match="nodes with 4 each"):
         on_blocks(tmp_path, site=site, processes=5)

@@ -101,7 +101,7 @@ def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_p
 def test_a_state_of_the_store_that_is_damaged_is_refused(state, tmp_path):
     folder = state(CLM, end=6)
     (folder / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"state\.json: missing; delete the folder and run"):
+    with pytest.raises(CheckpointError, match=r"state\.json: missing; delete"):
         check_state(fetch_model(folder), tmp_path, say=print)
 
 

@@ -195,7 +195,7 @@ def test_a_job_of_several_slots_is_not_overtaken_for_ever():
     # It waits for both slots, and what comes after it waits too.
     assert executor.submitted == ["a", "ranks", "b", "c"]
     assert executor.most_at_once == 2  # b and c: all slots are free again
-    with pytest.raises(ConfigError, match=r"job ranks: needs 2 processes .* there are 1 slots"):
+    with pytest.raises(ConfigError, match=r"ranks: needs 2 processes .* 1 slots"):
         run(items, FakeExecutor(num_slots=1))
 
 

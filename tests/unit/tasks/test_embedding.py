@@ -212,7 +212,7 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
     modules = json.loads((sentence_model / "modules.json").read_text())
     modules.append({"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (sentence_model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="its modules are Transformer, Pooling, Dense"):
+    with pytest.raises(ModelError, match="Transformer, Pooling, Dense"):
         embedding_settings(sentence_model, Choices())
 
 
