@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MatryoshkaLoss,
@@ -285,6 +287,32 @@ def test_vectors_that_are_no_means_are_not_exported_as_means(
         export_model(state, tmp_path / "out", format="sentence-transformers")
 
 
+@pytest.mark.slow
+def test_an_export_has_the_prompts_and_its_card_the_texts_that_were_cut(
+    pairs, training_data, make_recipe, train, tmp_path
+):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    prompts = {"query_prompt": "query: ", "document_prompt": "text: "}
+    state = train(make_recipe(phase(pairs, **prompts, max_seqlen=16)), "state", data=data)
+    folder = export_model(state, tmp_path / "out", format="sentence-transformers")
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert {name: model.prompts[name] for name in ("query", "document")} == {
+        "query": "query: ", "document": "text: "
+    }  # fmt: skip
+    [given] = pairs.texts([0])
+    queries = model.encode_query([given]), model.encode([f"query: {given}"])
+    np.testing.assert_array_equal(*queries)
+    tokenizer = data.tokenizer
+    texts = [f"query: {text}" for text in pairs.texts(np.unique(pairs.queries))]
+    documents = {
+        row for n in range(len(pairs)) for row in (pairs.positives[n], *pairs.negatives(n))
+    }
+    texts += [f"text: {text}" for text in pairs.texts(sorted(documents))]
+    cut = sum(len(tokenizer.encode(text)) + 2 > 16 for text in texts)
+    assert cut > 0
+    assert f"Cut to 16 tokens: {cut} of {len(texts)} texts." in (folder / "README.md").read_text()
+
+
 def test_a_plan_knows_the_pairs_by_their_content(pairs, make_recipe, training_data, tmp_path):
     recipe = make_recipe(phase(pairs))
     data = replace(training_data, pairs={pairs.folder: pairs})
@@ -301,37 +329,59 @@ def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe
     assert pairs.folder.parent.name.lower() not in name
 
 
+WAYS = {
+    "one pass": {},
+    "passes": {"max_tokens_per_pass": 64},
+    "divided": {"shard": "full"},
+    "divided passes": {"shard": "full", "max_tokens_per_pass": 64},
+}
+
+
+def first_moments(state: Path) -> dict[str, torch.Tensor]:
+    """AdamW's first moments: after one update, a tenth of its gradients."""
+    stored = load_file(state / "optimizer.safetensors")
+    return {name: value for name, value in stored.items() if name.endswith("exp_avg")}
+
+
 @pytest.mark.slow
-def test_two_ranks_train_what_one_process_does(tmp_path, pairs, training_data, make_recipe):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_have_the_losses_and_gradients_of_one_process(
+    tmp_path, pairs, training_data, make_recipe, ranks
+):
     data = replace(training_data, pairs={pairs.folder: pairs})
-    recipe = make_recipe(
-        {"objective": "mlm", "steps": 2}, phase(pairs, steps=4, symmetric=True), precision="fp32"
-    )
-    alone = short_train(recipe, data, tmp_path / "alone")
-    ways = {
-        "one pass": {},
-        "passes": {"max_tokens_per_pass": 64},
-        "divided": {"shard": "full"},
-        "divided passes": {"shard": "full", "max_tokens_per_pass": 64},
+    settings = {"symmetric": True, "batch": 16}
+    recipes = {
+        "first": make_recipe(phase(pairs, steps=1, **settings), precision="fp32"),
+        "several": make_recipe(
+            {"objective": "mlm", "steps": 2}, phase(pairs, steps=3, **settings), precision="fp32"
+        ),
     }
+    alone = {name: short_train(recipe, data, tmp_path / name) for name, recipe in recipes.items()}
     runs = [
         {
-            "name": name,
+            "name": f"{which} {way}",
             "recipe": recipe.model_dump(mode="json"),
-            "store": str(tmp_path / name),
+            "store": str(tmp_path / f"{which} {way}"),
             "compute": compute,
         }
-        for name, compute in ways.items()
+        for which, recipe in recipes.items()
+        for way, compute in WAYS.items()
     ]
-    outcomes = process_outcomes(tmp_path / "ranks", data, runs, ranks=2)
+    outcomes = process_outcomes(tmp_path / "ranks", data, runs, ranks=ranks)
     for name, of_ranks in outcomes.items():
-        assert [set(outcome) for outcome in of_ranks] == [{"state", "reported"}] * 2, (
-            name,
-            of_ranks,
-        )
-        assert_close(Path(of_ranks[0]["state"]), alone)
+        assert [set(outcome) for outcome in of_ranks] == [{"state", "reported"}] * ranks, of_ranks
+        state, expected = Path(of_ranks[0]["state"]), alone[name.split()[0]]
+        assert_close(state, expected)
         # The loss is of all pairs, not of a rank's.
-        for line, other in zip(metrics(Path(of_ranks[0]["state"])), metrics(alone), strict=True):
+        tolerance = 1e-6 if name.startswith("first") else 1e-5  # of later weights, that of AdamW
+        for line, other in zip(metrics(state), metrics(expected), strict=True):
             if "loss" in line:
-                assert line["loss"] == pytest.approx(other["loss"], rel=1e-5)
+                assert line["loss"] == pytest.approx(other["loss"], rel=tolerance)
                 assert line["supervised_tokens"] == other["supervised_tokens"]
+        if name.startswith("first"):
+            moments, others = first_moments(state), first_moments(expected)
+            assert moments.keys() == others.keys()
+            assert moments
+            largest = max(float(value.abs().max()) for value in others.values())
+            for key, value in moments.items():
+                torch.testing.assert_close(value, others[key], rtol=0, atol=1e-6 * largest)

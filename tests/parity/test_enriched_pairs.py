@@ -11,14 +11,19 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.losses import MSELoss
-from sentence_transformers.util import mine_hard_negatives
+from sentence_transformers.sentence_transformer.losses import MarginMSELoss, MSELoss
+from sentence_transformers.util import (
+    mine_hard_negatives,
+    pairwise_cos_sim,
+    pairwise_dot_score,
+)
 from torch import nn
 
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.errors import ConfigError
-from biphasic.objectives.info_nce import Distance
+from biphasic.objectives.info_nce import Distance, Margins
 from biphasic.tasks.pairs.enrich import mine, teach
+from biphasic.training.step.input import StepRows
 from short_runs import Killed, assert_same, killing
 
 SUBJECTS = ["cats", "dogs", "rivers", "stars", "engines", "violins", "bread", "glaciers"]
@@ -69,6 +74,20 @@ def test_mined_negatives_are_those_of_the_oracle(pairs, minilm, tmp_path):
     assert again.content_hash == mined.content_hash != pairs.content_hash
     with pytest.raises(ConfigError, match="holds other pairs"):
         mine(pairs, minilm, tmp_path / "mined", number=2, margin=0.95, depth=10)
+
+
+def test_bm25_finds_negatives_with_the_words_of_the_query(pairs, tmp_path):
+    mined = mine(pairs, "bm25", tmp_path / "mined", number=2, margin=0.95, depth=10)
+    for pair in mined:
+        assert 1 <= len(pair.negatives) <= 2
+        assert pair.positive not in pair.negatives
+        subject, fact = pair.query.removeprefix("what about ").rstrip("?").split(" that ")
+        # Either the same fact of another subject, or another fact of the same subject.
+        assert all((subject in text) != (fact in text) for text in pair.negatives)
+    again = mine(pairs, "bm25", tmp_path / "again", number=2, margin=0.95, depth=10)
+    assert again.content_hash == mined.content_hash
+    with pytest.raises(ConfigError, match="holds other pairs"):
+        mine(pairs, "bm25", tmp_path / "mined", number=1, margin=0.95, depth=10)
 
 
 def test_vectors_are_the_teachers_and_their_similarities_stay(pairs, taught, minilm, tmp_path):
@@ -127,3 +146,58 @@ def test_a_teacher_of_another_width_and_none_are_one_line(
         data = replace(training_data, pairs={given.folder: given})
         with pytest.raises(ConfigError, match=message):
             train(make_recipe(phase(given)), given.folder.name, data=data)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("num_negatives", [1, 3])
+def test_margins_and_their_gradient_are_those_of_the_oracle(similarity, num_negatives):
+    num_pairs, draw = 4, torch.Generator().manual_seed(2)
+    vectors = torch.randn(num_pairs * (2 + num_negatives), 8, generator=draw).requires_grad_()
+    scores = torch.randn(num_pairs, 1 + num_negatives, generator=draw)
+    triples = [
+        (pair, pair, (1 + place) * num_pairs + pair)
+        for pair in range(num_pairs)
+        for place in range(num_negatives)
+    ]
+    margins = (scores[:, :1] - scores[:, 1:]).flatten().numpy()
+    own = Margins(num_pairs, np.array(triples), margins, "mean", similarity)
+    loss = own.summed(vectors, torch.arange(len(vectors))) / own.normaliser
+    (gradient,) = torch.autograd.grad(loss, vectors)
+    compare = {"cosine": pairwise_cos_sim, "dot": pairwise_dot_score}[similarity]
+    oracle = MarginMSELoss(nn.Identity(), similarity_fct=compare)
+    expected = oracle.compute_loss_from_embeddings([*vectors.split(num_pairs)], scores)
+    (expected_gradient,) = torch.autograd.grad(expected, vectors)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+
+
+def test_margins_are_those_of_the_scores_or_else_of_the_vectors(
+    pairs, minilm, training_data, make_recipe, train, tmp_path
+):
+    mined = mine(pairs, "bm25", tmp_path / "mined", number=2, margin=0.95, depth=10)
+    scored = write_pairs(
+        tmp_path / "scored",
+        (replace(p, scores=tuple(range(1 + len(p.negatives), 0, -1))) for p in mined),
+        origin={},
+    )
+    taught = teach(mined, minilm, tmp_path / "taught")
+    raw = {"objective": "margin_mse", "batch": 8, "steps": 3}
+    for given in (scored, taught):
+        data = replace(training_data, pairs={given.folder: given})
+        recipe = make_recipe({**raw, "pairs": str(given.folder)}, precision="fp32")
+        batch = StepRows(recipe, data).batch(1)
+        rows = [batch.queries[batch.triples[:, 0]], *batch.documents[batch.triples[:, 1:].T]]
+        by_text = {(pair.query, pair.positive): pair for pair in given}
+        for margin, *places in zip(batch.margins, *rows, strict=True):
+            query, positive, negative = given.texts(places)
+            pair = by_text[query, positive]
+            place = pair.negatives.index(negative)
+            if given is scored:
+                assert margin == 1 + place
+            else:
+                of_query, own, other = (given.vectors[row] for row in places)
+                assert margin == pytest.approx(float(of_query @ own - of_query @ other), abs=1e-6)
+        train(recipe, given.folder.name, data=data)
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    with pytest.raises(ConfigError, match="no negative with scores of a teacher"):
+        train(make_recipe({**raw, "pairs": str(pairs.folder)}), "none", data=data)

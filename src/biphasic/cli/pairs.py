@@ -85,7 +85,8 @@ _From = Annotated[Path, typer.Argument(help="Folder made by 'biphasic pairs'.")]
 def pairs_mine(
     folder: _From,
     miner: Annotated[
-        str, typer.Option(help="Folder or hub id of the embedding model that finds negatives.")
+        str,
+        typer.Option(help="Folder or hub id of the embedding model that finds negatives, or bm25."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the pairs with negatives.")],
     negatives: Annotated[int, typer.Option(min=1, help="Most negatives of a pair.")] = 4,

@@ -88,7 +88,8 @@ def write_export_card(folder: Path, export: Export) -> None:
         store = source.folder.resolve().parent.parent
         of_state, left_out = scores_of_state(store / "finetunes", source.state.identity)
         scores = [_mean_score(score) for score in of_state]
-        facts |= {**training_facts(source.state, of_state, store=store), "left_out": left_out}
+        trained = training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
+        facts |= {**trained, "left_out": left_out}
     _write_card(
         folder,
         name=export.name,

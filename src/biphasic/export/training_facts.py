@@ -13,9 +13,11 @@ from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS, sources_of
-from biphasic.data.pairs.folder import DETAILS
+from biphasic.data.pairs.folder import DETAILS, Pairs
+from biphasic.data.pairs.rows import count_cut
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import is_file, read_json, read_json_object, verify_folder
+from biphasic.files import is_complete, is_file, read_json, read_json_object, verify_folder
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord
 from biphasic.sealed import read_result_record
 
@@ -32,7 +34,7 @@ _GROUPS = {"learning_rate": "learning rate", "optimizer": "optimizer", "seeds": 
 
 
 def training_facts(
-    state: StateRecord, scores: Sequence[TaskScore], *, store: Path
+    state: StateRecord, scores: Sequence[TaskScore], *, store: Path, tokenizer: TextTokenizer
 ) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores."""
     recipe = state.recipe
@@ -51,6 +53,7 @@ def training_facts(
         "phases": phases,
         "settings": _shared_settings(recipe),
         "corpora": corpora_of(state, store=store),
+        "cut": [*_cut_texts(state, tokenizer)],
         "count": count,
         "amount": amount,
         "heldout": [
@@ -179,6 +182,20 @@ def _corpus_at(folder: Path | None, content_hash: str) -> dict[str, Any]:
         if details.get("content_hash") == content_hash:
             return {"content_hash": content_hash, "pairs": details, "tokens": None}
     return {"content_hash": content_hash, "documents": None, "tokens": None}
+
+
+def _cut_texts(state: StateRecord, tokenizer: TextTokenizer) -> Iterator[tuple[int, int, int]]:
+    """Yield for each phase with pairs: texts that it cut, all its texts, and its row length."""
+    for entry in state.ledger:
+        phase = _phase(state.recipe, entry.phase)
+        folder = Path(phase["pairs"]) if "pairs" in phase else None
+        if folder is None or not is_complete(folder):
+            continue
+        pairs = Pairs(folder)
+        if pairs.content_hash == state.ground.get("corpora", {}).get(str(folder)):
+            prompts = (phase.get("query_prompt", ""), phase.get("document_prompt", ""))
+            longest = phase.get("max_seqlen") or state.recipe["max_seqlen"]
+            yield (*count_cut(pairs, tokenizer, prompts=prompts, max_seqlen=longest), longest)
 
 
 def _corpus(path: Path) -> dict[str, Any] | None:

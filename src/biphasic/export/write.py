@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -109,8 +110,7 @@ def export_model(
 
 def check_averaged(state: StateRecord) -> None:
     """Refuse a state whose last phase trained other vectors of texts than means of states."""
-    phases = state.recipe.get("phases") or ()
-    last = phases[state.ledger[-1].phase] if state.ledger else {}
+    last = _last_phase(state)
     for setting, usual in (("pooling", "mean"), ("attention", "bidirectional")):
         if last.get(setting, usual) != usual:
             raise ConfigError(
@@ -118,6 +118,18 @@ def check_averaged(state: StateRecord) -> None:
                 f"sentence-transformers have {usual}; export it with --format hf, or train with "
                 f"{setting}: {usual}"
             )
+
+
+def trained_prompts(state: StateRecord | None) -> dict[str, str]:
+    """Return the prompts of a state's last phase, by the names of sentence-transformers."""
+    last = {} if state is None else _last_phase(state)
+    named = {name: last.get(f"{name}_prompt") for name in ("query", "document")}
+    return {name: prompt for name, prompt in named.items() if prompt}
+
+
+def _last_phase(state: StateRecord) -> Mapping[str, Any]:
+    phases = state.recipe.get("phases") or ()
+    return phases[state.ledger[-1].phase] if state.ledger else {}
 
 
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
@@ -169,6 +181,7 @@ def _write(
             folder,
             hidden_size=reference.outputs["embeddings"].shape[1],
             max_seqlen=source.limits.longest_input,
+            prompts=trained_prompts(source.state),
         )
 
     say("checking in a fresh process")

@@ -1,10 +1,10 @@
-"""Losses over the vectors of texts: InfoNCE, and the distance to a teacher's."""
+"""Losses over the vectors of texts: InfoNCE, and the distance to a teacher's vectors or margins."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -127,3 +127,40 @@ class Distance(StatesLoss):
                 f"{vectors.shape[1]}; make them with 'pairs teach --width {vectors.shape[1]}'"
             )
         return (F.normalize(vectors, dim=-1) - targets).square().sum()
+
+
+@dataclass(frozen=True)
+class Margins(StatesLoss):
+    """Squared error of the margins of documents over negatives.
+
+    Attributes:
+        num_queries: Vectors of queries; those of documents follow.
+        triples: int64 [num_margins, 3]; query, document and negative, as indices of the two.
+        margins: float32 [num_margins]; a teacher's.
+    """
+
+    num_queries: int
+    triples: NDArray[np.int64]
+    margins: NDArray[np.float32]
+    pooling: Pooling
+    similarity: Literal["cosine", "dot"]
+    couples: bool = True
+
+    @property
+    def normaliser(self) -> int:
+        """Number of margins."""
+        return len(self.margins)
+
+    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+        """Return a vector for each text of a pass."""
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+
+    def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the summed squared errors, over the vectors of all texts in order."""
+        del labels
+        if self.similarity == "cosine":
+            vectors = F.normalize(vectors, dim=-1)
+        queries, documents = vectors[: self.num_queries], vectors[self.num_queries :]
+        query, positive, negative = torch.from_numpy(self.triples.T).to(vectors.device)
+        own = (queries[query] * (documents[positive] - documents[negative])).sum(-1)
+        return (own - torch.from_numpy(self.margins).to(vectors)).square().sum()

@@ -12,6 +12,7 @@ from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.distill import Distill
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.objectives.margin_mse import MarginMse
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES, one_of
@@ -45,7 +46,7 @@ class PhaseConfig(Config):
     """Base of the rotary frequencies from this phase on."""
 
 
-PHASE_OBJECTIVES = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill)
+PHASE_OBJECTIVES = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse)
 
 if TYPE_CHECKING:
 

@@ -16,6 +16,7 @@ from biphasic.data.packing import TokenIds, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
+from biphasic.model.compute.pooling import Pooling
 from biphasic.training.memory import release_excess
 
 # Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
@@ -31,6 +32,7 @@ class Encoder:
     pad_id: int
     watch: Callable[[int, int], None] = lambda *_: None
     causal: bool = False
+    pooling: Pooling = "mean"
 
     def states(
         self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
@@ -66,12 +68,17 @@ class Encoder:
             self.watch(min(start, len(order)), len(order))
 
     def pooled(self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None) -> Tensor:
-        """Return the mean state of each sequence, [num_sequences, hidden_size]."""
+        """Return the vector of each sequence, [num_sequences, hidden_size]; usually its mean."""
         device = self.model.device
-        means = torch.empty(len(sequences), self.model.config.hidden_size, device=device)
+        vectors = torch.empty(len(sequences), self.model.config.hidden_size, device=device)
         for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
-            means[torch.from_numpy(indices).to(device)] = mean_pool(hidden, spans)
-        return means
+            if self.pooling == "mean":
+                found = mean_pool(hidden, spans)
+            else:
+                ends = spans[:, 0] if self.pooling == "first" else spans[:, 1] - 1
+                found = hidden[torch.from_numpy(ends).to(device)]
+            vectors[torch.from_numpy(indices).to(device)] = found
+        return vectors
 
 
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:

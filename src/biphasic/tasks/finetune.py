@@ -174,7 +174,12 @@ class Finetuner:
     def _train_and_score(
         self, head: nn.Module, run: FinetuneRun, progress: Report | None, started: float
     ) -> Iterator[FinetuneResult]:
-        encoder = Encoder(self._model, pad_id=run.task.pad_id, causal=run.protocol.is_causal)
+        encoder = Encoder(
+            self._model,
+            pad_id=run.task.pad_id,
+            causal=run.protocol.is_causal,
+            pooling=run.protocol.pooling,
+        )
         steps, is_finite = self._train(encoder, head, run, progress)
         training_seconds = time.perf_counter() - started
         for task in run.scored:

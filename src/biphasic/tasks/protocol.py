@@ -13,7 +13,7 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
-_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens", "train_examples")
+_ADDED = ("attention", "batching", "head", "reading", "hidden_tokens", "train_examples", "pooling")
 """Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
@@ -66,6 +66,9 @@ class FinetuneProtocol(Config):
     retrieval_corpus: Literal["full", "judged"] = "full"
     """Retrieval: search all documents or, as in the study, only those with judgements in validation
     or test."""
+    pooling: Literal["mean", "first", "last"] = "mean"
+    """Zero-shot retrieval and similarity: the state that stands for a text, the mean of all or that
+    of the first or last token. Fine-tuning uses the mean."""
     max_question_tokens: PositiveInt = 64
     """Question answering: maximum question tokens; longer ones are cut."""
     window_overlap: NonNegativeInt = 64
@@ -145,6 +148,6 @@ class FinetuneProtocol(Config):
         # the protocol of the task it was fine-tuned on, if any.
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:
-            names |= {"precision", "batching", "attention", "reading", "hidden_tokens"}
+            names |= {"precision", "batching", "attention", "reading", "hidden_tokens", "pooling"}
         determinants = self.determinants(is_pooled=False)
         return {name: value for name, value in determinants.items() if name in names}

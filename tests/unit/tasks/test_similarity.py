@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DataError
+from biphasic.errors import ConfigError, DataError
 from biphasic.evaluation.evaluate import evaluate
 from tiny_use import words, write_jsonl, write_model
 
@@ -35,12 +35,12 @@ def run(model: Path, task: str, root: Path):
 
 
 @torch.no_grad()
-def by_hand(folder: Path, text: str) -> torch.Tensor:
+def by_hand(folder: Path, text: str, place: int | None = None) -> torch.Tensor:
     tokenizer = TextTokenizer.load(folder)
     ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
-    return (
-        AutoModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0].mean(0)
-    )
+    model = AutoModel.from_pretrained(folder).eval()
+    states = model(torch.tensor([ids])).last_hidden_state[0]
+    return states.mean(0) if place is None else states[place]
 
 
 def test_cosines_and_their_correlation_are_those_of_a_plain_loop(tmp_path):
@@ -84,3 +84,33 @@ def test_a_bad_pair_is_refused_with_its_line(tmp_path, change, message):
     path = write_jsonl(tmp_path / "pairs.jsonl", [{**pairs(1)[0], **change}])
     with pytest.raises(DataError, match=message):
         run(write_model(tmp_path / "model", "eurobert"), f"sts:{path}", tmp_path / "runs")
+
+
+@pytest.mark.parametrize(("pooling", "place"), [("first", 0), ("last", -1)])
+def test_first_and_last_states_can_stand_for_a_sentence(tmp_path, pooling, place):
+    model = write_model(tmp_path / "model", "eurobert")
+    path = write_jsonl(tmp_path / "pairs.jsonl", pairs())
+    settings = {"protocol": {"max_seqlen": 64, "pooling": pooling}, "root": tmp_path / "runs"}
+    result = evaluate(model, f"sts:{path}", **settings, console=Console(file=io.StringIO()))
+    table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
+    expected = [
+        float(
+            torch.cosine_similarity(
+                by_hand(model, pair["text_a"], place), by_hand(model, pair["text_b"], place), 0
+            )
+        )
+        for pair in pairs()
+    ]
+    np.testing.assert_allclose(table["predicted"], expected, atol=1e-5)
+    mean = run(model, f"sts:{path}", tmp_path / "runs")
+    assert mean.results[0].id != result.results[0].id
+
+
+def test_a_trained_task_takes_the_mean(tmp_path):
+    model, folder = write_model(tmp_path / "model", "eurobert"), tmp_path / "sc"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        rows = [{"text": f"{split} {n}", "label": ("a", "b")[n % 2]} for n in range(8)]
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    with pytest.raises(ConfigError, match="pooling: last is for tasks without fine-tuning"):
+        evaluate(model, f"sc:{folder}", protocol={"pooling": "last"}, root=tmp_path)

@@ -102,6 +102,10 @@ class Pairs:
         """Return the rows of a pair's negatives."""
         return self._negatives[pair].as_py()
 
+    def scores(self, pair: int) -> list[float]:
+        """Return a teacher's scores of a pair's positive and negatives; empty for none."""
+        return self._scores[pair].as_py()
+
     def __iter__(self) -> Iterator[Pair]:
         return map(self.pair, range(len(self)))
 
@@ -110,8 +114,8 @@ class Pairs:
         negatives = self.negatives(number)
         rows = [int(self.queries[number]), int(self.positives[number]), *negatives]
         query, positive, *others = self.texts(rows)
-        scores, source = self._scores[number].as_py(), self._sources[number].as_py()
-        return Pair(query, positive, tuple(others), tuple(scores), source)
+        scores = tuple(self.scores(number))
+        return Pair(query, positive, tuple(others), scores, self._sources[number].as_py())
 
 
 def write_pairs(

@@ -6,7 +6,7 @@ read once in each role. Texts are tokenised when they are read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from biphasic.seeds import permute, stream
 _ROW_MULTIPLE = 16
 """Rows are as long as the longest text of a step, rounded up to this many tokens."""
 
+_FRAME = 2  # tokens around each text
+
 
 @dataclass(frozen=True)
 class PairReading:
@@ -33,12 +35,14 @@ class PairReading:
         batch: Pairs per step.
         hard_negatives: Most negatives of a pair that are read; None for all.
         prompts: Text before each query, and before each document.
+        margins: Whether a teacher's margins of positives over negatives are needed.
     """
 
     folder: Path
     batch: int
     hard_negatives: int | None = None
     prompts: tuple[str, str] = ("", "")
+    margins: bool = False
 
     @property
     def most_texts(self) -> int:
@@ -57,6 +61,9 @@ class PairBatch(RowBatch):
         pairs: int64 [num_pairs, 2]; query and positive of each pair, as indices of the two.
         vectors: float32 [num_texts, width], a teacher's; None without one.
         is_positive: bool [num_queries, num_documents]; whether they are a pair, of any step.
+        triples: int64 [num_margins, 3]; query, positive and negative, as indices of the two.
+        margins: float32 [num_margins]; a teacher's score of the positive minus the negative's.
+            None if they are not needed.
     """
 
     queries: NDArray[np.int64]
@@ -64,6 +71,22 @@ class PairBatch(RowBatch):
     pairs: NDArray[np.int64]
     is_positive: NDArray[np.bool_]
     vectors: NDArray[np.float32] | None = None
+    triples: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    margins: NDArray[np.float32] | None = None
+
+
+def count_cut(
+    pairs: Pairs, tokenizer: TextTokenizer, *, prompts: tuple[str, str], max_seqlen: int
+) -> tuple[int, int]:
+    """Return how many texts are longer than a row with their prompts, and how many there are."""
+    negatives = [row for number in range(len(pairs)) for row in pairs.negatives(number)]
+    documents = np.concatenate([pairs.positives, np.array(negatives, dtype=np.int64)])
+    num_cut, num_texts = 0, 0
+    for prompt, rows in zip(prompts, (pairs.queries, documents), strict=True):
+        encoded = tokenizer.encode_many([prompt + text for text in pairs.texts(np.unique(rows))])
+        num_cut += sum(len(ids) > max_seqlen - _FRAME for ids in encoded)
+        num_texts += len(encoded)
+    return num_cut, num_texts
 
 
 class PairReader:
@@ -107,6 +130,7 @@ class PairReader:
             pad_id=self._tokenizer.pad_id,
         )
         rows, vectors = np.concatenate([queries, documents]), self._pairs.vectors
+        triples, margins = self._margins(numbers, queries, documents)
         return PairBatch(
             packed=packed,
             pieces=tuple(
@@ -119,7 +143,30 @@ class PairReader:
             pairs=np.stack([owners, np.searchsorted(documents, positives)], axis=1),
             is_positive=known[places] == codes,
             vectors=None if vectors is None else vectors[rows],
+            triples=triples,
+            margins=margins,
         )
+
+    def _margins(
+        self, numbers: NDArray[np.int64], queries: NDArray[np.int64], documents: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+        """Return triples and their margins, by the scores of pairs or else by vectors."""
+        triples: list[tuple[int, int, int]] = []
+        margins: list[float] = []
+        vectors = self._pairs.vectors
+        for number in numbers.tolist() if self._reading.margins else ():
+            query, positive = int(self._pairs.queries[number]), int(self._pairs.positives[number])
+            negatives, scores = self._negatives(number), self._pairs.scores(number)
+            if not scores and vectors is not None:
+                scores = (vectors[[positive, *negatives]] @ vectors[query]).tolist()
+            for negative, score in zip(negatives, scores[1:], strict=False):
+                triples.append((query, positive, negative))
+                margins.append(scores[0] - score)
+        found = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+        sides = (queries, documents, documents)
+        places = [np.searchsorted(*both) for both in zip(sides, found, strict=True)]
+        values = np.array(margins, dtype=np.float32)
+        return np.stack(places, axis=1), values if self._reading.margins else None
 
     def _numbers(self, place: int) -> NDArray[np.int64]:
         """Return the pairs of a batch; it may end an epoch and begin the next."""
@@ -144,6 +191,6 @@ class PairReader:
             for prompt, rows in zip(self._reading.prompts, (queries, documents), strict=True)
             for text in self._pairs.texts(rows)
         ]
-        begin, end, room = self._tokenizer.bos_id, self._tokenizer.eos_id, self._max_seqlen - 2
+        begin, end, room = self._tokenizer.bos_id, self._tokenizer.eos_id, self._max_seqlen - _FRAME
         encoded = self._tokenizer.encode_many(texts)
         return [np.array([begin, *ids[:room], end], dtype=np.int64) for ids in encoded]

@@ -176,6 +176,11 @@ class TaskResolver:
         protocol, epoch = self.protocol_of(task, description.protocol), loaded.epoch_length()
         num_examples = {split: loaded.num_examples(split) for split in SPLITS}
         title = loaded.info.title if loaded.info.title != loaded.info.name else task.name
+        if protocol.pooling != "mean" and KINDS[loaded.info.kind].facts.is_trained:
+            raise ConfigError(
+                f"pooling: {protocol.pooling} is for tasks without fine-tuning; remove it",
+                about=f"task '{task.name}'",
+            )
         if (few := protocol.train_examples) is not None:
             if few > epoch:
                 raise ConfigError(

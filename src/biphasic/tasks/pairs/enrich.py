@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from biphasic.data.pairs.folder import Pairs, write_pairs
 from biphasic.errors import ConfigError
+from biphasic.extras import install_command
 from biphasic.files import is_complete
 from biphasic.tasks.embedding import (
     Choices,
@@ -22,6 +24,9 @@ from biphasic.tasks.embedding import (
     load_embedder,
 )
 from biphasic.tasks.metrics import top_documents
+
+BM25 = "bm25"
+"""The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words."""
 
 
 def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None) -> Pairs:
@@ -49,24 +54,24 @@ def mine(
     """Write pairs with negatives: the documents most similar to a query, but less than its own.
 
     A negative's similarity is at most `margin` times the positive's, so that few negatives are
-    unmarked answers. Known answers are left out.
+    unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
 
     Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     """
-    embedder, identity = _embedder(miner)
     settings = {"number": number, "margin": margin, "depth": depth}
+    documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
+    if miner == BM25:
+        similarities, identity = _bm25(pairs.texts(documents), pairs.texts(queries)), BM25
+    else:
+        similarities, identity = _cosines(miner, pairs.texts(documents), pairs.texts(queries))
     origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
     if finished := _finished(folder, origin):
         return finished
-    documents = np.unique(pairs.positives)
-    queries = np.unique(pairs.queries)
-    answers, _ = embedder.embed(pairs.texts(documents))
-    asked, _ = embedder.embed(pairs.texts(queries))
     known = set(pairs.known.tolist())
 
     def negatives(pair: int) -> tuple[str, ...]:
         query, positive = int(pairs.queries[pair]), int(pairs.positives[pair])
-        scores = answers @ asked[np.searchsorted(queries, query)]
+        scores = similarities(int(np.searchsorted(queries, query)))
         own = scores[np.searchsorted(documents, positive)]
         limit = own - (1 - margin) * abs(own)
         (nearest,) = top_documents(scores[None], depth=depth)
@@ -76,6 +81,31 @@ def mine(
 
     mined = (replace(pair, negatives=negatives(n), scores=()) for n, pair in enumerate(pairs))
     return write_pairs(folder, mined, origin=origin, card=_card(pairs))
+
+
+_Similarities = Callable[[int], NDArray[np.float32]]
+"""Gives the similarities of a query to all documents, [num_documents]."""
+
+
+def _cosines(
+    miner: str, documents: Sequence[str], queries: Sequence[str]
+) -> tuple[_Similarities, str]:
+    embedder, identity = _embedder(miner)
+    answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
+    return lambda query: answers @ asked[query], identity
+
+
+def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
+    if find_spec("bm25s") is None:
+        raise ConfigError(f"--miner {BM25}: {install_command('bm25')}")
+    import bm25s  # noqa: PLC0415 - an extra
+
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize([*documents], show_progress=False), show_progress=False)
+    words: Any = bm25s.tokenize([*queries], return_ids=False, show_progress=False)
+    # A query without a word of the documents finds none of them.
+    none = np.zeros(len(documents), dtype=np.float32)
+    return lambda query: index.get_scores(words[query]) if words[query] else none
 
 
 def _code(pairs: Pairs, query: int, document: int) -> int:
