@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from biphasic.data.pairs.folder import Pair, write_pairs
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
@@ -209,11 +211,29 @@ def write_replication_data(folder):
     (folder / "blimp.jsonl").write_text(json.dumps(pair) + "\n")
 
 
+def write_embedding_data(folder):
+    """Write what `embeddings.yaml` reads besides: pairs, and tasks without training."""
+    for name in ("cranfield", "cacm"):
+        shutil.copytree(folder / "scifact", folder / name)
+    for year in (12, 13, 14, 15):
+        rows = [{"id": n, "text_a": "one", "text_b": n, "score": float(n == "1")} for n in "12"]
+        (folder / f"sts{year}").mkdir()
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"sts{year}/test.jsonl").write_text(text)
+    pairs = [Pair(f"query {n}", f"text {n}") for n in range(64)]
+    write_pairs(folder / "pairs", pairs, origin={})
+    unit = np.eye(1, 64, dtype=np.float32)
+    embed = lambda texts: np.repeat(unit, len(texts), axis=0)  # noqa: E731
+    write_pairs(folder / "taught", pairs, origin={}, embed=embed)
+
+
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_study_loads_and_plans(path, tmp_path):
     shutil.copytree(path.parent, tmp_path / "studies")  # relative paths begin there
-    if path.stem.startswith(("replication", "survives")):
+    if path.stem.startswith(("replication", "survives", "embeddings")):
         write_replication_data(tmp_path / "studies/data")
+    if path.stem == "embeddings":
+        write_embedding_data(tmp_path / "studies/data")
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem
     plan = preview_study(Study(config, tmp_path))
