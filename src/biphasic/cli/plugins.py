@@ -24,16 +24,20 @@ def plugins_command(root: Root = Path("runs")) -> None:
 @plugin_app.command("check")
 def check_command(
     named: Annotated[str, typer.Argument(metavar="FILE[:CLASS]")],
+    task: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Check that the classes of a file, or an installed plugin, keep the rules of their kind.
 
     Args:
         named: File, or file and class, or name of an installed plugin.
-        overrides: Setting of the class, e.g. every=3.
+        task: For kinds of tasks: a folder with files of a small task.
+        overrides: Setting of the class, e.g. every=3; of objectives and optimizers.
     """
     from biphasic.config import parse_overrides
+    from biphasic.tasks.conformance import check_kinds
     from biphasic.training.conformance.check import check_plugins
 
-    for line in check_plugins(named, parse_overrides(overrides or ())):
+    settings = parse_overrides(overrides or ())
+    for line in check_kinds(named, task) if task else check_plugins(named, settings):
         echo(line)

@@ -53,9 +53,10 @@ class TaskSettings(Config):
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
         for setting in dict.fromkeys(name for kind in KINDS.values() for name in kind.settings):
-            kinds = kinds_with(setting)
-            if getattr(self, setting, None) is not None and self.kind not in kinds:
-                known = " or ".join(kinds)
+            if getattr(self, setting, None) is None:
+                continue
+            if setting not in KINDS[self.kind].settings:
+                known = " or ".join(kinds_with(setting))
                 raise ValueError(f"'{setting}' is for tasks of kind {known}, not {self.kind}")
         if self.template is not None:
             check_template(self.template)

@@ -53,6 +53,11 @@ def test_our_objectives_keep_all_rules(settings):
     check_objective(phase(**settings))
 
 
+def test_an_objective_with_rows_of_its_own_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"contrastive: reads pairs .* no rules for its rows"):
+        check_objective(phase(objective="contrastive", pairs=str(tmp_path), batch=4))
+
+
 @pytest.mark.parametrize("settings", [{}, {"name": "muon"}], ids=["adamw", "muon"])
 def test_our_optimizers_keep_all_rules(settings):
     check_optimizer(optimizer(**settings))

@@ -54,7 +54,9 @@ def check_plugins(named: str, settings: Mapping[str, Any]) -> Iterator[str]:
     references = list(_references(named))
     if not references:
         bases = " or ".join(kind.base.__name__ for kind in _KINDS.values())
-        raise ConfigError(f"{named}: no class of the base {bases}")
+        raise ConfigError(
+            f"{named}: no class of the base {bases}; a kind of task is checked with --task FOLDER"
+        )
     for group, reference in references:
         kind = _KINDS[group]
         raw = {"settings": {kind.key: reference, **settings}}
