@@ -1,11 +1,13 @@
 """Questions asked before the results: their answers, forecasts, and corrections."""
 
 import csv
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 
 from biphasic import numerics
 from biphasic.analysis.page import evidence
+from biphasic.analysis.page.answers import answers_page
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer, ForecastOutcome
 from biphasic.analysis.questions.markdown import registration_page
@@ -370,6 +373,26 @@ def test_a_damaged_registration_is_a_problem_and_proves_nothing(registered):
     records = load_study(*registered.study)
     assert any("registration" in one.text for one in records.problems)
     assert registration_sentences(records)[0].startswith("These questions were not registered")
+
+
+def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
+    forecast = {"difference": 5, "interval": [1, 9.5]}
+    registered.ask(question(asked("clm", "mlm", forecast=forecast)))
+    registered()
+    path = Path(__file__).parents[3] / "docs/records.py"
+    spec = importlib.util.spec_from_file_location("docs_records", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.pack_records([registered.study[0]], tmp_path / "records.tar.gz")
+    module.write_reports([tmp_path / "records.tar.gz"], tmp_path / "unpacked")
+    folder = tmp_path / "unpacked/study"
+    records = load_study(folder, folder.parent / "store")
+    assert registration_sentences(records) == sentences(registered.study)
+    page = answers_page(records)
+    assert page == answers_page(load_study(*registered.study))
+    assert "Registered before the first score, which is of 2026-09-22" in page
+    assert "2 of 2 90 % intervals cover" in page
+    assert (folder / "report/questions.csv").is_file()
 
 
 def test_the_page_to_commit_has_hash_rule_forecasts_and_power(registered):

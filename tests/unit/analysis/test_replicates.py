@@ -150,6 +150,21 @@ def replicated_study(tmp_path, *, seeds):
     return folder, store
 
 
+def test_models_have_an_optimizer_and_the_tokens_that_they_predicted(replicated):
+    folder, store = replicated
+    record = json.loads((folder / "study.json").read_text())
+    record["provenance"]["recipe"] = {"optimizer": {"name": "adamw"}}
+    for arm in record["arms"]:
+        if arm["name"].startswith("mlm"):
+            arm["recipe"]["optimizer"] = {"name": "muon"}
+    (folder / "study.json").write_text(json.dumps(record))
+    models = by_recipe(study_scores(load_study(folder, store))).models
+    # 40 steps of 8,192 tokens; MLM predicts a third of them.
+    assert {model.objective: (model.optimizer, model.labels) for model in models} == {
+        "CLM": ("adamw", 327_680), "MLM": ("muon", 109_226),
+    }  # fmt: skip
+
+
 def test_the_report_names_what_runs_of_a_recipe_share(replicated):
     # Their seeds differ in the initial weights only, and all are fine-tuned with seed 0.
     page = write_report(*replicated).read_text()

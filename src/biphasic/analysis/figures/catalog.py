@@ -21,6 +21,7 @@ from biphasic.analysis.figures.progress import (
     continued_at_one_budget,
     continued_by_budget,
     scores_by_flops,
+    scores_by_labels,
     scores_by_step,
 )
 from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
@@ -54,6 +55,8 @@ def score_figures(
         figure = ScoreFigure(11, f"{share.name}-{slug}", share.title,
                              partial(share.plan, size=size))  # fmt: skip
         yield draw(figure)
+    if len({model.optimizer for model in scores.models if model.labels}) > 1:
+        yield draw(scores_by_labels)
 
 
 def record_figures(records: StudyRecords, scores: Scores) -> Iterator[Chart | Skipped]:

@@ -40,7 +40,7 @@ class Drawing:
 class ScoreFigure:
     """A figure of scores: a function that selects models, or says what it lacks."""
 
-    number: int  # the paper's
+    number: int | None  # the paper's; None if it has none
     name: str
     title: str
     plan: Callable[..., Drawing | str]
@@ -70,15 +70,17 @@ class ScoreFigure:
         shares = (len({x for x, _ in models}) < len(models) for _, _, models in drawing.lines)
         if drawing.is_connected and any(shares):
             caption += "Lines connect means where several models share a position. "
-        caption = numbered(caption + interval_note(scores), self.number)
+        caption += interval_note(scores)
+        if self.number is not None:
+            caption = numbered(caption, self.number)
         title = f"{self.title}{drawing.of}"
         return Chart(self.name, title, caption, drawing.axis, tuple(panels))
 
 
 def score_figure(
-    number: int, name: str, title: str
+    number: int | None, name: str, title: str
 ) -> Callable[[Callable[..., Drawing | str]], ScoreFigure]:
-    """Make a figure of a function; `number` is the paper's."""
+    """Make a figure of a function; `number` is the paper's, None if it has none."""
     return partial(ScoreFigure, number, name, title)
 
 
@@ -174,10 +176,10 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesSty
     recipes = [*recipes]
     styles = objective_styles(objective for objective, _ in recipes)
     mixed = [key for key in recipes if key[0] == "CLM+MLM"]
-    # The first two styles are those of MLM and CLM.
-    mixed_styles = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    # The first mixture has the style of its objective; further ones come after all objectives.
+    further = distinct_styles([*(name for name in styles if name != "none"), *mixed[1:]])
     return {
-        key: (f"{key[0]}, {key[1]} % CLM", mixed_styles[key])
+        key: (f"{key[0]}, {key[1]} % CLM", further.get(key, styles[key[0]]))
         if key in mixed
         else (key[0], styles[key[0]])
         for key in recipes

@@ -90,15 +90,24 @@ def sizes_with_shares(scores: Scores) -> list[str]:
 
 @score_figure(6, "clm-share", "Scores by share of CLM and budget")
 def scores_by_clm_share(scores: Scores, *, size: str | None = None) -> Drawing | str:
-    """Compare shares of CLM at equal budgets, a line per budget, by default at the least size."""
+    """Compare shares of CLM at equal budgets, by default at the least size.
+
+    Each budget and each optimizer has a line.
+    """
     known = sizes_with_shares(scores)
     size = size if size is not None else next(iter(known), None)
     if size is None or size not in known:
         return "needs CLM then MLM and another share of CLM, at one size, budget and masking rate"
     by_budget = _by_budget(scores, size)
+    styles = ordered_styles(sorted(by_budget))
+    are_named = len({optimizer for _, optimizer in styles}) > 1
     lines = [
-        (f"{budget:,} steps", style, placed(by_budget[budget], clm_share))
-        for budget, style in ordered_styles(sorted(by_budget)).items()
+        (
+            f"{budget:,} steps, {optimizer}" if are_named else f"{budget:,} steps",
+            style,
+            placed(by_budget[budget, optimizer], clm_share),
+        )
+        for (budget, optimizer), style in styles.items()
     ]
     rate = reference_rate(model for members in by_budget.values() for model in members)
     note = (
@@ -109,18 +118,18 @@ def scores_by_clm_share(scores: Scores, *, size: str | None = None) -> Drawing |
     return Drawing(lines, axis, note, of=f": {size}" if size else "")
 
 
-def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
-    """Return the models of each budget with CLM then MLM and at least one other share."""
+def _by_budget(scores: Scores, size: str) -> dict[tuple[int, str], list[ModelInfo]]:
+    """Return the models of each budget and optimizer with CLM then MLM and another share."""
     models = [
         model
         for model in finished(scores)
         if model.size == size and model.objective in ("MLM", "CLM", _MIXED)
     ]
     rate = reference_rate(model for model in models if model.objective == _MIXED)
-    groups = grouped(at_rate(models, rate), lambda model: model.total_steps)
+    groups = grouped(at_rate(models, rate), lambda model: (model.total_steps, model.optimizer))
     return {
-        budget: members
-        for budget, members in groups.items()
+        key: members
+        for key, members in groups.items()
         if any(model.objective == _MIXED for model in members)
         and len({round(clm_share(model), 3) for model in members}) > 1
     }

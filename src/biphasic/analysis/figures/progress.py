@@ -1,4 +1,4 @@
-"""Figures of scores by training step, by training FLOPs, and in continued training."""
+"""Figures of scores by training step, FLOPs and tokens predicted, and in continued training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from biphasic.amounts import superscript
+from biphasic.amounts import amount, round_ticks, superscript
 from biphasic.analysis.figures.chart import Axis, ticks_at
 from biphasic.analysis.figures.choose import (
     Drawing,
@@ -28,6 +28,7 @@ from biphasic.analysis.figures.choose import (
 from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.palette import (
     LINES,
+    MARKERS,
     distinct_styles,
     hollow,
     objective_styles,
@@ -109,7 +110,7 @@ def scores_by_flops(scores: Scores) -> Drawing | str:
         models = at_rate(finished(known), rate)
         if len({model.flops for model in models}) < 2:
             return "needs the training FLOPs of two models or more"
-        lines, order = _cost_lines(models), sizes(models)
+        lines, order = _cost_lines(models, _flops), sizes(models)
         note = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
         note += masking_note(rate)
     low, high = min(places_of(lines)), max(places_of(lines))
@@ -127,23 +128,44 @@ def _flops(model: ModelInfo) -> float:
     return model.flops or 0.0
 
 
-def _cost_lines(models: Sequence[ModelInfo]) -> list[Line]:
-    """Return a series per objective, or per objective and size if a size has several budgets."""
-    by_size = grouped(models, lambda model: (*recipe(model), model.size))
+@score_figure(None, "labels", "Scores by tokens predicted")
+def scores_by_labels(scores: Scores) -> Drawing | str:
+    """Draw scores of finished and continued models by the tokens that they predicted."""
+    models = [model for model in scores.distinct if model.is_final and model.labels]
+    if len({model.labels for model in models}) < 2:
+        return "needs models that predicted different numbers of tokens"
+    lines = _cost_lines(models, lambda model: float(model.labels or 0))
+    places = places_of(lines)
+    ticks = ticks_at(round_ticks(min(places), max(places), most=4), amount)
+    note = (
+        ": CLM predicts each token that it reads, MLM the masked ones. Continued models have those "
+        "of both trainings. "
+    )
+    return Drawing(lines, Axis("tokens predicted", "linear", ticks), note)
+
+
+def _cost_lines(models: Sequence[ModelInfo], place: Callable[[ModelInfo], float]) -> list[Line]:
+    """Return a series per recipe and optimizer, and per size if a size has several budgets."""
+    by_size = grouped(models, lambda model: (*recipe(model), model.size, model.optimizer))
     order = sizes(models)
-    is_split = len(order) > 1 and any(len({m.flops for m in g}) > 1 for g in by_size.values())
+    has_sizes = len(order) > 1 and any(len({*map(place, g)}) > 1 for g in by_size.values())
+    has_optimizers = len({model.optimizer for model in models}) > 1
+
+    def way(model: ModelInfo) -> tuple[str, ...]:
+        optimizer = (model.optimizer,) if has_optimizers else ()
+        return (model.size, *optimizer) if has_sizes else optimizer
+
+    ways = grouped(sorted(models, key=lambda model: order.index(model.size)), way)
     recipes = grouped(models, recipe)
     looks = recipe_looks(recipes)
     lines = []
     for key, of_recipe in recipes.items():
         label, style = looks[key]
-        if not is_split:
-            lines.append((label, style, placed(of_recipe, _flops)))
-            continue
-        for index, size in enumerate(order):
-            members = [model for model in of_recipe if model.size == size]
-            look = replace(style, line=LINES[index % len(LINES)])
-            lines.append((f"{label}, {size}", look, placed(members, _flops)))
+        for index, parts in enumerate(ways):
+            look = replace(style, line=LINES[index % len(LINES)]) if has_sizes else style
+            look = replace(look, marker=MARKERS[index % len(MARKERS)]) if has_optimizers else look
+            members = [model for model in of_recipe if way(model) == parts]
+            lines.append((", ".join((label, *parts)), look, placed(members, place)))
     return lines
 
 

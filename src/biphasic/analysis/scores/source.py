@@ -147,7 +147,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
     scores = Scores(
         source=records.study.title,
         convention=convention,
-        models=tuple(_study_model(arm) for arm in records.arms),
+        models=tuple(_study_model(arm, records.study) for arm in records.arms),
         datasets=tuple(
             DatasetInfo(t.name, short_name(t.kind).upper(), t.metric, about=t.about)
             for t in records.tasks
@@ -172,7 +172,7 @@ def _planned(study: StudyRecord) -> Iterator[Planned]:
         yield Planned(one.first, one.second, one.tasks)
 
 
-def _study_model(arm: ArmData) -> ModelInfo:
+def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
     record, phases = arm.record, arm.record.phases
     if phases is None:  # an older file: from the ledger of its state
         phases = tuple(PhaseRecord(objective=e.objective, steps=e.steps) for e in arm.ledger)
@@ -195,11 +195,20 @@ def _study_model(arm: ArmData) -> ModelInfo:
         continued_steps=record.continued_steps,
         is_final=record.is_final,
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
+        labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
+        optimizer=_optimizer(record, study),
         group=record.group,
         identity=record.state,
         replicate_of=replicate_of(record),
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
+
+
+def _optimizer(record: ArmRecord, study: StudyRecord) -> str:
+    """Return the name that the arm's settings have, else the study's; older records have none."""
+    found = (record.recipe, study.provenance.get("recipe", {}))
+    names = (settings.get("optimizer", {}).get("name") for settings in found)
+    return next(filter(None, names), "")
 
 
 def replicate_of(record: ArmRecord) -> str:

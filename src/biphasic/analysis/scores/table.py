@@ -46,6 +46,8 @@ class ModelInfo:
             a comparison of continued training.
         is_final: False for intermediate states.
         flops: FLOPs of pretraining; None if unknown.
+        labels: Tokens that pretraining predicted; None if unknown.
+        optimizer: Its name in study files; empty if unknown.
         group: Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's
             group in a study.
         identity: Equal for one model under several names.
@@ -67,6 +69,8 @@ class ModelInfo:
     continued_steps: int = 0
     is_final: bool = True
     flops: float | None = None
+    labels: int | None = None
+    optimizer: str = ""
     group: str = ""
     identity: str = ""
     replicate_of: str = ""

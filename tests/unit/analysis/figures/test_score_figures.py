@@ -235,6 +235,48 @@ def test_every_dataset_can_have_its_panel():
     assert not any("Average" in panel.key for chart in charts for panel in chart.panels)
 
 
+def two_optimizers():
+    """Return scores of MLM, CLM then MLM, and CLM, each by AdamW and by Muon, and two continued."""
+    kinds = {"mlm": (0, 400), "both": (200, 200), "clm": (400, 0)}
+    models = [
+        model(f"{name}-{optimizer}", "small", clm, mlm, labels=1000 * clm + 400 * mlm,
+              optimizer=optimizer)
+        for name, (clm, mlm) in kinds.items() for optimizer in ("adamw", "muon")
+    ]  # fmt: skip
+    more = {"labels": 440_000, "optimizer": "muon", "continued_steps": 100, "start": "CLM"}
+    models.append(model("more-mlm", "small", 400, 100, **more))
+    models.append(model("more-mntp", "small", 400, 100, **{**more, "objective": "CLM+MNTP"}))
+    cells = {
+        (one.name, "words-sc"): Score(Estimate(50.0 + place, 1.0, 3))
+        for place, one in enumerate(models)
+    }
+    return Scores("made", "standard", tuple(models), DATASETS[:1], cells)
+
+
+def test_each_optimizer_has_a_line_over_shares_of_clm():
+    chart = scores_by_clm_share(two_optimizers())
+    for place, optimizer in enumerate(("adamw", "muon")):
+        points = drawn(chart, "words-sc", f"400 steps, {optimizer}")
+        assert points == {share: (50.0 + place + share / 25, 1.0) for share in (0.0, 50.0, 100.0)}
+
+
+def test_scores_by_tokens_predicted_have_a_colour_per_recipe_and_a_marker_per_optimizer():
+    scores = two_optimizers()
+    chart = next(one for one in score_figures(scores) if one.name == "labels")
+    assert drawn(chart, "words-sc", "MLM, muon") == {160_000.0: (51.0, 1.0)}
+    assert drawn(chart, "words-sc", "CLM+MLM, 50 % CLM, adamw") == {280_000.0: (52.0, 1.0)}
+    assert drawn(chart, "words-sc", "CLM, adamw") == {400_000.0: (54.0, 1.0)}
+    assert drawn(chart, "words-sc", "CLM+MLM, 80 % CLM, muon") == {440_000.0: (56.0, 1.0)}
+    [panel] = chart.panels
+    styles = {series.label: series.style for series in panel.series}
+    by_optimizer = {name.split(", ")[-1]: style.marker for name, style in styles.items()}
+    assert len(set(by_optimizer.values())) == 2
+    by_recipe = {name.rpartition(", ")[0]: style.color for name, style in styles.items()}
+    assert len(by_recipe) == len(set(by_recipe.values())) == 5
+    one = replace(scores, models=tuple(m for m in scores.models if m.optimizer == "muon"))
+    assert "labels" not in {figure.name for figure in score_figures(one)}
+
+
 def test_a_mixed_average_replaces_no_datasets():
     datasets = (
         DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
