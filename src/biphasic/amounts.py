@@ -101,10 +101,8 @@ def speed(per_second: float | None) -> str:
 def round_ticks(
     low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
 ) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` of them.
-
-    They are multiples of one of some sizes times a power of ten.
-    """
+    """Return round numbers from `low` to `high`, about `most` of them."""
+    # They are multiples of one of some sizes times a power of ten.
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(size * power for size in sizes if size * power >= least)

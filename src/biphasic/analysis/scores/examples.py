@@ -23,17 +23,11 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class RunExamples:
-    """One run's test examples.
+    """One run's test examples."""
 
-    Attributes:
-        terms: [num_terms, num_examples]; contribution of each example to the sums.
-        combine: Maps sums [num_terms, ...] to values of the metric [...], as a share.
-        blank: Note on predictions that are uninformative about single examples.
-    """
-
-    terms: Array
-    combine: Combine
-    blank: str = ""
+    terms: Array  # [num_terms, num_examples]; contribution of each example to the sums
+    combine: Combine  # maps sums [num_terms, ...] to values of the metric [...], as a share
+    blank: str = ""  # note on predictions that are uninformative about single examples
 
     @property
     def value(self) -> float:

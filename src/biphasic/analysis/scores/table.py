@@ -22,10 +22,9 @@ from biphasic.facts import KindFacts, MetricFacts, facts_of
 from biphasic.records import Convention
 
 PERCENT = 100.0
+# Rates are written in decimals, so ten times 1e-5 may be slightly below 1e-4.
 _DECADE = 10 * (1 + 1e-9)
-"""Rates are written in decimals, so ten times 1e-5 may be slightly below 1e-4."""
-UNTRAINED = "none"
-"""The objective of an encoder with random weights."""
+UNTRAINED = "none"  # the objective of an encoder with random weights
 
 
 @dataclass(frozen=True)
@@ -267,10 +266,8 @@ class Scores:
 def score_of_grid(
     runs: Sequence[GridScore[Any]], *, convention: Convention, is_complete: bool
 ) -> Score:
-    """Compute the score of a model on a dataset from its grid of learning rates and seeds.
-
-    The runs' scores are shares.
-    """
+    """Compute the score of a model on a dataset from its grid of learning rates and seeds."""
+    # The runs' scores are shares.
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     by_rate: dict[float, list[float]] = defaultdict(list)
     for run in runs:
@@ -301,12 +298,10 @@ def _rate_spread(runs: Sequence[GridScore[Any]]) -> dict[int, float] | None:
 
 
 def with_averages(scores: Scores) -> Scores:
-    """Add the average over each category with more than one dataset.
-
-    Each seed is averaged over the datasets first, so the interval accounts for correlations within
-    a seed. A seed without a score on one dataset is omitted. A model that lacks a dataset has no
-    average, as averages over fewer datasets are not comparable.
-    """
+    """Add the average over each category with more than one dataset."""
+    # Each seed is averaged over the datasets first, so the interval accounts for correlations
+    # within a seed. A seed without a score on one dataset is omitted. A model that lacks a dataset
+    # has no average, as averages over fewer datasets are not comparable.
     single = [dataset for dataset in scores.datasets if not dataset.is_average]
     datasets: list[DatasetInfo] = []
     cells = dict(scores.cells)
@@ -327,11 +322,9 @@ def with_averages(scores: Scores) -> Scores:
 
 
 def at_one_rate(scores: Scores) -> Scores:
-    """Return scores of one learning rate for all seeds, instead of the best rate of each seed.
-
-    Scores for which these are unknown are omitted. Single examples are omitted as well, because
-    they belong to the best rates.
-    """
+    """Return scores of one learning rate for all seeds, instead of the best rate of each seed."""
+    # Scores for which these are unknown are omitted. Single examples are omitted as well, because
+    # they belong to the best rates.
     cells = {
         key: dataclasses.replace(
             score,
