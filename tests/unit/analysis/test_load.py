@@ -5,7 +5,7 @@ import pytest
 from fake_study import ARMS, FakeStudy, seal_again
 
 from biphasic.analysis.records import load_study
-from biphasic.errors import StudyError
+from biphasic.errors import NewerFormatError, StudyError
 from biphasic.files import MANIFEST
 
 
@@ -196,9 +196,16 @@ def test_different_machines_are_flagged(tmp_path):
     assert '"2.13.0", "2.14.0"' in problems[0].text
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"format": "biphasic.study/9"}'])
-def test_without_a_readable_study_there_is_one_clear_error(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, StudyError),
+        ("{", StudyError),
+        ('{"format": "biphasic.study/9"}', NewerFormatError),
+    ],
+)
+def test_without_a_readable_study_there_is_one_clear_error(tmp_path, content, error):
     if content is not None:
         (tmp_path / "study.json").write_text(content)
-    with pytest.raises(StudyError, match=r"study\.json"):
+    with pytest.raises(error, match=r"study\.json"):
         load_study(tmp_path, tmp_path)
