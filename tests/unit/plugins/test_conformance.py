@@ -1,9 +1,11 @@
 """Our own objectives and optimizers keep all rules; for each rule, a plugin that breaks it."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from biphasic.config import Config, parse_config
 from biphasic.errors import ConfigError
@@ -126,7 +128,7 @@ def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
 
 
 PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-_, SMOOTHED, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+_, SMOOTHED, FOCAL, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 LOSSES = {
     "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
     "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),
@@ -146,6 +148,15 @@ def test_a_loss_of_ones_own_keeps_the_rules(tmp_path):
         "mask_seed": 3,
         "plugin": None,
     }
+
+
+def test_a_loss_weighted_by_predictability_keeps_the_rules(tmp_path):
+    settings = phase(objective=f"{of_file(tmp_path, FOCAL)}:Focal", gamma=2.0)
+    check_objective(settings)
+    part = objectives.Case(settings).parts()[0]
+    even = torch.zeros(1, 4)  # each of four tokens has a chance of 1/4
+    loss = float(part.per_label(even, torch.tensor([2])))
+    assert loss == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
 
 
 @pytest.mark.parametrize("rule", LOSSES)
