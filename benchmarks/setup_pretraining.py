@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,9 +123,11 @@ class Setting:
         return TrainingData(corpus, corpus, TextTokenizer.load(self.tokenizer_folder))
 
 
-def prepare(folder: Path, vocabularies: Sequence[int]) -> None:
+def prepare(
+    folder: Path, vocabularies: Sequence[int], *, libraries: Collection[str] | None = None
+) -> None:
     """Write a corpus, and tokenizers of these sizes that all give the same tokens."""
-    documents = [document for document in load_documents() if document.split == "train"]
+    documents = [each for each in load_documents(libraries) if each.split == "train"]
     # Every n-th document, so that all libraries take part.
     stride = max(1, sum(len(document.text) for document in documents) // CORPUS_CHARACTERS)
     texts = [(document.id, document.text) for document in documents[::stride]]

@@ -58,6 +58,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "scheduling": {"PAPER": BENCHMARKS.parent / "studies/paper-micro.yaml"},
     "speedrun": {"MAX_TOKENS": 100_000, "VOCAB_SIZE": 320, "PAIRS_PER_PARADIGM": 2},
+    "contrastive": {"LIBRARIES": ("click", "rich", "typer"), "VOCABULARY": VOCABULARY},
     "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
     "report": {
         "ARMS": ("untrained", "mlm"),
@@ -127,7 +128,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     """Benchmarks of little text, which leave no modules behind."""
     from biphasic.data.text import pydocs
 
-    def few_documents() -> list[pydocs.Document]:
+    def few_documents(_: Any = None) -> list[pydocs.Document]:
         return read_documents(("click", "rich", "typer"))
 
     read_documents = pydocs.load_documents
@@ -164,6 +165,31 @@ def test_lean_loop(bench):
     records = bench("lean_loop", *options)
     assert len(records) == 2 * 2
     assert all(record["ours_over_lean"] > 0 for record in records)
+
+
+def test_contrastive(bench):
+    options = ["--models", "pico", "--batches", "4", "8", "--cached", "8", "--steps", "1"]
+    whole, cached = bench("contrastive", *options, "--max-seqlen", "32")
+    assert (whole["is_cached"], cached["is_cached"]) == (False, True)
+    assert min(whole["ours_over_theirs"], cached["ours_over_theirs"]) > 0
+
+
+def test_sides_that_alternate_end_together_when_one_fails(bench):
+    turns = bench.load("contrastive").Turns()
+
+    def fail() -> None:
+        turns.end("ours")
+        turns.wait("ours")
+        raise ValueError("ours has failed")
+
+    def go_on() -> None:
+        for _ in range(9):
+            turns.end("theirs")
+            turns.wait("theirs")
+
+    with pytest.raises(ValueError, match="ours has failed"):
+        turns.run({"ours": fail, "theirs": go_on})
+    assert len(turns.seconds["theirs"]) == 1
 
 
 @pytest.mark.parametrize("objective", ["clm", "mlm40"])
