@@ -12,12 +12,14 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.api import corpus
     from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
     from biphasic.api.studies import cancel, clean, retry, status, tune, verify
     from biphasic.api.use import encode, load, predict, push, run_mteb
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
+    from biphasic.export.merge import merge_models
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
     from biphasic.study.sizing.estimate import estimate
@@ -31,10 +33,12 @@ _CONTENTS = {
     "biphasic.api.use": ["encode", "load", "predict", "push", "run_mteb"],
     "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
     "biphasic.export.finetuned.write": ["finetune"],
+    "biphasic.export.merge": ["merge_models"],
     "biphasic.export.write": ["export_model"],
     "biphasic.study.api": ["pretrain", "report_study", "run_study"],
     "biphasic.study.sizing.estimate": ["estimate"],
 }
+_MODULES = {"corpus": "biphasic.api.corpus"}
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "claims",
     "clean",
     "compare",
+    "corpus",
     "diff",
     "encode",
     "estimate",
@@ -56,6 +61,7 @@ __all__ = [
     "jobs",
     "jobset",
     "load",
+    "merge_models",
     "paper",
     "plan",
     "predict",
@@ -74,6 +80,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'biphasic' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -59,7 +59,7 @@ def merge_models(
         ModelError: The models have different architectures.
 
     Example:
-        >>> from biphasic.export.merge import merge_models
+        >>> from biphasic import merge_models
         >>> merge_models("decoder", "decoder", "merged", weight=0.3).name
         'merged'
     """

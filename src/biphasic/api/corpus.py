@@ -1,0 +1,396 @@
+"""Corpora from Python: `corpus.build`, `inspect`, `verify` and `merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import expanded
+from biphasic.progress import progress_console, say_on
+from biphasic.shown import Shown
+
+if TYPE_CHECKING:
+    from biphasic.data.building.blend import BuildProgress
+    from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.building.inspect import CorpusSummary
+
+_SPLITS = ("train", "heldout")
+_BAR_WIDTH = 40
+_MOST_SOURCES = 12
+
+
+@dataclass(frozen=True, repr=False)
+class BuiltCorpus(Shown):
+    """What `corpus.build` and `corpus.merge` return.
+
+    Attributes:
+        folder: Folder of the corpus.
+        notes: How it was made, and what was left out.
+    """
+
+    folder: Path
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each split."""
+        from biphasic.data.corpus import DETAILS, REMEDY
+        from biphasic.files import read_json
+
+        details = [(part, read_json(part / DETAILS, remedy=REMEDY)) for part in _parts(self.folder)]
+        return [
+            {"split": part.name, "documents": one["num_documents"], "tokens": one["num_tokens"]}
+            for part, one in details
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return counts, what was left out, and the folder."""
+        for row in self.table():
+            yield f"{row['split']}: {row['documents']:,} documents, {row['tokens']:,} tokens"
+        yield from self.notes
+        yield f"corpus: {self.folder}"
+
+
+@dataclass(frozen=True, repr=False)
+class InspectedCorpus(Shown):
+    """What `corpus.inspect` returns.
+
+    Attributes:
+        summaries: Counts, lengths, samples and sources of each split.
+        notes: Warnings.
+    """
+
+    summaries: Mapping[str, CorpusSummary]
+    max_seqlen: int
+    notes: tuple[str, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each split and range of lengths."""
+        return [
+            {
+                "split": name,
+                "first": part.first,
+                "last": part.last,
+                "documents": part.documents,
+                "tokens": part.tokens,
+            }
+            for name, summary in self.summaries.items()
+            for part in summary.lengths
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the description of each split."""
+        for name, summary in self.summaries.items():
+            yield from _describe(name, summary, self.max_seqlen)
+
+
+@dataclass(frozen=True, repr=False)
+class IntactCorpus(Shown):
+    """What `corpus.verify` returns: the splits, all intact."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each split."""
+        return self.rows
+
+    def lines(self) -> Iterator[str]:
+        """Return a line for each split."""
+        for row in self.rows:
+            counts = f"{row['documents']:,} documents, {row['tokens']:,} tokens"
+            yield f"{row['split']}: {counts}: intact"
+
+
+def build(
+    sources: Sequence[str] = (),
+    *,
+    out: Path | str,
+    spec: Path | str | None = None,
+    tokenizer: str | None = None,
+    vocab_size: int | None = None,
+    column: str | None = None,
+    shares: Sequence[float] = (),
+    max_tokens: int | None = None,
+    deduplicate: bool | None = None,
+    heldout_fraction: float | None = None,
+    copies: Path | str | None = None,
+    workers: int | None = None,
+    quiet: bool = False,
+) -> BuiltCorpus:
+    """Build a corpus; call it again to resume after an interruption.
+
+    The result does not depend on interruptions or on the number of workers.
+
+    Args:
+        sources: Files or folders of `.txt`, `.md`, `.jsonl` (`.gz`, `.zst`) or `.parquet`;
+            `hf:OWNER/NAME?name=CONFIG&split=SPLIT`; or `builtin:pydocs`, also when empty.
+        out: Folder for tokenizer, train and heldout.
+        spec: Corpus file (YAML) with all settings; arguments override it.
+        tokenizer: Folder or hub id of a tokenizer; one is trained when None.
+        vocab_size: Vocabulary size of the tokenizer to train; 8192 when None.
+        column: Column or JSON key of the text; `text` when None.
+        shares: Share of tokens of each source, in the same order.
+        max_tokens: Maximum tokens in the training split.
+        deduplicate: Skip exact duplicates of earlier documents.
+        heldout_fraction: Fraction of documents to hold out, by hash; 0.01 when None.
+        copies: Folder with local copies of hub datasets, as `OWNER/NAME`.
+        workers: Tokenizer processes; one per core when None.
+        quiet: Show no progress.
+
+    Raises:
+        ConfigError: A setting is invalid, or `out` holds another corpus.
+        DataError: A source is missing or damaged.
+
+    Example:
+        >>> from biphasic import corpus
+        >>> built = corpus.build(["texts.jsonl"], out="corpora/mine", vocab_size=320)
+        >>> built.frame["split"].tolist()
+        ['train', 'heldout']
+    """
+    from biphasic.data.building.blend import build_bar
+    from biphasic.data.building.build import build_corpus
+
+    settings = {
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size,
+        "max_tokens": max_tokens,
+        "deduplicate": deduplicate,
+        "heldout_fraction": heldout_fraction,
+        "hub_copies": str(copies) if copies else None,
+    }
+    config = _config(
+        sources, None if spec is None else expanded(spec), settings, column=column, shares=shares
+    )
+    last: list[BuildProgress] = []
+    console, folder = progress_console(quiet=quiet), expanded(out)
+    with build_bar(console) as show:
+
+        def report(progress: BuildProgress) -> None:
+            last[:] = [progress]
+            show(progress)
+
+        build_corpus(config, folder, num_workers=workers, say=say_on(console), progress=report)
+    if not last:
+        how = "already built; nothing to do"
+    elif last[0].num_found:
+        how = f"{last[0].num_found} shards reused from an interrupted build"
+    else:
+        how = f"tokenised {last[0].rates()}"
+    return BuiltCorpus(folder, (how, *_left_out(folder)))
+
+
+def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> InspectedCorpus:
+    """Return counts, lengths, samples, row fill, duplicates and sources.
+
+    Args:
+        folder: Folder made by `corpus.build`, or one corpus in it.
+        max_seqlen: Row length in tokens, to measure how full rows are.
+        samples: Documents to show.
+
+    Raises:
+        DataError: There is no corpus, or it is damaged.
+
+    Example:
+        >>> from biphasic import corpus
+        >>> corpus.inspect("corpora/mine").summaries["train"].documents > 100
+        True
+    """
+    from biphasic.data.building.build import RECORD
+    from biphasic.data.building.inspect import inspect_corpus
+    from biphasic.data.tokens.tokenizer import TextTokenizer
+
+    folder, notes = expanded(folder), ()
+    if _is_build(folder) and not (folder / RECORD).is_file():
+        notes = (f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again",)
+    beside = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
+    tokenizer_folder = next((place for place in beside if place.is_dir()), None)
+    tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
+    summaries = {
+        part.name: inspect_corpus(
+            part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
+        )
+        for part in _parts(folder)
+    }
+    return InspectedCorpus(summaries, max_seqlen, notes)
+
+
+def verify(folder: Path | str) -> IntactCorpus:
+    """Verify the hashes and the consistency of a corpus.
+
+    Args:
+        folder: As in `corpus.inspect`.
+
+    Raises:
+        CheckpointError: It is damaged.
+        DataError: There is no corpus.
+
+    Example:
+        >>> from biphasic import corpus
+        >>> corpus.verify("corpora/mine").frame["split"].tolist()
+        ['train', 'heldout']
+    """
+    from biphasic.data.building.verify import verify_build, verify_corpus
+
+    folder = expanded(folder)
+    found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
+    return IntactCorpus(
+        tuple(
+            {"split": one.folder.name, "documents": len(one), "tokens": one.num_tokens}
+            for one in found
+        )
+    )
+
+
+def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False) -> BuiltCorpus:
+    """Merge corpora that have the same tokenizer.
+
+    Training splits are merged with training splits, held-out splits with held-out splits.
+
+    Args:
+        folders: Folders made with one tokenizer, in the order to merge.
+        out: Folder for the merged corpus.
+        quiet: Say nothing.
+
+    Raises:
+        ConfigError: The folders do not belong together, or `out` exists.
+        DataError: A folder has no corpus.
+
+    Example:
+        >>> from biphasic import corpus
+        >>> options = {"tokenizer": "corpora/mine/tokenizer", "heldout_fraction": 0.1}
+        >>> more = corpus.build(["more.jsonl"], out="corpora/more", **options)
+        >>> corpus.merge(["corpora/mine", "corpora/more"], "corpora/both").folder.name
+        'both'
+    """
+    from biphasic.data.building.merge import merge_builds, merge_corpora
+
+    parts, target = [expanded(folder) for folder in folders], expanded(out)
+    kinds = {_is_build(folder) for folder in parts}
+    if len(kinds) > 1:
+        raise ConfigError("merge: give either built folders or single corpora, not both")
+    if kinds == {True}:
+        merge_builds(parts, target, say=say_on(progress_console(quiet=quiet)))
+    else:
+        merge_corpora(parts, target)
+    return BuiltCorpus(target)
+
+
+def _config(
+    sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
+) -> CorpusConfig:
+    """Override the spec's settings with options."""
+    from biphasic.config import load_config, parse_config
+    from biphasic.data.building.config import CorpusConfig
+
+    raw: dict[str, Any] = {}
+    if spec:
+        base = load_config(CorpusConfig, spec).anchored(spec.resolve().parent)
+        raw = base.model_dump(mode="json", exclude_unset=True)
+    if sources:
+        raw["sources"] = [{"source": source} for source in sources]
+    for name, value in (("column", column), ("share", shares)):
+        if value and "sources" not in raw:
+            raise ConfigError(f"--{name}: give the sources it applies to")
+    if shares and len(shares) != len(raw["sources"]):
+        raise ConfigError(
+            f"--share: {len(shares)} given for {len(raw['sources'])} sources; give one for each"
+        )
+    for place, source in enumerate(raw.get("sources", ())):
+        if column:
+            source["column"] = column
+        if shares:
+            source["share"] = shares[place]
+    for given, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
+        if settings.get(given) is not None:
+            raw.pop(other, None)
+    raw |= {name: value for name, value in settings.items() if value is not None}
+    return parse_config(CorpusConfig, raw, where="corpus build")
+
+
+def _is_build(folder: Path) -> bool:
+    """Return True for a built folder, False for a single corpus; raise for others."""
+    from biphasic.data.building.build import RECORD
+
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    if _is_corpus(folder):
+        return False
+    if (folder / RECORD).is_file() or any(_is_corpus(folder / split) for split in _SPLITS):
+        return True
+    raise DataError(f"{folder}: no corpus; give a folder made by 'biphasic corpus build'")
+
+
+def _is_corpus(folder: Path) -> bool:
+    """Return whether this is a corpus, possibly damaged."""
+    return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the corpora in a folder: train and heldout, or the folder itself."""
+    parts = [folder / split for split in _SPLITS if (folder / split).is_dir()]
+    return parts or [folder]
+
+
+def _left_out(folder: Path) -> Iterator[str]:
+    """Yield the number of skipped documents of each source, by reason."""
+    from biphasic.data.building.build import read_record
+
+    record = read_record(folder)
+    for name, counts in record["sources"].items():
+        reasons = [
+            f"{count:,} {reason.replace('_', ' ')}"
+            for reason, count in counts["left_out"].items()
+            if count
+        ]
+        if reasons:
+            yield f"{name}: documents skipped: {', '.join(reasons)}"
+    for source in record["origin"]["sources"]:
+        if source.get("num_ignored"):
+            yield (
+                f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
+                "text suffix)"
+            )
+
+
+def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[str]:
+    mean = summary.tokens / summary.documents
+    percentiles = ", ".join(f"{at} %: {value:,}" for at, value in summary.percentiles.items())
+    yield f"{name}: {summary.documents:,} documents, {summary.tokens:,} tokens"
+    yield f"  {summary.shards} shards of {summary.dtype}, content {summary.content_hash[:16]}"
+    yield f"  tokens per document: mean {mean:,.0f}; {percentiles}"
+    most = max(part.documents for part in summary.lengths)
+    for part in summary.lengths:
+        bar = "#" * -(-part.documents * _BAR_WIDTH // most)
+        yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
+    yield (
+        f"  rows of {max_seqlen}: {100 * summary.fill_rate:.1f} % full "
+        f"(over {summary.fill_rows:,} rows)"
+    )
+    yield f"  exact duplicates: {summary.duplicates:,}"
+    yield from _describe_sources(summary)
+    yield from _describe_text(summary)
+
+
+def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
+    for name, counts in summary.sources[:_MOST_SOURCES]:
+        documents, tokens = counts["documents"], counts["tokens"]
+        share = 100 * tokens / summary.tokens
+        yield f"  source {name}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
+        for license_name, documents in counts["licenses"].items():
+            yield f"    {license_name}: {documents:,} documents"
+    if len(summary.sources) > _MOST_SOURCES:
+        yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"
+
+
+def _describe_text(summary: CorpusSummary) -> Iterator[str]:
+    if summary.is_other_tokenizer:
+        yield "  WARNING: built with another tokenizer than the one next to it; cannot show text"
+    if summary.mask_document is not None:
+        yield f"  WARNING: document {summary.mask_document} contains the mask token"
+    for token, count in summary.special_in_text.items():
+        yield f"  special token {token} in the text: {count:,} times"
+    for sample in summary.samples:
+        text = " ".join(sample.text.split())
+        yield f"  document {sample.document} ({sample.id}, {sample.tokens:,} tokens): {text}"
