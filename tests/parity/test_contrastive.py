@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,23 @@ def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
     with pytest.raises(Killed):
         train(recipe, "cut", data=data, options={**options, "report": killing(5)})
     assert_same(train(recipe, "cut", data=data, options=options), whole)
+
+
+def test_a_run_does_not_resume_on_changed_pairs(pairs, training_data, make_recipe, train, tmp_path):
+    folder = tmp_path / "changing"
+    write_pairs(folder, pairs, origin={})
+    on_pairs = {**phase(pairs, steps=4), "pairs": str(folder)}
+    recipe = make_recipe({"objective": "mlm", "steps": 1}, on_pairs)
+    options = {"checkpoint_every": 1}
+    first = replace(training_data, pairs={folder: Pairs(folder)})
+    with pytest.raises(Killed):
+        train(recipe, "cut", data=first, options={**options, "report": killing(3)})
+    shutil.rmtree(folder)
+    write_pairs(folder, [*pairs][::-1], origin={})
+    changed = replace(training_data, pairs={folder: Pairs(folder)})
+    again = train(recipe, "cut", data=changed, options=options)
+    assert_same(again, train(recipe, "whole", data=changed))
+    assert again.name != train(recipe, "first", data=first).name
 
 
 def test_an_epoch_reads_each_pair_once_in_any_number_of_phases(pairs, training_data, make_recipe):

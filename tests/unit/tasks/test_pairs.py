@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from biphasic.data.pairs import folder
 from biphasic.data.pairs.folder import Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
@@ -117,6 +119,23 @@ def test_changed_bytes_are_refused(tmp_path, make):
     (folder / "texts.arrow").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"texts\.arrow"):
         Pairs(folder)
+
+
+def test_a_full_disk_leaves_no_pairs_and_the_next_build_gives_them(tmp_path, make, monkeypatch):
+    table = write_rows(tmp_path / "rows.jsonl", ROWS)
+    whole = make("whole", tables=(table,))
+
+    def full(path: Path, _: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_write", full)
+        with pytest.raises(OSError, match="No space left"):
+            make(tables=(table,))
+    with pytest.raises(DataError, match="no finished pairs here"):
+        Pairs(tmp_path / "pairs")
+    assert make(tables=(table,)).content_hash == whole.content_hash
 
 
 def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, task):
