@@ -145,13 +145,13 @@ def estimate_command(
     import json
 
     from biphasic.amounts import rough_duration
-    from biphasic.study.sizing.estimate import DEFAULT_VOCAB_SIZE, estimate
+    from biphasic.study.sizing.estimate import estimate
     from biphasic.study.sizing.here import speed_here
 
     result = estimate(
         file,
         overrides=overrides or (),
-        vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size,
+        vocab_size=vocab_size,
         devices=devices,
         device=device,
         flops=flops,

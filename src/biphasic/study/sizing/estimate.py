@@ -52,7 +52,7 @@ def estimate(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,
     overrides: Iterable[str] = (),
-    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    vocab_size: int | None = None,
     devices: int = 1,
     device: str | None = None,
     flops: float | None = None,
@@ -69,7 +69,7 @@ def estimate(
         recipe: Model, phases, schedule, seeds; or a recipe file. The model is a preset or
             dimensions.
         overrides: Settings that replace those of the recipe file, as `a.b=value`.
-        vocab_size: Entries of the tokenizer's vocabulary.
+        vocab_size: Entries of the tokenizer's vocabulary; those of a trained one when None.
         devices: Number of devices; each reads a part of the rows of every step.
         device: `h100`, `h200`, `a100-80gb`, `a100-40gb`, `mi250x` (one of its two dies) or `cpu`.
             An H100 when None, or with `flops` another GPU.
@@ -102,6 +102,7 @@ def estimate(
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
     recipe = read_recipe(recipe, overrides)
+    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     return _estimate(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)
 
 
