@@ -95,6 +95,7 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
+    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     for name, value in (("devices", devices), ("vocab_size", vocab_size)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; give 1 or more")
@@ -102,7 +103,6 @@ def estimate(
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
     recipe = read_recipe(recipe, overrides)
-    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     return _estimate(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)
 
 
