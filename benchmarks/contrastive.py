@@ -130,14 +130,17 @@ def write_data(folder: Path, models: list[str], most_pairs: int) -> None:
     for name in models:
         model, tokenizer = new_model(name, folder)
         model.save_pretrained(folder / name)
-        tokenizer.save(folder / name)
+        tokenizer.save_with_model(folder / name)
 
 
 def new_model(name: str, data: Path) -> tuple[transformers.PreTrainedModel, TextTokenizer]:
     """Return a model with random weights; that of MiniLM's shape has MiniLM's tokenizer."""
     if name == "minilm":
         source = packaged_model()
-        config = transformers.BertConfig.from_pretrained(source)
+        # Our side has no dropout, so neither may the other.
+        config = transformers.BertConfig.from_pretrained(
+            source, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
         return transformers.BertForMaskedLM(config), TextTokenizer.load(source)
     tokenizer = TextTokenizer.load(data / f"tokenizer-{VOCABULARY}")
     config = architecture_config(
