@@ -172,7 +172,7 @@ def run(entry: Path, seed: int, folder: Path) -> Record:
         seed=seed,
         steps=recipe.total_steps,
         tokens=clock.tokens,
-        cpu_seconds=round(clock.cpu_seconds, 1),
+        cpu_seconds=round(clock.cpu_seconds, 3),
         mlm_loss=trained["heldout"]["mlm"],
         blimp=judged.results[0].test["accuracy"],
         state=trained["identity"],

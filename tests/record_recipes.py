@@ -98,7 +98,10 @@ number of rows; on a CPU they are computed in fp32, on CUDA in bf16, which is un
 """
 _SIZING = """\
 `biphasic estimate FILE` estimates a run before it is trained, without a corpus. `--json` prints a
-record, format `biphasic.estimate/1`; `biphasic.estimate` returns the same in Python.
+record, format `biphasic.estimate/1`; `biphasic.estimate` returns the same in Python. The last line
+is the time on one core of this machine, from the speed of a small model that trains for a second.
+`pretrain`, `adapt`, `finetune` and `study plan` measure the same and say time, memory and disk
+before they start; `pretrain` and `adapt` only if the training takes more than about a minute.
 
 ```sh
 biphasic estimate recipe.yaml --vocab-size 128256 --devices 8 --device h200
