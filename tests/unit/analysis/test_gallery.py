@@ -126,4 +126,5 @@ def test_every_figure_is_documented():
     documented = set(re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text("utf-8"), re.MULTILINE))
     made = {figure.name for figure in score_figures(grid_scores())}
     made |= {figure.name for figure in without_records()}
+    made |= {"labels"}  # of studies with several optimizers
     assert documented == made - {"clm-share-large"}

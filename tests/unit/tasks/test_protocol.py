@@ -39,11 +39,12 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
     plain = FinetuneProtocol()
     named = set(plain.determinants(is_pooled=True))
     unnamed = {"attention", "batching", "head", "optimizer", "reading", "hidden_tokens"}
-    unnamed |= {"train_examples"}
+    unnamed |= {"train_examples", "pooling"}
     assert set(FinetuneProtocol.model_fields) - named == unnamed
     same = FinetuneProtocol(batching="packed", head="linear")
     assert plain.determinants(is_pooled=True) == same.determinants(is_pooled=True)
-    for name, other in {"batching": "padded", "attention": "causal", "head": "dense"}.items():
+    others = {"batching": "padded", "attention": "causal", "head": "dense", "pooling": "first"}
+    for name, other in others.items():
         assert FinetuneProtocol(**{name: other}).determinants(is_pooled=True)[name] == other
     for name, other in {"max_steps": 7, "precision": "paper", "max_answer_tokens": 3}.items():
         assert FinetuneProtocol(**{name: other}).determinants(is_pooled=True) != plain.determinants(

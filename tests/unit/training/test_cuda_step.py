@@ -94,8 +94,8 @@ def check_steps(run: Run, mode: FakeTensorMode, *, steps: int) -> None:
         given = inputs.of(step)
         assert len(given.passes) == 2
         with mode:
-            done = loop._update(run, phase, faked(given, mode))
-        for value in (done.loss, done.gradient_norm):
+            _, *values = loop._update(run, phase, faked(given, mode))
+        for value in values:  # loss and norm
             assert (value.shape, value.dtype, value.device) == ((), torch.float32, device)
     weights = run.optimizer.weights
     assert {name: weight.dtype for name, weight in weights.working.items()} == working
