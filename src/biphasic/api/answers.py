@@ -117,7 +117,7 @@ class Vectors(Shown):
         yield f"{place}{self.num_texts:,} vectors, {speed:,.0f} texts/s"
 
     def _repr_html_(self) -> str:
-        """Return the text: nobody reads a table of vectors."""
+        """Return the text, as a table of vectors says little."""
         return f"<pre>{escape(str(self))}</pre>"
 
 

@@ -13,6 +13,7 @@ from biphasic.model.loading.build import architecture_config
 from biphasic.model.presets import PRESETS
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.sizing import here, speed
+from biphasic.study.sizing.estimate import least_memory
 from biphasic.study.sizing.here import speed_here
 from biphasic.study.sizing.speed import measure_speed
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -140,6 +141,17 @@ def test_training_of_more_than_a_minute_is_measured(monkeypatch):
     assert memory.endswith("GB of memory")
     assert disk.endswith("MB on disk")
     assert advice == "precision: fp32 would be 1.5 times as fast on this processor"
+    shared, whole = (
+        least_memory(
+            long,
+            vocab_size=8192,
+            compute=ComputeConfig(processes=2, shard=shard),
+            is_gpu=False,
+        )
+        for shard in ("full", "none")
+    )
+    # Half of the fp32 weights and both moments of 3.4 million parameters are elsewhere.
+    assert shared < whole - 1e7
     late = speed.cost_here(long, start=999, vocab_size=8192, compute=compute)
     assert not late
 

@@ -259,6 +259,7 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
         processes=compute.processes,
         kernels="cuda" if is_gpu else "cpu",
         recomputes=compute.activation_checkpointing,
+        shards={"none": 1, "full": compute.processes}.get(compute.shard, compute.shard_size or 1),
         optimizer=recipe.optimizer,
     )
     peaks = []
