@@ -19,25 +19,29 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from torch import nn
+from transformers import BertModel
 
 from biphasic.config import parse_config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.distributed import ALONE
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.export.training_facts import corpora_of
 from biphasic.export.write import export_model
-from biphasic.model.loading.build import new_model
+from biphasic.model.loading.build import load_encoder, new_model
+from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
 from biphasic.study.plan.preview import phase_data
 from biphasic.study.spec.naming import recipe_name
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
 from biphasic.training.run import first_model
 from biphasic.training.state import read_state_record
 from biphasic.training.step.coupled import coupled_backward
 from biphasic.training.step.input import StepInputs, StepRows
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import pass_loss
+from families import tiny_config
 from process_ranks import process_outcomes
 from short_runs import Killed, assert_close, assert_same, killing, metrics
 from short_runs import train as short_train
@@ -222,14 +226,32 @@ def new_padded(model: Any) -> Any:
     return copy
 
 
+def saved_body(folder: Path, data: TrainingData) -> LocalModel:
+    """A small BERT as sentence encoders are saved: without its language-model head."""
+    BertModel(tiny_config("bert", vocab_size=data.tokenizer.vocab_size - 1)).save_pretrained(folder)
+    return fetch_model(folder)
+
+
+@pytest.mark.parametrize("has_head", [True, False])
 def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
-    pairs, training_data, make_recipe, train
+    pairs, training_data, make_recipe, train, tmp_path, has_head
 ):
     data = replace(training_data, pairs={pairs.folder: pairs})
-    recipe = make_recipe(
-        {"objective": "mlm", "steps": 2}, phase(pairs, steps=5), phase(pairs, steps=2, batch=4)
-    )
+    first = {"objective": "mlm", "steps": 2} if has_head else phase(pairs)
+    phases = [first, phase(pairs, steps=5), phase(pairs, steps=2, batch=4)]
+    model: Any = {} if has_head else {"model": {"pretrained": str(tmp_path / "body")}}
+    recipe = make_recipe(*phases, **model)
+    if not has_head:
+        data = replace(data, pretrained=saved_body(tmp_path / "body", data))
     whole = train(recipe, "whole", data=data)
+    if not has_head:
+        names = load_file(whole / "model.safetensors").keys()
+        assert names == dict(load_encoder(tmp_path / "body").named_parameters()).keys()
+        more = make_recipe(*phases, {"objective": "clm", "steps": 1}, **model)
+        with pytest.raises(ConfigError, match=r"phases\.3\.objective: clm needs a language-model"):
+            train(more, "whole", data=data, start=9)
+        with pytest.raises(ModelError, match="needed for clm: train it on pairs"):
+            train(more, "other", data=data)
     options = {"checkpoint_every": 1}
     with pytest.raises(Killed):
         train(recipe, "cut", data=data, options={**options, "report": killing(5)})
@@ -309,9 +331,16 @@ def test_vectors_that_are_no_means_are_not_exported_as_means(
 def test_an_export_has_the_prompts_and_its_card_the_texts_that_were_cut(
     pairs, training_data, make_recipe, train, tmp_path
 ):
-    data = replace(training_data, pairs={pairs.folder: pairs})
+    data = replace(
+        training_data,
+        pairs={pairs.folder: pairs},
+        pretrained=saved_body(tmp_path / "body", training_data),
+    )
     prompts = {"query_prompt": "query: ", "document_prompt": "text: "}
-    state = train(make_recipe(phase(pairs, **prompts, max_seqlen=16)), "state", data=data)
+    recipe = make_recipe(
+        phase(pairs, **prompts, max_seqlen=16), model={"pretrained": str(tmp_path / "body")}
+    )
+    state = train(recipe, "state", data=data)
     folder = export_model(state, tmp_path / "out", format="sentence-transformers")
     model = SentenceTransformer(str(folder), device="cpu")
     assert {name: model.prompts[name] for name in ("query", "document")} == {

@@ -75,7 +75,7 @@ def merge_models(
     if method not in get_args(Method):
         raise ConfigError(f"method: '{method}' is not one of {', '.join(get_args(Method))}")
     sides = [fetch_model(each) for each in (base, adapted)]
-    models = [load_pretrained(side.folder) for side in sides]
+    models = [load_pretrained(side.folder, head_for=()) for side in sides]
     first, second = (dict(model.named_parameters()) for model in models)
     # As it was saved: loading for training changes attention. Weights are written in fp32.
     config = {**read_json(sides[1].folder / "config.json"), "dtype": "float32"}

@@ -59,6 +59,11 @@ def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
     )
 
 
+def has_head(model: PreTrainedModel) -> bool:
+    """Return whether a model is more than a body."""
+    return model.base_model is not model or model.get_output_embeddings() is not None
+
+
 @probing
 @torch.no_grad()
 def check_head(model: PreTrainedModel) -> None:

@@ -44,6 +44,11 @@ class PairObjective(ObjectiveConfig):
         return frozenset({self.attention == "causal"})
 
     @property
+    def needs_head(self) -> bool:
+        """No: it compares vectors of texts."""
+        return False
+
+    @property
     def reading(self) -> PairReading:
         """The pairs of each step."""
         prompts = (self.query_prompt, self.document_prompt)

@@ -41,6 +41,11 @@ class ObjectiveConfig(Config):
         return False
 
     @property
+    def needs_head(self) -> bool:
+        """Whether the model must have a language-model head; a loss over states needs none."""
+        return True
+
+    @property
     def reading(self) -> PairReading | None:
         """The pairs of texts that it reads in place of a corpus; most read none."""
         return None

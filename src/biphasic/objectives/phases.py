@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -59,3 +60,8 @@ else:
         for kind in PHASE_OBJECTIVES
     )
     Phase = one_of(*_KINDS, mixin=PhaseConfig)
+
+
+def uses_of_head(phases: Iterable[ObjectiveConfig]) -> tuple[str, ...]:
+    """Return the names of the objectives that need a language-model head, once each."""
+    return tuple(dict.fromkeys(phase.short_name for phase in phases if phase.needs_head))

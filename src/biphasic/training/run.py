@@ -21,15 +21,18 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context
+from biphasic.model.head import has_head
 from biphasic.model.loading.build import (
     architecture_config,
     load_pretrained,
     load_weights,
     new_model,
+    stores_head,
 )
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
+from biphasic.objectives.phases import uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.training.compute import ComputeConfig
@@ -122,7 +125,7 @@ class Run:
             losses = heldout.evaluate(
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
-                objectives=objectives,
+                objectives=objectives if has_head(self.model) else (),
                 report=note,
                 loss=self.divided,
             )
@@ -134,6 +137,8 @@ class Run:
             self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
+        if not losses and accuracy is None:  # a model without a head has none
+            return
         self.log.write(
             HeldoutLine(
                 step=self.step,
@@ -299,6 +304,11 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
     """Raise errors of later phases now, before any work."""
     names = dict(model.named_parameters())
     for placed in recipe.placed_phases:
+        if placed.phase.needs_head and not has_head(model):
+            raise ConfigError(
+                f"phases.{placed.index}.objective: {placed.phase.short_name} needs a "
+                "language-model head, and the model was saved without one; train it on pairs"
+            )
         try:
             frozen_names(names, placed.phase.freeze)
         except ConfigError as error:
@@ -330,13 +340,15 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     folder = data.pretrained.folder
     if data.pretrained.revision is None:  # the hub's cache of a commit never changes
         check_model(folder, data.pretrained.identity, remedy="run the command again")
-    return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size)
+    uses = uses_of_head(recipe.phases)
+    return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size, head_for=uses)
 
 
 def saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
     """Return the model of a state or checkpoint, in fp32."""
     config = read_config(folder)
     with loading(folder):
-        model = new_model(config, init_seed=0)
+        with_head = stores_head(config, snapshot.weights)
+        model = new_model(config, init_seed=0, with_head=with_head)
     load_weights(model, snapshot.weights)
     return model

@@ -12,6 +12,7 @@ import transformers
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
+from biphasic.model.head import has_head
 from biphasic.model.loading.build import load_pretrained, load_weights, new_model
 from biphasic.model.loading.directions import close_again
 from families import FAMILIES, save_family, tiny_config
@@ -101,7 +102,8 @@ class TestRefusals:
     )
     def test_bodies_without_their_heads(self, kind, reason, tmp_path):
         transformers.AutoModel.from_config(tiny_config(kind)).save_pretrained(tmp_path)
-        self.check(tmp_path, rf"{reason}.*; it was saved without its language-model head")
+        self.check(tmp_path, rf"{reason}.*; it was saved without its language-model head, needed")
+        assert not has_head(load_pretrained(tmp_path, num_embeddings=99, head_for=()))
 
     @pytest.mark.parametrize("family", ["smollm2", "gemma3", "eurobert"])
     def test_a_body_with_a_tied_head_is_whole(self, family, tmp_path):

@@ -8,7 +8,6 @@ compared models have short windows; they share all weights.
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from biphasic.data.packing import lay_out
 from biphasic.errors import ModelError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
 from biphasic.model.loading.directions import open_both_ways
-from biphasic.model.loading.reading import loading
+from biphasic.model.loading.reading import loading, without_pooler
 from biphasic.seeds import stream
 
 _TOLERANCE = 2e-4
@@ -187,9 +186,8 @@ def _rebuilt(
         open_both_ways(config)
     config.use_cache = False
     kind: Any = type(body)
-    options: dict[str, Any] = {"attn_implementation": implementation, "dtype": torch.float32}
-    if "add_pooling_layer" in inspect.signature(kind).parameters:
-        options["add_pooling_layer"] = False
+    options = {"attn_implementation": implementation, "dtype": torch.float32}
+    options |= without_pooler(kind)
     with loading(kind.__name__), torch.random.fork_rng(devices=[]), torch.device("meta"):
         other = kind._from_config(config, **options)
     for name, module in other.named_modules():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +18,12 @@ from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
 from biphasic.model.compute.linear import speed_up_linear_layers
 from biphasic.model.compute.norm import speed_up_norms
-from biphasic.model.head import check_head
+from biphasic.model.head import check_head, has_head
 from biphasic.model.loading.directions import close_again, open_both_ways
 from biphasic.model.loading.reading import (
     PACKED,
     body_class,
+    has_language_model,
     language_model_class,
     load_model,
     loading,
@@ -30,6 +31,7 @@ from biphasic.model.loading.reading import (
     refuse_missing,
     refuse_unfit,
     require_packing,
+    without_pooler,
 )
 from biphasic.model.presets import Architecture
 from biphasic.seeds import derive_seed
@@ -65,46 +67,52 @@ def architecture_config(
     )
 
 
-def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
+def new_model(
+    config: PretrainedConfig, *, init_seed: int, with_head: bool = True
+) -> PreTrainedModel:
     """Return a model in fp32 with random weights that depend on `init_seed` alone.
 
     Dropout is disabled in training (`dropout.py`).
     """
     register_attention()
-    kind = language_model_class(config.model_type, config)
+    find_class = language_model_class if with_head else body_class
+    kind = find_class(config.model_type, config)
     require_packing(config.model_type, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("init", init_seed))
-        model = kind._from_config(config, dtype=torch.float32, **PACKED)
+        options = {} if with_head else without_pooler(kind)
+        model = kind._from_config(config, dtype=torch.float32, **PACKED, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
     switch_off_dropout(model)
     return model
 
 
-def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
+def load_pretrained(
+    folder: Path | str, *, num_embeddings: int = 0, head_for: Collection[str] = ("probabilities",)
+) -> PreTrainedModel:
     """Load a decoder or encoder with its language-model head, in fp32, with our attention.
 
     Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
     rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
     output; additional rows of the model are kept.
 
-    Nothing is initialized at random: an encoder saved without its masked-LM head is refused, unless
-    the head is its embeddings and needs no further weights.
+    Nothing is initialized at random. An encoder saved without its masked-LM head, unless this is
+    its embeddings, is refused, naming `head_for`; if that is empty, its body is returned.
     """
     register_attention()
     config = read_config(folder)
     require_packing(folder, config)
     close_again(config)
-    kind = language_model_class(folder, config)
-    model, left_over = _load_whole(kind, folder, config, **PACKED)
+    model, left_over = _load_with_head(folder, config, head_for)
     _refuse_left_over(folder, model, left_over)
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
     speed_up_linear_layers(model)
     speed_up_norms(model)
     switch_off_dropout(model)
-    check_head(model)
+    if has_head(model):
+        check_head(model)
     return model
 
 
@@ -117,7 +125,6 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
     """
     register_attention()
     config = read_config(folder)
-    body = body_class(folder, config)
     options: dict[str, Any] = {}
     if batching == "padded":
         open_both_ways(config)
@@ -126,9 +133,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         require_packing(folder, config, remedy=remedy)
         close_again(config)
         options |= PACKED
-    if "add_pooling_layer" in inspect.signature(body).parameters:
-        options["add_pooling_layer"] = False
-    model, _ = _load_whole(body, folder, config, **options)
+    model, _ = _load_body(folder, config, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
     speed_up_dropout(model)
@@ -141,6 +146,14 @@ def empty_body(folder: Path | str) -> PreTrainedModel:
     body = body_class(folder, config)
     with loading(folder), torch.device("meta"):
         return body(config)
+
+
+def stores_head(config: PretrainedConfig, names: Iterable[str]) -> bool:
+    """Return whether weights by name are those of a model with a language-model head."""
+    if not has_language_model(config):
+        return False
+    body = f"{language_model_class(config.model_type, config).base_model_prefix}."
+    return any(name.startswith(body) for name in names)
 
 
 @torch.no_grad()
@@ -164,15 +177,44 @@ def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
         parameter.copy_(tensors[name])
 
 
-def _load_whole(
-    kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
+def _load_with_head(
+    folder: Path | str, config: PretrainedConfig, head_for: Collection[str]
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Load a model with all of its weights; return it, and the names of weights left over."""
-    model, report = load_model(kind, folder, config, **options)
+    """Load a model with its head; without one, its body, if nothing needs a head."""
+    load_body = partial(_load_body, folder, config, **PACKED)
+    if not (head_for or has_language_model(config)):
+        return load_body()
+    kind = language_model_class(folder, config)
+    model, report = load_model(kind, folder, config, **PACKED)
     missing, body = report["missing_keys"], f"{model.base_model_prefix}."
-    lacks_head = model.base_model is not model and not any(key.startswith(body) for key in missing)
-    remedy = "; it was saved without its language-model head: evaluate it, or train another"
-    refuse_missing(folder, missing, remedy=remedy if lacks_head else "")
+    is_split = model.base_model is not model
+    if missing and is_split and not any(key.startswith(body) for key in missing):
+        if not head_for:
+            return load_body()
+        uses = ", ".join(head_for)
+        refuse_missing(
+            folder,
+            missing,
+            remedy=f"; it was saved without its language-model head, needed for {uses}: train it "
+            "on pairs, evaluate it, or choose another",
+        )
+    return _whole(folder, model, report)
+
+
+def _load_body(
+    folder: Path | str, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load a body without its pooler."""
+    body = body_class(folder, config)
+    model, report = load_model(body, folder, config, **options, **without_pooler(body))
+    return _whole(folder, model, report)
+
+
+def _whole(
+    folder: Path | str, model: PreTrainedModel, report: Mapping[str, Any]
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return a model that has all of its weights, and the names of weights left over."""
+    refuse_missing(folder, report["missing_keys"])
     refuse_unfit(folder, report["mismatched_keys"])
     return model, report["unexpected_keys"]
 
@@ -195,7 +237,7 @@ def _add_rows(model: PreTrainedModel, num_embeddings: int) -> None:
     with torch.random.fork_rng(devices=[]):  # transformers draws rows, which are overwritten
         model.resize_token_embeddings(num_embeddings, mean_resizing=False)
     layers = (model.get_input_embeddings(), model.get_output_embeddings())
-    for layer in cast(tuple[nn.Module, ...], layers):
+    for layer in filter(None, layers):
         # A weight and, for some heads, a bias; a tied weight is filled twice with the same values.
         for table in layer.parameters(recurse=False):
             table[held:] = table[:held].mean(0, keepdim=True)

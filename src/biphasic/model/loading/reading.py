@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Collection, Iterator
@@ -142,15 +143,31 @@ def body_class(where: Path | str, config: PretrainedConfig) -> Any:
     return body
 
 
+def without_pooler(body: Any) -> dict[str, Any]:
+    """Return the options with which a class of bodies is built without its pooler."""
+    has_option = "add_pooling_layer" in inspect.signature(body).parameters
+    return {"add_pooling_layer": False} if has_option else {}
+
+
+def has_language_model(config: PretrainedConfig) -> bool:
+    """Return whether transformers has a class with a language-model head for a type."""
+    return _language_model(config) is not None
+
+
 def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
     """Return the class with a language-model head: masked if there is one, else causal."""
-    for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
-        kind = mapping.get(type(config), None)
-        if isinstance(kind, type):
-            return kind
-    raise ModelError(
-        f"{where}: transformers has no language-model head for type '{config.model_type}'"
-    )
+    kind = _language_model(config)
+    if kind is None:
+        raise ModelError(
+            f"{where}: transformers has no language-model head for type '{config.model_type}'"
+        )
+    return kind
+
+
+def _language_model(config: PretrainedConfig) -> Any:
+    mappings = (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING)
+    kinds = (mapping.get(type(config), None) for mapping in mappings)
+    return next((kind for kind in kinds if isinstance(kind, type)), None)
 
 
 def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:

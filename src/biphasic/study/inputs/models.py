@@ -24,6 +24,7 @@ from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.objectives.phases import uses_of_head
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -85,8 +86,8 @@ def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
         check_positions(recipe, model.folder)
     if required_memory(model.folder, use="load") > free_memory():
         return
-    loaded = load_pretrained(model.folder)
     phases = [phase for recipe in recipes for phase in recipe.phases]
+    loaded = load_pretrained(model.folder, head_for=uses_of_head(phases))
     for causal in sorted(frozenset[bool]().union(*(phase.directions for phase in phases))):
         check_contract(loaded, causal=causal, weights=model.identity)
 
