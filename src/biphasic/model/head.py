@@ -41,6 +41,12 @@ class LanguageModelHead:
     softcap: float | None
     transform: Callable[[Tensor], Tensor] | None
 
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the capped logits in fp32, [..., vocab_size], of states [..., hidden_size]."""
+        inputs = self.transformed(states.to(self.weight.dtype))
+        logits = functional.linear(inputs, self.weight, self.bias).float()
+        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+
     def transformed(self, states: Tensor) -> Tensor:
         """Return the input of the product with the weight."""
         return states if self.transform is None else self.transform(states)
@@ -84,10 +90,7 @@ def check_head(model: PreTrainedModel) -> None:
         batch = pack_sequences(tokens, row_length=_PROBE_TOKENS, pad_id=0)
         with first_pass(model):
             theirs = model(**packed_arguments(model, batch, causal=True)).logits.flatten(0, 1)
-            head, states = language_model_head(model), hidden_states(model, batch, causal=True)
-            ours = functional.linear(head.transformed(states), head.weight, head.bias)
-            if head.softcap is not None:
-                ours = head.softcap * (ours / head.softcap).tanh()
+            ours = language_model_head(model).logits(hidden_states(model, batch, causal=True))
     finally:
         model.train(was_training)
     difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))

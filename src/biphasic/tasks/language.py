@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import nn
 from transformers import PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -65,18 +64,13 @@ class LanguageModel:
             raise DataError(f"{len(ids)} tokens, and the model reads {self.protocol.max_seqlen}")
         shift = int(self.protocol.reading == "mntp")
         states, _ = self.encoder.states([np.array(ids, dtype=np.int64)], row_multiple=1)
-        chances = self._logits(states[[place - shift for place in places[:-1]]]).softmax(-1)
+        states = states[[place - shift for place in places[:-1]]]
+        chances = language_model_head(self.encoder.model).logits(states).softmax(-1)
         best = chances[:, : self.tokenizer.vocab_size].topk(most)
         return [
             [(self.tokenizer.decode([token]), chance) for token, chance in zip(*row, strict=True)]
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-
-    def _logits(self, states: Tensor) -> Tensor:
-        head = language_model_head(self.encoder.model)
-        inputs = head.transformed(states.to(head.weight.dtype))
-        logits = linear(inputs, head.weight, head.bias).float()
-        return logits if head.softcap is None else head.softcap * (logits / head.softcap).tanh()
 
     @torch.inference_mode()
     def pair_scores(self, pairs: Sequence[MinimalPair]) -> SplitScores:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError
+from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking import MaskingConfig
@@ -16,6 +16,7 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
     Cost,
+    Parameters,
     objective_flops,
     parameters_of,
     shape_of,
@@ -24,7 +25,7 @@ from biphasic.study.plan.cost import (
 )
 from biphasic.study.plan.plan import Plan
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
-from biphasic.study.sizing.memory import Memory, PassShape, Training
+from biphasic.study.sizing.memory import Kernels, Memory, PassShape, Training
 from biphasic.study.sizing.result import (
     ObjectiveEstimate,
     PhaseEstimate,
@@ -111,7 +112,8 @@ def _estimate(
 ) -> ResourceEstimate:
     shape = shape_of(recipe, vocab_size=vocab_size)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
-    if recipe.architecture is None or shape is None or parameters is None:
+    architecture = recipe.architecture
+    if architecture is None or shape is None or parameters is None:
         raise ConfigError(
             "model: a pretrained model has no estimate; give the dimensions of the model, as in "
             "docs/recipes.md"
@@ -119,17 +121,16 @@ def _estimate(
     if not recipe.phases:
         raise ConfigError("phases: the recipe trains nothing")
     recipe.check()
-    ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
-    plain = Training(
-        architecture=recipe.architecture,
-        parameters=parameters,
-        precision=recipe.precision,
-        processes=devices,
-        kernels="cpu" if device.name == "cpu" else "cuda",
-        recomputes=False,
-        optimizer=recipe.optimizer,
-    )
-    ways = dict(_ways(plain))
+    compute = ComputeConfig(processes=devices)
+    compute.check_rows(recipe.placed_phases)
+    kernels: Kernels = "cpu" if device.name == "cpu" else "cuda"
+    ways = {
+        way: _training(
+            recipe, architecture, parameters, compute.model_copy(update=settings), kernels
+        )
+        for way, settings in WAYS.items()
+        if devices > 1 or "shard" not in settings
+    }
     phases = tuple(_phase(placed, shape, ways, device.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
     others = (other for other in DEVICES.values() if other.flops and other.name != device.name)
@@ -158,13 +159,23 @@ def _estimate(
     )
 
 
-def _ways(plain: Training) -> Iterator[tuple[str, Training]]:
-    """Yield training in each of `WAYS`; those that divide weights need two devices."""
-    for way, settings in WAYS.items():
-        recomputes, is_divided = "activation_checkpointing" in settings, "shard" in settings
-        if plain.processes > 1 or not is_divided:
-            shards = plain.processes if is_divided else 1
-            yield way, replace(plain, recomputes=recomputes, shards=shards)
+def _training(
+    recipe: Recipe,
+    architecture: Architecture,
+    parameters: Parameters,
+    compute: ComputeConfig,
+    kernels: Kernels,
+) -> Training:
+    return Training(
+        architecture=architecture,
+        parameters=parameters,
+        precision=recipe.precision,
+        processes=compute.processes,
+        kernels=kernels,
+        recomputes=compute.activation_checkpointing,
+        shards={"none": 1, "full": compute.processes}.get(compute.shard, compute.shard_size or 1),
+        optimizer=recipe.optimizer,
+    )
 
 
 def supervised_share(objective: ObjectiveConfig) -> float:
@@ -252,16 +263,8 @@ def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_
         return 0
     if recipe.architecture is None:
         return state + _FP32 * parameters.total
-    training = Training(
-        architecture=recipe.architecture,
-        parameters=parameters,
-        precision=recipe.precision,
-        processes=compute.processes,
-        kernels="cuda" if is_gpu else "cpu",
-        recomputes=compute.activation_checkpointing,
-        shards={"none": 1, "full": compute.processes}.get(compute.shard, compute.shard_size or 1),
-        optimizer=recipe.optimizer,
-    )
+    kernels = "cuda" if is_gpu else "cpu"
+    training = _training(recipe, recipe.architecture, parameters, compute, kernels)
     peaks = []
     for placed in recipe.placed_phases:
         needed = _needed(training, placed)

@@ -318,14 +318,10 @@ def _predicted(
 
 def _label_log_probabilities(head: LanguageModelHead, states: Tensor, labels: Tensor) -> Tensor:
     import torch
-    from torch.nn.functional import cross_entropy, linear
+    from torch.nn.functional import cross_entropy
 
     group = max(_LOGITS // head.weight.shape[0], 1)
-    parts = []
-    for part, wanted in zip(states.split(group), labels.split(group), strict=True):
-        inputs = head.transformed(part.to(head.weight.dtype))
-        logits = linear(inputs, head.weight, head.bias).float()
-        if head.softcap is not None:
-            logits = head.softcap * (logits / head.softcap).tanh()
-        parts.append(-cross_entropy(logits, wanted, reduction="none"))
-    return torch.cat(parts)
+    groups = zip(states.split(group), labels.split(group), strict=True)
+    return torch.cat(
+        [-cross_entropy(head.logits(part), wanted, reduction="none") for part, wanted in groups]
+    )
