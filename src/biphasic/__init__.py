@@ -13,10 +13,11 @@ from biphasic.version import __version__ as __version__
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
     from biphasic.api import corpus
+    from biphasic.api.encoder import load
     from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
     from biphasic.api.studies import cancel, clean, retry, status, tune, verify
-    from biphasic.api.use import encode, load, predict, push, run_mteb
+    from biphasic.api.use import encode, predict, push, run_mteb
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
     from biphasic.export.merge import merge_models
@@ -30,7 +31,8 @@ _CONTENTS = {
     "biphasic.api.plans": ["diff", "jobs", "jobset", "plan", "register", "schema"],
     "biphasic.api.scores": ["analyze", "claims", "compare", "figures", "paper"],
     "biphasic.api.studies": ["cancel", "clean", "retry", "status", "tune", "verify"],
-    "biphasic.api.use": ["encode", "load", "predict", "push", "run_mteb"],
+    "biphasic.api.encoder": ["load"],
+    "biphasic.api.use": ["encode", "predict", "push", "run_mteb"],
     "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
     "biphasic.export.finetuned.write": ["finetune"],
     "biphasic.export.merge": ["merge_models"],

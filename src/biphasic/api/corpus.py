@@ -2,105 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.api.results.corpus import SPLITS, BuiltCorpus, InspectedCorpus, IntactCorpus, parts_of
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import expanded
-from biphasic.progress import progress_console, say_on
-from biphasic.shown import Shown
 
 if TYPE_CHECKING:
     from biphasic.data.building.blend import BuildProgress
     from biphasic.data.building.config import CorpusConfig
-    from biphasic.data.building.inspect import CorpusSummary
-
-_SPLITS = ("train", "heldout")
-_BAR_WIDTH = 40
-_MOST_SOURCES = 12
-
-
-@dataclass(frozen=True, repr=False)
-class BuiltCorpus(Shown):
-    """What `corpus.build` and `corpus.merge` return.
-
-    Attributes:
-        folder: Folder of the corpus.
-        notes: How it was made, and what was left out.
-    """
-
-    folder: Path
-    notes: tuple[str, ...] = ()
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each split."""
-        from biphasic.data.corpus import DETAILS, REMEDY
-        from biphasic.files import read_json
-
-        details = [(part, read_json(part / DETAILS, remedy=REMEDY)) for part in _parts(self.folder)]
-        return [
-            {"split": part.name, "documents": one["num_documents"], "tokens": one["num_tokens"]}
-            for part, one in details
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return counts, what was left out, and the folder."""
-        for row in self.table():
-            yield f"{row['split']}: {row['documents']:,} documents, {row['tokens']:,} tokens"
-        yield from self.notes
-        yield f"corpus: {self.folder}"
-
-
-@dataclass(frozen=True, repr=False)
-class InspectedCorpus(Shown):
-    """What `corpus.inspect` returns.
-
-    Attributes:
-        summaries: Counts, lengths, samples and sources of each split.
-        notes: Warnings.
-    """
-
-    summaries: Mapping[str, CorpusSummary]
-    max_seqlen: int
-    notes: tuple[str, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each split and range of lengths."""
-        return [
-            {
-                "split": name,
-                "first": part.first,
-                "last": part.last,
-                "documents": part.documents,
-                "tokens": part.tokens,
-            }
-            for name, summary in self.summaries.items()
-            for part in summary.lengths
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the description of each split."""
-        for name, summary in self.summaries.items():
-            yield from _describe(name, summary, self.max_seqlen)
-
-
-@dataclass(frozen=True, repr=False)
-class IntactCorpus(Shown):
-    """What `corpus.verify` returns: the splits, all intact."""
-
-    rows: tuple[Mapping[str, Any], ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each split."""
-        return self.rows
-
-    def lines(self) -> Iterator[str]:
-        """Return a line for each split."""
-        for row in self.rows:
-            counts = f"{row['documents']:,} documents, {row['tokens']:,} tokens"
-            yield f"{row['split']}: {counts}: intact"
 
 
 def build(
@@ -119,25 +31,26 @@ def build(
     workers: int | None = None,
     quiet: bool = False,
 ) -> BuiltCorpus:
-    """Build a corpus; call it again to resume after an interruption.
+    """Build a corpus; run again to resume after an interruption.
 
     The result does not depend on interruptions or on the number of workers.
 
     Args:
-        sources: Files or folders of `.txt`, `.md`, `.jsonl` (`.gz`, `.zst`) or `.parquet`;
-            `hf:OWNER/NAME?name=CONFIG&split=SPLIT`; or `builtin:pydocs`, also when empty.
+        sources: Files or folders of .txt, .md, .jsonl (.gz, .zst) or .parquet;
+            hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. Default:
+            the spec's sources, or the built-in documentation.
         out: Folder for tokenizer, train and heldout.
-        spec: Corpus file (YAML) with all settings; arguments override it.
-        tokenizer: Folder or hub id of a tokenizer; one is trained when None.
-        vocab_size: Vocabulary size of the tokenizer to train; 8192 when None.
-        column: Column or JSON key of the text; `text` when None.
-        shares: Share of tokens of each source, in the same order.
+        spec: Corpus file (YAML) with settings; what is given here overrides it.
+        tokenizer: Folder or hub id of a tokenizer. Default: train one.
+        vocab_size: Vocabulary size of the tokenizer to train. Default: 8192.
+        column: Column or JSON key of the text. Default: text.
+        shares: Share of tokens; one for each source, in the same order.
         max_tokens: Maximum tokens in the training split.
         deduplicate: Skip exact duplicates of earlier documents.
-        heldout_fraction: Fraction of documents to hold out, by hash; 0.01 when None.
-        copies: Folder with local copies of hub datasets, as `OWNER/NAME`.
-        workers: Tokenizer processes; one per core when None.
-        quiet: Show no progress.
+        heldout_fraction: Fraction of documents to hold out, by hash. Default: 0.01.
+        copies: Folder with local copies of hub datasets, as OWNER/NAME.
+        workers: Tokenizer processes. Default: one per core.
+        quiet: Show results and errors only.
 
     Raises:
         ConfigError: A setting is invalid, or `out` holds another corpus.
@@ -151,6 +64,7 @@ def build(
     """
     from biphasic.data.building.blend import build_bar
     from biphasic.data.building.build import build_corpus
+    from biphasic.progress import progress_console, say_on
 
     settings = {
         "tokenizer": tokenizer,
@@ -182,10 +96,10 @@ def build(
 
 
 def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> InspectedCorpus:
-    """Return counts, lengths, samples, row fill, duplicates and sources.
+    """Show counts, lengths, samples, row fill, duplicates and sources.
 
     Args:
-        folder: Folder made by `corpus.build`, or one corpus in it.
+        folder: Folder made by `biphasic corpus build`, or one corpus in it.
         max_seqlen: Row length in tokens, to measure how full rows are.
         samples: Documents to show.
 
@@ -211,7 +125,7 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
         part.name: inspect_corpus(
             part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
         )
-        for part in _parts(folder)
+        for part in parts_of(folder)
     }
     return InspectedCorpus(summaries, max_seqlen, notes)
 
@@ -251,7 +165,7 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
     Args:
         folders: Folders made with one tokenizer, in the order to merge.
         out: Folder for the merged corpus.
-        quiet: Say nothing.
+        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The folders do not belong together, or `out` exists.
@@ -265,6 +179,7 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
         'both'
     """
     from biphasic.data.building.merge import merge_builds, merge_corpora
+    from biphasic.progress import progress_console, say_on
 
     parts, target = [expanded(folder) for folder in folders], expanded(out)
     kinds = {_is_build(folder) for folder in parts}
@@ -317,7 +232,7 @@ def _is_build(folder: Path) -> bool:
         raise DataError(f"{folder}: no such folder")
     if _is_corpus(folder):
         return False
-    if (folder / RECORD).is_file() or any(_is_corpus(folder / split) for split in _SPLITS):
+    if (folder / RECORD).is_file() or any(_is_corpus(folder / split) for split in SPLITS):
         return True
     raise DataError(f"{folder}: no corpus; give a folder made by 'biphasic corpus build'")
 
@@ -325,12 +240,6 @@ def _is_build(folder: Path) -> bool:
 def _is_corpus(folder: Path) -> bool:
     """Return whether this is a corpus, possibly damaged."""
     return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
-
-
-def _parts(folder: Path) -> list[Path]:
-    """Return the corpora in a folder: train and heldout, or the folder itself."""
-    parts = [folder / split for split in _SPLITS if (folder / split).is_dir()]
-    return parts or [folder]
 
 
 def _left_out(folder: Path) -> Iterator[str]:
@@ -352,45 +261,3 @@ def _left_out(folder: Path) -> Iterator[str]:
                 f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
                 "text suffix)"
             )
-
-
-def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[str]:
-    mean = summary.tokens / summary.documents
-    percentiles = ", ".join(f"{at} %: {value:,}" for at, value in summary.percentiles.items())
-    yield f"{name}: {summary.documents:,} documents, {summary.tokens:,} tokens"
-    yield f"  {summary.shards} shards of {summary.dtype}, content {summary.content_hash[:16]}"
-    yield f"  tokens per document: mean {mean:,.0f}; {percentiles}"
-    most = max(part.documents for part in summary.lengths)
-    for part in summary.lengths:
-        bar = "#" * -(-part.documents * _BAR_WIDTH // most)
-        yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
-    yield (
-        f"  rows of {max_seqlen}: {100 * summary.fill_rate:.1f} % full "
-        f"(over {summary.fill_rows:,} rows)"
-    )
-    yield f"  exact duplicates: {summary.duplicates:,}"
-    yield from _describe_sources(summary)
-    yield from _describe_text(summary)
-
-
-def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
-    for name, counts in summary.sources[:_MOST_SOURCES]:
-        documents, tokens = counts["documents"], counts["tokens"]
-        share = 100 * tokens / summary.tokens
-        yield f"  source {name}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
-        for license_name, documents in counts["licenses"].items():
-            yield f"    {license_name}: {documents:,} documents"
-    if len(summary.sources) > _MOST_SOURCES:
-        yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"
-
-
-def _describe_text(summary: CorpusSummary) -> Iterator[str]:
-    if summary.is_other_tokenizer:
-        yield "  WARNING: built with another tokenizer than the one next to it; cannot show text"
-    if summary.mask_document is not None:
-        yield f"  WARNING: document {summary.mask_document} contains the mask token"
-    for token, count in summary.special_in_text.items():
-        yield f"  special token {token} in the text: {count:,} times"
-    for sample in summary.samples:
-        text = " ".join(sample.text.split())
-        yield f"  document {sample.document} ({sample.id}, {sample.tokens:,} tokens): {text}"

@@ -3,171 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from biphasic.api.results.plans import PlanDifference, Registered, StudyJobs, StudyPlan
 from biphasic.errors import ConfigError
-from biphasic.progress import progress_console
-from biphasic.shown import Shown
 from biphasic.study import DEFAULT_ROOT
-
-if TYPE_CHECKING:
-    from biphasic.execution.job import WorkItem
-    from biphasic.records import RegistrationRecord
-    from biphasic.study.plan.plan import Plan
-    from biphasic.study.plan.summary import PlanSummary
-    from biphasic.study.run.report import ReportJob
-    from biphasic.study.study import Study
-
-
-@dataclass(frozen=True, repr=False)
-class StudyPlan(Shown):
-    """What `plan` returns: what a study will train, share and skip.
-
-    Attributes:
-        plan: Arms, states, and fine-tunings.
-        summary: Counts and costs.
-        rate: FLOP/s per device that hours are computed with.
-        example_tokens: Assumed mean tokens of a fine-tuning example.
-        memory: Bytes of a process of the largest training; 0 if unknown.
-        jobs_here: Jobs at once on this machine, if the rate was measured here.
-        advice: A sentence about the precision of this machine; empty for none.
-    """
-
-    plan: Plan
-    summary: PlanSummary
-    rate: float
-    example_tokens: int
-    memory: int
-    jobs_here: int | None
-    advice: str
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each arm: its steps, and those that no earlier arm trains."""
-        new = dict.fromkeys((arm.name for arm in self.plan.arms), 0)
-        for segment in self.plan.segments:
-            new[segment.arm.name] += segment.steps
-        return [
-            {
-                "arm": arm.name,
-                "group": arm.config.group,
-                "steps": arm.recipe.total_steps,
-                "new_steps": new[arm.name],
-            }
-            for arm in self.plan.arms
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan with its states, as `--json` prints it."""
-        from biphasic.study.plan.summary import summary_json
-
-        return summary_json(self.summary, self.plan, rate=self.rate, memory=self.memory)
-
-    def lines(self) -> Iterator[str]:
-        """Return arms, costs and what is done."""
-        from biphasic.study.plan.summary import plan_lines
-
-        yield from plan_lines(
-            self.summary,
-            self.plan,
-            rate=self.rate,
-            example_tokens=self.example_tokens,
-            memory=self.memory,
-            jobs_here=self.jobs_here,
-        )
-        if self.advice:
-            yield self.advice
-
-    def drawing(self) -> str:
-        """Return the graph of arms and shared states."""
-        from biphasic.study.plan.svg import plan_svg
-
-        return plan_svg(self.plan, title=self.plan.study.config.title)
-
-
-@dataclass(frozen=True, repr=False)
-class PlanDifference(Shown):
-    """What `diff` returns: how two plans differ, one line each."""
-
-    sentences: tuple[str, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each line."""
-        return [{"difference": sentence} for sentence in self.sentences]
-
-    def lines(self) -> Sequence[str]:
-        """Return the differences."""
-        return self.sentences
-
-
-@dataclass(frozen=True, repr=False)
-class StudyJobs(Shown):
-    """What `jobs` returns: the missing jobs of a study, saved in its store."""
-
-    study: Study
-    items: tuple[WorkItem, ...]
-    report: ReportJob
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each job; `needs` is `-` for no job and `*` for all others."""
-        names = {item.id for item in self.items}
-        rows = [
-            {
-                "id": item.id,
-                "kind": item.kind,
-                "processes": item.num_slots,
-                "needs": item.needs if item.needs in names else "-",
-                "label": item.label,
-            }
-            for item in self.items
-        ]
-        last = {"kind": "report", "processes": 1, "needs": "*", "label": self.report.label}
-        return [*rows, {"id": self.report.id, **last}] if rows else rows
-
-    def lines(self) -> Iterator[str]:
-        """Return the table with tabs, for schedulers."""
-        return ("\t".join(map(str, row.values())) for row in self.table())
-
-
-@dataclass(frozen=True, repr=False)
-class Registered(Shown):
-    """What `register` returns: the registration of a study, with its amendments.
-
-    Attributes:
-        title: Of the study.
-        records: The first registration and its amendments, the newest last.
-    """
-
-    title: str
-    records: tuple[RegistrationRecord, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return the detectable difference of each comparison, in percentage points."""
-        return [
-            {
-                "question": one.question,
-                "comparison": one.comparison + 1,
-                "task": one.task,
-                "points": one.points,
-            }
-            for one in self.records[-1].detectable
-        ]
-
-    def to_markdown(self) -> str:
-        """Return the page of the registration, to commit."""
-        from biphasic.analysis.questions.markdown import registration_page
-
-        return registration_page(self.title, self.records)
-
-    def lines(self) -> Iterator[str]:
-        """Return the hash, and what the study can detect."""
-        last = self.records[-1]
-        yield f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}"
-        for row in self.table():
-            place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
-            yield f"{place}: detects {row['points']:.1f} points"
 
 
 def plan(
@@ -181,12 +23,12 @@ def plan(
     """Show what a study will train, share and skip, without running it.
 
     Args:
-        file: Study file.
+        file: Study file (YAML).
         root: Folder of studies and their shared store.
-        rate: Sustained FLOP/s per device, to estimate hours; this machine's, measured for a second,
-            when None.
+        rate: Sustained FLOP/s per device, to estimate device-hours. Default: this machine's,
+            measured for a second.
         example_tokens: Assumed mean tokens per fine-tuning example.
-        overrides: Settings that replace those of the file, as `a.b=value`.
+        overrides: Override a setting, e.g. recipe.model=micro.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -223,7 +65,7 @@ def diff(
     """Show how the plans of two studies differ, and why.
 
     Args:
-        first: Study file.
+        first: Study file (YAML).
         second: Study file to compare with.
         root: Folder of studies and their shared store.
 
@@ -245,7 +87,7 @@ def diff(
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of study files, for editors.
+    """Show the JSON schema of study files, for editors.
 
     Example:
         >>> from biphasic import schema
@@ -264,13 +106,15 @@ def jobs(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> StudyJobs:
-    """Save and list missing jobs, for an external scheduler. Builds the study's data first.
+    """Save and list missing jobs, for an external scheduler.
+
+    Builds the study's data first.
 
     Args:
-        file: Study file.
+        file: Study file (YAML).
         root: Folder of studies and their shared store.
         overrides: As in `plan`.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -284,6 +128,7 @@ def jobs(
         ['train', 'finetune', 'report']
     """
     from biphasic.execution.job import save_job
+    from biphasic.progress import progress_console
     from biphasic.study.run.prepare import prepare_study
     from biphasic.study.run.report import ReportJob, write_study_report
     from biphasic.study.spec.load import load_study
@@ -311,19 +156,22 @@ def jobset(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> dict[str, Any] | None:
-    """Return a JobSet manifest that runs the missing jobs on Kubernetes; None without any.
+    """Make a JobSet manifest that runs the missing jobs on Kubernetes.
 
-    Saves the jobs. The volume is mounted at the folder above `root`.
+    Saves the jobs. The volume is mounted at the folder above the root.
 
     Args:
-        file: Study file.
+        file: Study file (YAML).
         image: Container image with biphasic.
         claim: Volume claim that all pods can write to.
         root: Folder of studies and their shared store.
         gpus: GPUs per process.
         parallelism: Most pods at once.
         overrides: As in `plan`.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
+
+    Returns:
+        The manifest; None if no job is missing.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -363,12 +211,12 @@ def register(
     Registers again, as a dated amendment, if the study has changed since.
 
     Args:
-        file: Study file.
+        file: Study file (YAML).
         root: Folder of studies and their shared store.
         spread: Assumed standard deviation of an arm's score over runs, in percentage points.
-        pilot: Finished study whose spreads over runs are assumed, instead of `spread`.
+        pilot: Finished study whose spreads over runs are assumed, instead of a spread.
         overrides: As in `plan`.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The study file is invalid, or has no questions.
@@ -379,6 +227,7 @@ def register(
         >>> len(register("registered.yaml", spread=0.5).records)
         1
     """
+    from biphasic.progress import progress_console
     from biphasic.study.find import find_study
     from biphasic.study.run.register import register_study
     from biphasic.study.spec.load import load_study

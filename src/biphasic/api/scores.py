@@ -2,237 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from biphasic.api.results.scores import Analysis, CheckedClaims, Comparisons, Figures
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.shown import Shown, inline, shown_path, table_lines
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from biphasic.analysis.claims import Claim, ClaimResult
-    from biphasic.analysis.claims.render import Changes
-    from biphasic.analysis.page.gallery import Gallery
+    from biphasic.analysis.claims import Claim
     from biphasic.analysis.records import Problem, StudyRecords
     from biphasic.analysis.scores.layout import Layout
     from biphasic.analysis.scores.others import OtherResults
-    from biphasic.analysis.scores.table import Scores
-    from biphasic.analysis.statistics.comparison import ModelComparison
     from biphasic.records import Convention
-
-_MOST_MODELS = 40  # of a drawing
-
-
-@dataclass(frozen=True, repr=False)
-class Analysis(Shown):
-    """What `analyze` returns: scores of models on datasets, in percentage points.
-
-    Attributes:
-        scores: The table of scores, with the runs behind each.
-        problems: What was omitted or is missing, one line each.
-    """
-
-    scores: Scores
-    problems: tuple[str, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each model and dataset: mean, half-width and number of seeds."""
-        from biphasic.analysis.tables.text import score_rows
-
-        return score_rows(self.scores)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers, as `--json` prints them."""
-        from biphasic.analysis.tables.text import scores_json
-
-        return scores_json(self.scores, self.problems)
-
-    def tables(self) -> Iterator[Table]:
-        """Return a table for each task, for a terminal."""
-        from biphasic.analysis.tables.text import score_tables
-
-        return score_tables(self.scores)
-
-    def explanations(self) -> list[str]:
-        """Return how to read the tables, in sentences."""
-        from biphasic.analysis.tables.text import notes
-
-        return notes(self.scores)
-
-    def lines(self) -> Iterator[str]:
-        """Return the tables, and how to read them."""
-        from biphasic.analysis.text import flat
-
-        for table in self.tables():
-            yield from table_lines(table)
-        yield from self.explanations()
-        yield from map(flat, self.problems)
-
-    def drawing(self) -> str:
-        """Return means, intervals and seeds as strips; empty for many models."""
-        from biphasic.analysis.figures.render import to_svg
-        from biphasic.analysis.figures.strips import draw_strips
-        from biphasic.palette import objective_styles
-
-        models = self.scores.models
-        if not self.scores.datasets or len(models) > _MOST_MODELS:
-            return ""
-        styles = objective_styles(sorted({model.objective for model in models}))
-        by_model = {model.name: styles[model.objective] for model in models}
-        titles = {dataset.name: dataset.name for dataset in self.scores.datasets}
-        return inline(to_svg(draw_strips(self.scores, by_model, titles), name="scores"))
-
-    def compare(self) -> Comparisons:
-        """Test whether the best model of each dataset differs from the others."""
-        return Comparisons(self.scores)
-
-
-@dataclass(frozen=True, repr=False)
-class Comparisons(Shown):
-    """What `compare` returns: differences of models on each dataset, and whether they are clear.
-
-    Attributes:
-        scores: The table of scores that is tested.
-    """
-
-    scores: Scores
-
-    def results(self) -> Iterator[ModelComparison]:
-        """Yield the planned comparisons, and those of each dataset's best model with the others."""
-        from biphasic.analysis.statistics.compare import family_of
-
-        for dataset in self.scores.datasets:
-            family = family_of(self.scores, dataset.name)
-            yield from family.of_plan
-            yield from family.with_best
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each comparison; p values are corrected."""
-        names = self.scores.labels
-        rows = []
-        for one in self.results():
-            low, high = one.interval or (None, None)
-            rows.append(
-                {
-                    "dataset": one.dataset,
-                    "first": names[one.first],
-                    "second": names[one.second],
-                    "difference": one.difference.mean,
-                    "low": low,
-                    "high": high,
-                    "p": one.p_adjusted,
-                    "verdict": one.verdict,
-                    "is_planned": one.is_planned,
-                }
-            )
-        return rows
-
-    def lines(self) -> Iterator[str]:
-        """Return the comparisons in sentences."""
-        from biphasic.analysis.tables.text import comparison_lines
-        from biphasic.analysis.text import plain
-
-        return map(plain, comparison_lines(self.scores))
-
-
-@dataclass(frozen=True, repr=False)
-class CheckedClaims(Shown):
-    """What `claims` returns: claims and their verdicts.
-
-    Attributes:
-        results: Each claim with its checks.
-        scores: The table of scores they were checked on.
-        changes: Verdicts that depend on the convention: by `paper` and by `standard`.
-        problems: Problems of the records.
-    """
-
-    results: tuple[ClaimResult, ...]
-    scores: Scores
-    changes: Changes
-    problems: tuple[Problem, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each claim."""
-        return [
-            {
-                "id": one.claim.id,
-                "verdict": one.verdict,
-                "claim": one.claim.text,
-                "numbers": one.numbers,
-                "missing": one.missing,
-            }
-            for one in self.results
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything, as `--json` prints it."""
-        from biphasic.analysis.claims.render import claims_json
-
-        return claims_json(self.results, self.scores, self.changes)
-
-    def to_markdown(self, *, details: bool = False) -> str:
-        """Return a page in Markdown."""
-        from biphasic.analysis.claims.render import claims_markdown
-
-        return claims_markdown(self.results, self.scores, self.changes, with_details=details)
-
-    def lines(self, *, details: bool = False) -> Iterator[str]:
-        """Return the claims as plain lines, decided ones first."""
-        from biphasic.analysis.claims.render import claims_lines
-
-        return claims_lines(self.results, self.scores, self.changes, with_details=details)
-
-
-@dataclass(frozen=True, repr=False)
-class Figures(Shown):
-    """What `figures` and `paper` return.
-
-    Attributes:
-        gallery: The figures that were drawn or skipped, and the files.
-        out: Folder of the files.
-        problems: Problems of the records.
-        notes: Sentences about the choice of data.
-    """
-
-    gallery: Gallery
-    out: Path
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each figure, with the reason why it was skipped."""
-        drawn = [
-            {"figure": one.name, "title": one.title, "skipped": ""} for one in self.gallery.drawn
-        ]
-        return drawn + [
-            {"figure": one.name, "title": one.title, "skipped": one.reason}
-            for one in self.gallery.skipped
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the files, and what was skipped."""
-        from biphasic.analysis.text import flat
-
-        out, gallery = shown_path(self.out.resolve()), self.gallery
-        yield from (f"{out}/{path.name}" for path in gallery.paths if path.parent == self.out)
-        written = {path.stem for path in gallery.paths}
-        for chart in gallery.drawn:
-            if chart.name in written:
-                yield f"{out}/figures/{chart.name}.*: {flat(chart.title)}"
-        for missing in gallery.skipped:
-            yield f"skipped: {flat(missing.title)}: {flat(missing.reason)}"
-
-    def drawing(self) -> str:
-        """Return all figures."""
-        from biphasic.analysis.figures.draw import draw_chart
-        from biphasic.analysis.figures.render import to_svg
-
-        charts = self.gallery.drawn
-        return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)
 
 
 def analyze(
@@ -244,16 +27,17 @@ def analyze(
     dataset: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> Analysis:
-    """Read scores: means with 95 % intervals of each model on each dataset.
+    """Show means with 95 % intervals, and list excluded results.
 
     Args:
-        folder: A study's folder, or one with the results of other tools
-            (`results/MODEL/TASK/DATASET/lrX_sdS/results.json`).
-        convention: Intervals: `standard` (Student's t) or `paper` (1.96 standard errors). The
-            study's when None, else standard.
+        folder: A study's folder, e.g. runs/quickstart, or one with
+            results/MODEL/TASK/DATASET/lrX_sdS/results.json.
+        convention: Intervals: `standard` (Student's t) or `paper` (1.96 standard errors). Default:
+            the study's, else standard.
         one_rate: Choose one learning rate for all seeds, by mean validation score.
         by_pretraining: For studies with several pretraining seeds: intervals over pretraining runs.
-        dataset: Use only these datasets; all when empty.
+        dataset: Use only these datasets. Default: all; in the reference study's released results,
+            those of its averages.
         without: Leave out these datasets.
 
     Raises:
@@ -325,7 +109,7 @@ def claims(
         folder: As in `analyze`.
         paper: Check the reference study's published table instead.
         convention: As in `analyze`.
-        claims: Python file with custom claims; it is executed. The paper's claims when None.
+        claims: Python file with custom claims; it is executed. Default: the paper's claims.
         by_pretraining: As in `analyze`.
         dataset: As in `analyze`.
         without: As in `analyze`.
@@ -385,12 +169,13 @@ def figures(
 
     Args:
         folder: As in `analyze`.
-        out: Folder to write; `gallery` in `folder` when None.
-        formats: Tables: `md`, `tex`, `csv`, `html`. Figures: `png`, `svg`, `pdf`. All when empty.
-        paper: Add the reference study's values where dataset and metric match.
+        out: Folder to write. Default: gallery, in this folder.
+        formats: Tables: md, tex, csv, html. Figures: png, svg, pdf. Default: all.
+        paper: Add the reference study's values, in grey in figures and in brackets in tables, where
+            dataset and metric match.
         convention: As in `analyze`.
-        by_pretraining: Combine pretraining runs of a recipe, or not; if every recipe has several,
-            as in the report, when None.
+        by_pretraining: Combine pretraining runs of a recipe, or not. Default: if every recipe has
+            several, as in the report.
         dataset: As in `analyze`.
         without: As in `analyze`.
         every_dataset: Draw a panel per dataset instead of averages.

@@ -2,175 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biphasic.errors import StudyError
-from biphasic.progress import progress_console
-from biphasic.shown import Shown, inline
 from biphasic.study import DEFAULT_ROOT
-from biphasic.study.status.record import StudyStatus
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
-    from biphasic.study.gc.clean import Cleaning
-    from biphasic.study.gc.verify import Verification
-    from biphasic.study.run.run import StudyOutcome
-    from biphasic.study.tune.search import TuneOutcome
-
-
-class Status(Shown, StudyStatus):
-    """What `status` returns: the progress of a study."""
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each arm: the jobs it needs, and those that are done."""
-        return [
-            {"arm": name, "done": arm.done, "total": arm.total} for name, arm in self.by_arm.items()
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return jobs, failures, arms and device-hours."""
-        from biphasic.study.status.status import status_lines
-
-        return status_lines(self)
-
-
-@dataclass(frozen=True, repr=False)
-class Verified(Shown):
-    """What `verify` returns: the files that were compared with their hashes.
-
-    Attributes:
-        name: Of the study.
-        verification: Numbers of files that are intact and missing, and a line for each damage.
-    """
-
-    name: str
-    verification: Verification
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """A line for each damaged file, with its remedy; empty if all are intact."""
-        return tuple(self.verification.damage)
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each kind of files."""
-        checked, missing = self.verification.checked, self.verification.missing
-        return [
-            {"kind": kind, "verified": checked[kind], "missing": missing[kind]}
-            for kind in dict.fromkeys((*checked, *missing))
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the numbers."""
-        counts = ", ".join(f"{n:,} {kind}" for kind, n in self.verification.checked.items())
-        yield f"{self.name}: verified {counts}, report"
-        for kind, number in self.verification.missing.items():
-            yield f"{number:,} {kind} missing; 'biphasic study run' creates them"
-        if not self.damage:
-            yield "all intact"
-
-
-@dataclass(frozen=True, repr=False)
-class Cleaned(Shown):
-    """What `clean` returns: what no study needs.
-
-    Attributes:
-        cleaning: The items, and what is kept.
-        is_deleted: Whether they were deleted.
-    """
-
-    cleaning: Cleaning
-    is_deleted: bool
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each item."""
-        return [
-            {"kind": one.kind, "path": str(one.path), "bytes": one.num_bytes, "about": one.about}
-            for one in self.cleaning.items
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the items by kind."""
-        from biphasic.study.gc.clean import cleaning_lines
-
-        return cleaning_lines(self.cleaning, deleted=self.is_deleted)
-
-
-@dataclass(frozen=True, repr=False)
-class Retried(Shown):
-    """What `retry` returns.
-
-    Attributes:
-        requests: A line for each job that the study's runner was asked to retry.
-        outcome: The outcome of the study, if it ran here.
-    """
-
-    requests: tuple[str, ...]
-    outcome: StudyOutcome | None
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of the outcome."""
-        return self.outcome.table() if self.outcome else [{"request": one} for one in self.requests]
-
-    def lines(self) -> Iterator[str]:
-        """Return the requests, or the outcome."""
-        yield from self.requests
-        if self.outcome is not None:
-            yield from self.outcome.lines()
-
-
-@dataclass(frozen=True, repr=False)
-class Tuned(Shown):
-    """What `tune` returns: trials of learning rates, and the chosen ones.
-
-    Attributes:
-        planned: What would be trained, with `dry_run`; else empty.
-        outcome: The trials, their folder, and the changes of the study file; None with `dry_run`.
-        file: The study file with the rates.
-    """
-
-    planned: tuple[str, ...]
-    outcome: TuneOutcome | None
-    file: Path
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each trial."""
-        curves = () if self.outcome is None else self.outcome.record.curves
-        return [
-            {
-                "name": curve.name,
-                "rate": trial.peak,
-                "loss": trial.loss,
-                "is_chosen": trial.peak == curve.choice,
-            }
-            for curve in curves
-            for trial in curve.trials
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """Return the trials, and the changes of the study file."""
-        from biphasic.study.tune.text import result_lines
-
-        yield from self.planned
-        if self.outcome is not None:
-            yield from result_lines(self.outcome.record)
-            yield f"curves: {self.outcome.folder / 'curve.png'}"
-            yield from self.outcome.difference or [f"{self.file}: already has these rates"]
-
-    def drawing(self) -> str:
-        """Return the losses by rate."""
-        if self.outcome is None:
-            return ""
-        return inline((self.outcome.folder / "curve.svg").read_text(encoding="utf-8"))
+    from biphasic.api.results.studies import Cleaned, Retried, Status, Tuned, Verified
 
 
 def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Status:
     """Show a study's progress: jobs, failures, arms, device-hours.
 
     Args:
-        study: Study file, folder or name; the only study of the root when None.
+        study: Study file, folder or name. Default: the only study of the root.
         root: Folder of studies and their shared store.
 
     Raises:
@@ -181,6 +29,7 @@ def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) 
         >>> status("mine").phase, status("mine").frame.values.tolist()
         ('finished', [['mlm', 2, 2]])
     """
+    from biphasic.api.results.studies import Status
     from biphasic.study.find import find_study
     from biphasic.study.status.status import study_status
 
@@ -188,12 +37,12 @@ def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) 
 
 
 def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = False) -> bool:
-    """Stop a study, also on another machine; `run_study` resumes it.
+    """Stop a study, also on another machine; `study run` resumes it.
 
     Args:
         study: Study file, folder or name.
         root: Folder of studies and their shared store.
-        quiet: Say nothing.
+        quiet: Show results and errors only.
 
     Returns:
         Whether it was running.
@@ -206,7 +55,7 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
         >>> cancel("mine", quiet=True)
         False
     """
-    from biphasic.progress import say_on
+    from biphasic.progress import progress_console, say_on
     from biphasic.study.find import find_study
     from biphasic.study.run.control import cancel_study
 
@@ -229,11 +78,11 @@ def retry(
 
     Args:
         study: Study file, folder or name.
-        jobs: Failed jobs, by label or prefix of the identity; all when empty.
+        jobs: Failed jobs, by label or prefix of the identity. Default: all.
         root: Folder of studies and their shared store.
         workers: Parallel jobs, if the study is not running.
         threads: Threads per job, if the study is not running.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
 
     Raises:
         DataError: There is no such study.
@@ -244,6 +93,7 @@ def retry(
         >>> retry("mine", workers=1).outcome.failures
         ()
     """
+    from biphasic.api.results.studies import Retried
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.api import run_study
     from biphasic.study.find import find_study
@@ -278,7 +128,7 @@ def verify(
     Args:
         study: As in `status`.
         root: Folder of studies and their shared store.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
 
     Raises:
         DataError: There is no such study.
@@ -288,7 +138,8 @@ def verify(
         >>> verify("mine", quiet=True).damage
         ()
     """
-    from biphasic.progress import say_on
+    from biphasic.api.results.studies import Verified
+    from biphasic.progress import progress_console, say_on
     from biphasic.study.find import find_study
     from biphasic.study.gc.verify import verify_study
 
@@ -307,10 +158,10 @@ def clean(
 
     Args:
         root: Folder of studies and their shared store.
-        delete: Delete the items; without it, only list them.
+        delete: Delete the listed items; without it, only list them.
         also_pretrained: Include results of `pretrain`, `adapt`, `evaluate` and `finetune` that no
             study needs.
-        quiet: Say nothing.
+        quiet: Show results and errors only.
 
     Raises:
         StudyError: The root has no store, or one that others may use.
@@ -320,7 +171,8 @@ def clean(
         >>> clean().is_deleted
         False
     """
-    from biphasic.progress import say_on
+    from biphasic.api.results.studies import Cleaned
+    from biphasic.progress import progress_console, say_on
     from biphasic.study.gc.clean import clean as clean_root
 
     say = say_on(progress_console(quiet=quiet))
@@ -342,21 +194,23 @@ def tune(
     dry_run: bool = False,
     quiet: bool = False,
 ) -> Tuned:
-    """Choose peak learning rates by short trials, and write them into the study file.
+    """Choose peak learning rates by short trials.
+
+    Writes one rate for each beginning or each arm into the study file.
 
     Args:
-        file: Study file.
+        file: Study file (YAML).
         by: What gets a rate of its own: `beginning` (model, first objective and optimizer) or `arm`
             (trials have all phases, and the last objective decides).
-        rates: Peak rates to try; 1/4, 1/2, 1, 2 and 4 times the file's rate when None.
+        rates: Peak rates to try. Default: 1/4, 1/2, 1, 2 and 4 times the file's rate.
         share: Trial length as a share of the longest schedule.
         extend: If the best rate is at an edge of the list, try up to three beyond it.
         root: Folder of studies and their shared store.
-        workers: Parallel jobs; one per core, or one on a GPU, when None.
-        threads: Threads per job.
-        out: Write the tuned study here instead of changing `file`.
+        workers: Parallel jobs. Default: one per core, or one on a GPU.
+        threads: Threads per job; may change the last bits of results.
+        out: Write the tuned study here instead of changing the file.
         dry_run: Show what would be trained, without training.
-        quiet: Show no progress.
+        quiet: Show results and errors only.
 
     Raises:
         ConfigError: The study file is invalid.
@@ -367,6 +221,8 @@ def tune(
         >>> tune("study.yaml", share=0.5, dry_run=True).outcome is None
         True
     """
+    from biphasic.api.results.studies import Tuned
+    from biphasic.progress import progress_console
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.search import first_rates, tune_study
     from biphasic.study.tune.text import plan_lines

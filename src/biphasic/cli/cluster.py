@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import AtLeastOne, Commands, Quiet, Root, echo, progress_console
+from biphasic.cli.command import Commands
+from biphasic.cli.options import AtLeastOne, Quiet, Root, echo, progress_console
 from biphasic.errors import ConfigError
 from biphasic.study import STORE
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import DTYPES, Out, Precision, Quiet, Revision, echo, progress_console
+from biphasic.api.use import DTYPES, Precision, push
+from biphasic.cli.command import command
+from biphasic.cli.options import Out, Quiet, Revision, echo, progress_console
 from biphasic.errors import ConfigError
+
+if TYPE_CHECKING:
+    from biphasic.api.results.use import Upload
 
 
 def export_command(
@@ -92,32 +97,9 @@ def _shares(given: Iterable[str]) -> dict[str, float]:
     return shares
 
 
-def push_command(
-    folder: Path,
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
-    private: bool = False,
-    revision: str | None = None,
-    go: bool = False,
-) -> None:
-    """Upload an export to a hub repository.
-
-    Without --go, only list the files.
-
-    Args:
-        folder: Folder made by 'biphasic export'.
-        repository: Repository on the hub.
-        private: Create it as private.
-        revision: Branch, created if missing. Default: main.
-        go: Upload. Without it, only list files.
-    """
-    from biphasic.api.use import push
-
-    options = {"private": private, "revision": revision}
-    planned = push(folder, repository, **options)
-    echo("\n".join(planned.lines()))
-    for note in planned.notes:
+@command(push, repository=typer.Argument(metavar="OWNER/NAME"))
+def push_command(upload: Upload) -> None:
+    echo(str(upload))
+    for note in upload.notes:
         echo(f"warning: {note}", err=True)
-    if not go:
-        echo("nothing uploaded; add --go to upload")
-        return
-    echo(str(push(folder, repository, **options, go=True).address))
+    echo(upload.address or "nothing uploaded; add --go to upload")

@@ -23,9 +23,10 @@ from biphasic.cli.analysis import (
     paper_command,
 )
 from biphasic.cli.cluster import job_app, site_app
+from biphasic.cli.command import Commands
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, merge_command, push_command
-from biphasic.cli.options import INTERRUPTED, Commands, echo
+from biphasic.cli.options import INTERRUPTED, echo
 from biphasic.cli.pairs import pairs_app
 from biphasic.cli.plugins import plugin_app, plugins_command
 from biphasic.cli.study import study_app

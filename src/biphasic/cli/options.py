@@ -1,13 +1,11 @@
-"""Commands whose options are described in their docstrings, options they share, and printing."""
+"""Options that commands share, and printing."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from biphasic.errors import visible
 from biphasic.shown import shown_path as shown
@@ -18,13 +16,8 @@ if TYPE_CHECKING:
 
     from biphasic.study.run.run import StudyOutcome
 
-Precision = Literal["fp32", "bf16"]
-
 INTERRUPTED = 130  # exit code of an interrupted command, as in shells
-DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 _WIDEST = 10_000  # characters; no table is wider
-_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_KINDS = re.compile(r"\{(trained_)?kinds\}")
 
 # Without a text here, an option is described in the docstring of each command that has it.
 AtLeastOne = Annotated[int, typer.Option(min=1)]
@@ -60,7 +53,7 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE
 PrintConfig = Annotated[
     bool, typer.Option(help="Print all settings as YAML, with defaults, and exit.")
 ]
-Quiet = Annotated[bool, typer.Option(help="Print results and errors only.")]
+Quiet = Annotated[bool, typer.Option(help="Show results and errors only.")]
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe file (YAML).")]
 Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
 Root = Annotated[Path, typer.Option(help="Folder of studies and their shared store.")]
@@ -86,47 +79,6 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
 ]
-
-
-class Command(TyperCommand):
-    """A command that takes texts of its options from the `Args:` of its docstring.
-
-    `{kinds}` in them stands for the kinds of tasks, `{trained_kinds}` for those that are
-    fine-tuned. A flag that is off by default has no `--no-` form.
-    """
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        text, _, entries = (settings.pop("help") or "").partition("\n\nArgs:\n")
-        super().__init__(*args, help=text, **settings)
-        texts = {name: " ".join(entry.split()) for name, entry in _ENTRY.findall(entries)}
-        for option in self.params:
-            option.help = option.help or texts.get(option.name)  # type: ignore[attr-defined]
-            if option.default is False:
-                option.secondary_opts = []
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the help, with the registered kinds of tasks."""
-        for option in self.params:
-            option.help = _KINDS.sub(_kinds, option.help or "")  # type: ignore[attr-defined]
-        return super().get_help(ctx)
-
-
-def _kinds(place: re.Match[str]) -> str:
-    from biphasic.tasks.kinds.registry import KINDS  # slow, so only if the help shows it
-
-    names = [name for name, kind in KINDS.items() if kind.facts.is_trained or not place[1]]
-    return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-class Commands(typer.Typer):
-    """A group of commands."""
-
-    def __init__(self, help: str, **settings: Any) -> None:
-        super().__init__(help=help, no_args_is_help=True, **settings)
-
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        """Add a function as a command."""
-        return super().command(name, cls=Command, **settings)
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

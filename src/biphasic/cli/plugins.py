@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Commands, Root, echo
+from biphasic.cli.command import Commands
+from biphasic.cli.options import Root, echo
 
 plugin_app = Commands("Check plugins.")
 

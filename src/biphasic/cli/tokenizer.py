@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Commands, Copies, Out, echo
+from biphasic.cli.command import Commands
+from biphasic.cli.options import Copies, Out, echo
 from biphasic.errors import ConfigError, DataError
 
 tokenizer_app = Commands("Train tokenizers and check them.")

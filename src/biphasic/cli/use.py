@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from biphasic.api.use import encode, predict, run_mteb
+from biphasic.cli.command import command
 from biphasic.cli.options import (
     CheckedModel,
     Copies,
@@ -14,8 +17,6 @@ from biphasic.cli.options import (
     LearningRates,
     Out,
     Overrides,
-    Positive,
-    Precision,
     PrintConfig,
     Quiet,
     Revision,
@@ -25,20 +26,13 @@ from biphasic.cli.options import (
     echo,
 )
 
+if TYPE_CHECKING:
+    from biphasic.api.results.use import BenchmarkScores, Predictions, Vectors
+
 FinetuneWorkers = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
 ]
-InputFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for "
-        "'-'.",
-    ),
-]
-STANDARD_OUTPUT = "-"
-_SOURCE = ".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
 
 
 def evaluate_command(
@@ -158,129 +152,25 @@ def finetune_command(
     echo("\n".join(finetuned.sentences()))
 
 
-def predict_command(
-    folder: Path,
-    source: Annotated[str, typer.Argument(metavar="INPUT", help=_SOURCE)],
-    out: Path | None = None,
-    columns: Annotated[list[str] | None, typer.Option("--column")] = None,
-    input_format: InputFormat = None,
-    device: Device = None,
-    quiet: Quiet = False,
-) -> None:
-    """Predict with a fine-tuned model: one row per example, in order.
+@command(predict, defaults={"out": "-"}, source=typer.Argument(metavar="INPUT"))
+def predict_command(predicted: Predictions) -> None:
+    _print_notes(predicted.notes)
+    if predicted.out is not None:
+        echo(str(predicted))
 
-    Args:
-        folder: Folder made by 'biphasic finetune'.
-        out: .jsonl, .csv or .parquet. Default: JSON lines to standard output.
-        columns: Text column; give two for pairs, or for question and context. Default: see
-            docs/tasks.md.
-    """
-    from biphasic.api.use import predict
 
-    predicted = predict(
-        folder,
-        source,
-        out or STANDARD_OUTPUT,
-        columns=columns or (),
-        format=input_format,
-        device=device,
-        quiet=quiet,
-    )
-    for note in predicted.notes:
+@command(encode, defaults={"out": ...}, source=typer.Argument(metavar="FILE"))
+def encode_command(encoded: Vectors) -> None:
+    _print_notes(encoded.notes)
+    echo(str(encoded))
+
+
+@command(run_mteb, tasks=typer.Option("--task", metavar="NAME"))
+def mteb_command(scores: BenchmarkScores) -> None:
+    echo(str(scores))
+    echo(f"results: {scores.out}; compare models: biphasic analyze {scores.out} --compare")
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
         echo(note, err=True)
-    if out is not None:
-        echo("\n".join(predicted.lines()))
-
-
-def encode_command(
-    model: str,
-    source: Annotated[str, typer.Argument(metavar="FILE", help=_SOURCE)],
-    out: Out,
-    column: str = "text",
-    prefix: str | None = None,
-    prompt: str | None = None,
-    normalize: bool = False,
-    max_seqlen: Annotated[int | None, typer.Option(min=8)] = None,
-    batch_tokens: Positive = None,
-    precision: Precision = "fp32",
-    revision: Revision = None,
-    input_format: InputFormat = None,
-    device: Device = None,
-    quiet: Quiet = False,
-) -> None:
-    """Embed texts by mean pooling: one vector per text, in order.
-
-    Args:
-        model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
-            hub id.
-        out: .npy for vectors; .parquet for vectors with text ids.
-        column: Column or key of the text.
-        prefix: Prefix of every text.
-        prompt: Name of a prompt of the model to prepend to every text.
-        normalize: Normalize vectors to unit length.
-        max_seqlen: Maximum input length in tokens. Default: the model's limit.
-        batch_tokens: Maximum tokens per batch. Default: 4096; 65536 on a GPU.
-        precision: Compute precision.
-    """
-    from biphasic.api.use import encode
-
-    encoded = encode(
-        model,
-        source,
-        out,
-        column=column,
-        prefix=prefix,
-        prompt=prompt,
-        normalize=normalize,
-        max_seqlen=max_seqlen,
-        batch_tokens=batch_tokens,
-        precision=precision,
-        revision=revision,
-        format=input_format,
-        device=device,
-        quiet=quiet,
-    )
-    for note in encoded.notes:
-        echo(note, err=True)
-    echo("\n".join(encoded.lines()))
-
-
-def mteb_command(
-    model: str,
-    *,
-    task: Annotated[list[str], typer.Option(metavar="NAME")],
-    out: Path = Path("mteb"),
-    data: Path | None = None,
-    prefix: str | None = None,
-    max_seqlen: Annotated[int | None, typer.Option(min=8)] = None,
-    revision: Revision = None,
-    device: Device = None,
-    quiet: Quiet = False,
-) -> None:
-    """Run tasks of mteb; 'biphasic analyze' compares all models whose results are in a folder.
-
-    Args:
-        model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
-            hub id.
-        task: Name of a task of mteb; repeat for several.
-        out: Folder of the results, for all models.
-        data: Folder with copies of the tasks' datasets, each named like its task or its repository.
-            Default: the hub.
-        prefix: Prefix of every text. Default: the model's prompts.
-        max_seqlen: Maximum input length in tokens. Default: the model's limit.
-    """
-    from biphasic.api.use import run_mteb
-
-    scores = run_mteb(
-        model,
-        task,
-        out,
-        data=data,
-        prefix=prefix,
-        max_seqlen=max_seqlen,
-        revision=revision,
-        device=device,
-        quiet=quiet,
-    )
-    echo("\n".join(scores.lines()))
-    echo(f"results: {out}; compare models: biphasic analyze {out} --compare")

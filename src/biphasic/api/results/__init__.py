@@ -1,0 +1,1 @@
+"""What the functions of the Python interface return: text, tables and drawings."""

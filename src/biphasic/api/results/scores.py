@@ -1,0 +1,230 @@
+"""What `analyze`, `compare`, `claims`, `figures` and `paper` return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.shown import Shown, inline, shown_path, table_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from biphasic.analysis.claims import ClaimResult
+    from biphasic.analysis.claims.render import Changes
+    from biphasic.analysis.page.gallery import Gallery
+    from biphasic.analysis.records import Problem
+    from biphasic.analysis.scores.table import Scores
+    from biphasic.analysis.statistics.comparison import ModelComparison
+
+_MOST_MODELS = 40  # of a drawing
+
+
+@dataclass(frozen=True, repr=False)
+class Analysis(Shown):
+    """What `analyze` returns: scores of models on datasets, in percentage points.
+
+    Attributes:
+        scores: The table of scores, with the runs behind each.
+        problems: What was omitted or is missing, one line each.
+    """
+
+    scores: Scores
+    problems: tuple[str, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each model and dataset: mean, half-width and number of seeds."""
+        from biphasic.analysis.tables.text import score_rows
+
+        return score_rows(self.scores)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers, as `--json` prints them."""
+        from biphasic.analysis.tables.text import scores_json
+
+        return scores_json(self.scores, self.problems)
+
+    def tables(self) -> Iterator[Table]:
+        """Return a table for each task, for a terminal."""
+        from biphasic.analysis.tables.text import score_tables
+
+        return score_tables(self.scores)
+
+    def explanations(self) -> list[str]:
+        """Return how to read the tables, in sentences."""
+        from biphasic.analysis.tables.text import notes
+
+        return notes(self.scores)
+
+    def lines(self) -> Iterator[str]:
+        """Return the tables, and how to read them."""
+        from biphasic.analysis.text import flat
+
+        for table in self.tables():
+            yield from table_lines(table)
+        yield from self.explanations()
+        yield from map(flat, self.problems)
+
+    def drawing(self) -> str:
+        """Return means, intervals and seeds as strips; empty for many models."""
+        from biphasic.analysis.figures.render import to_svg
+        from biphasic.analysis.figures.strips import draw_strips
+        from biphasic.palette import objective_styles
+
+        models = self.scores.models
+        if not self.scores.datasets or len(models) > _MOST_MODELS:
+            return ""
+        styles = objective_styles(sorted({model.objective for model in models}))
+        by_model = {model.name: styles[model.objective] for model in models}
+        titles = {dataset.name: dataset.name for dataset in self.scores.datasets}
+        return inline(to_svg(draw_strips(self.scores, by_model, titles), name="scores"))
+
+    def compare(self) -> Comparisons:
+        """Test whether the best model of each dataset differs from the others."""
+        return Comparisons(self.scores)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparisons(Shown):
+    """What `compare` returns: differences of models on each dataset, and whether they are clear.
+
+    Attributes:
+        scores: The table of scores that is tested.
+    """
+
+    scores: Scores
+
+    def results(self) -> Iterator[ModelComparison]:
+        """Yield the planned comparisons, and those of each dataset's best model with the others."""
+        from biphasic.analysis.statistics.compare import family_of
+
+        for dataset in self.scores.datasets:
+            family = family_of(self.scores, dataset.name)
+            yield from family.of_plan
+            yield from family.with_best
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each comparison; p values are corrected."""
+        names = self.scores.labels
+        rows = []
+        for one in self.results():
+            low, high = one.interval or (None, None)
+            rows.append(
+                {
+                    "dataset": one.dataset,
+                    "first": names[one.first],
+                    "second": names[one.second],
+                    "difference": one.difference.mean,
+                    "low": low,
+                    "high": high,
+                    "p": one.p_adjusted,
+                    "verdict": one.verdict,
+                    "is_planned": one.is_planned,
+                }
+            )
+        return rows
+
+    def lines(self) -> Iterator[str]:
+        """Return the comparisons in sentences."""
+        from biphasic.analysis.tables.text import comparison_lines
+        from biphasic.analysis.text import plain
+
+        return map(plain, comparison_lines(self.scores))
+
+
+@dataclass(frozen=True, repr=False)
+class CheckedClaims(Shown):
+    """What `claims` returns: claims and their verdicts.
+
+    Attributes:
+        results: Each claim with its checks.
+        scores: The table of scores they were checked on.
+        changes: Verdicts that depend on the convention: by `paper` and by `standard`.
+        problems: Problems of the records.
+    """
+
+    results: tuple[ClaimResult, ...]
+    scores: Scores
+    changes: Changes
+    problems: tuple[Problem, ...]
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each claim."""
+        return [
+            {
+                "id": one.claim.id,
+                "verdict": one.verdict,
+                "claim": one.claim.text,
+                "numbers": one.numbers,
+                "missing": one.missing,
+            }
+            for one in self.results
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, as `--json` prints it."""
+        from biphasic.analysis.claims.render import claims_json
+
+        return claims_json(self.results, self.scores, self.changes)
+
+    def to_markdown(self, *, details: bool = False) -> str:
+        """Return a page in Markdown."""
+        from biphasic.analysis.claims.render import claims_markdown
+
+        return claims_markdown(self.results, self.scores, self.changes, with_details=details)
+
+    def lines(self, *, details: bool = False) -> Iterator[str]:
+        """Return the claims as plain lines, decided ones first."""
+        from biphasic.analysis.claims.render import claims_lines
+
+        return claims_lines(self.results, self.scores, self.changes, with_details=details)
+
+
+@dataclass(frozen=True, repr=False)
+class Figures(Shown):
+    """What `figures` and `paper` return.
+
+    Attributes:
+        gallery: The figures that were drawn or skipped, and the files.
+        out: Folder of the files.
+        problems: Problems of the records.
+        notes: Sentences about the choice of data.
+    """
+
+    gallery: Gallery
+    out: Path
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each figure, with the reason why it was skipped."""
+        drawn = [
+            {"figure": one.name, "title": one.title, "skipped": ""} for one in self.gallery.drawn
+        ]
+        return drawn + [
+            {"figure": one.name, "title": one.title, "skipped": one.reason}
+            for one in self.gallery.skipped
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """Return the files, and what was skipped."""
+        from biphasic.analysis.text import flat
+
+        out, gallery = shown_path(self.out.resolve()), self.gallery
+        yield from (f"{out}/{path.name}" for path in gallery.paths if path.parent == self.out)
+        written = {path.stem for path in gallery.paths}
+        for chart in gallery.drawn:
+            if chart.name in written:
+                yield f"{out}/figures/{chart.name}.*: {flat(chart.title)}"
+        for missing in gallery.skipped:
+            yield f"skipped: {flat(missing.title)}: {flat(missing.reason)}"
+
+    def drawing(self) -> str:
+        """Return all figures."""
+        from biphasic.analysis.figures.draw import draw_chart
+        from biphasic.analysis.figures.render import to_svg
+
+        charts = self.gallery.drawn
+        return "".join(inline(to_svg(draw_chart(one), name=one.name)) for one in charts)
