@@ -235,6 +235,18 @@ def one_worker() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def known_speed() -> Iterator[None]:
+    """The speed of this machine is given, as measuring it takes longer than most tests."""
+    from biphasic.evaluation import best
+    from biphasic.study.sizing import speed
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (best, speed):
+            patch.setattr(module, "measure_speed", lambda _: 1e11)
+        yield
+
+
 @pytest.fixture
 def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""
