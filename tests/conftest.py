@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,29 @@ settings.register_profile(
 settings.load_profile("biphasic")
 
 
+_IS_ODD = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let every second process collect from the end, as the first to come compiles a file for all.
+
+    Processes that went the same way would each compile every file, which takes most of the time.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and _IS_ODD:
+        report.result.reverse()
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin the share of tests that xdist deals to each process with slow files.
 
     So no process is left with a long test at the end, when the others have nothing to take over.
     """
+    items.sort(key=lambda item: item.path)
     shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow: dict[Path, list[pytest.Item]] = {}
     for item in items:
