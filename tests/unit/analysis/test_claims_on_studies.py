@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from small_table import miniature, model, table
 
-from biphasic.analysis.claims import ClaimResult, claims_report
+from biphasic.analysis.claims import ClaimResult, Table, claims_report
 from biphasic.analysis.claims.render import closing_lines
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
@@ -142,6 +142,25 @@ def test_pretraining_seeds_are_compared_one_by_one() -> None:
         ("TC, nano, run 1", True), ("TC, nano, run 2", False)
     ]  # fmt: skip
     assert result.verdict == "partly"
+
+
+def test_arms_are_compared_with_those_of_their_optimizer_unless_it_is_named() -> None:
+    # The order of arms differs between the objectives, and CLM has no arm by Adam.
+    means = {"clm": {"muon": 70, "adamw": 65}, "mlm": {"adamw": 67, "adam": 60, "muon": 71}}
+    asked = Table(table({
+        model(f"{name}-{optimizer}", objective=name.upper(), optimizer=optimizer): {"TC": mean}
+        for name, of_optimizer in means.items()
+        for optimizer, mean in of_optimizer.items()
+    }))  # fmt: skip
+    pairs = asked.compare({"objective": "CLM"}, {"objective": "MLM"}, "higher")
+    assert [tuple(row.name for row in one.rows) for one in pairs.comparisons] == [
+        ("clm-muon", "mlm-muon"), ("clm-adamw", "mlm-adamw")
+    ]  # fmt: skip
+    assert pairs.where(pairs.comparisons[0]) == "TC, nano, muon"
+    pairs = asked.compare({"optimizer": "muon"}, {"optimizer": "adamw"}, "higher")
+    assert [tuple(row.name for row in one.rows) for one in pairs.comparisons] == [
+        ("clm-muon", "clm-adamw"), ("mlm-muon", "mlm-adamw")
+    ]  # fmt: skip
 
 
 def test_sizes_without_numbers_of_parameters_have_no_order() -> None:

@@ -22,7 +22,7 @@ Verdict = Literal["true", "partly", "false", "undecided", "no data"]
 _PLACES = {
     "task": "{}", "dataset": "{}", "size": "{}", "objective": "{}", "start": "from {}",
     "mask_rate": "masking rate {}", "steps": "{} steps", "clm_share": "CLM {}",
-    "continued_steps": "{} continued steps", "replicate": "run {}",
+    "continued_steps": "{} continued steps", "optimizer": "{}", "replicate": "run {}",
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def mask_rate_spreads(scores: Scores) -> Scores:
         and model.is_final and not model.continued_steps
     ]  # fmt: skip
     models, spreads = [], {}
-    for alike in _grouped(masked, "size", "total_steps"):
+    for alike in _grouped(masked, "size", "total_steps", "optimizer"):
         recipes = [r for r in _grouped(alike, "clm_steps", "pretraining_seeds") if len(r) > 1]
         rates = [{model.mask_rate for model in recipe} for recipe in recipes]
         common = set.intersection(*rates) if rates else set()
@@ -56,14 +56,14 @@ def at_equal_flops(scores: Scores) -> Scores:
     values = {key: score.by_seed for key, score in scores.cells.items() if key[0] in flops}
     steps = [
         pair
-        for path in _grouped(states, "size", "mask_rate", "pretraining_seeds")
+        for path in _grouped(states, "size", "mask_rate", "optimizer", "pretraining_seeds")
         for pair in pairwise(sorted(path, key=lambda model: flops[model.name]))
     ]
     # Finished models have no scores here; shares of the training are relative to their lengths.
     models = [*targets, *(model for model in scores.distinct if model.is_final)]
     for target, (before, after) in product(targets, steps):
         first, at, last = (flops[model.name] for model in (before, target, after))
-        run, other = ((m.size, m.pretraining_seeds) for m in (before, target))
+        run, other = ((m.size, m.optimizer, m.pretraining_seeds) for m in (before, target))
         if run != other or not first <= at < last:
             continue
         name, share = f"{before.name} at the FLOPs of {target.name}", (at - first) / (last - first)

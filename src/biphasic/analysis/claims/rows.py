@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from biphasic.analysis.scores.table import ModelInfo, Scores
 
-TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset")
+TEXT_FACTORS = ("size", "objective", "start", "group", "model", "task", "dataset", "optimizer")
 NUMBER_FACTORS = ("mask_rate", "steps", "progress", "clm_share", "continued_steps", "extension")
 FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS)
 ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
@@ -95,6 +95,7 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
         "continued_steps": float(continued),
         "extension": continued / steps if steps else None,
         "start": begun or model.objective,
+        "optimizer": model.optimizer,
         "finished": model.is_final,
     }
 
@@ -115,7 +116,8 @@ def held_factors(named: Collection[str]) -> list[str]:
     names = set(named)
     held = {"task", "dataset"}
     if "model" not in names:
-        held |= {"size", "mask_rate", "steps", "finished", "continued_steps", "replicate"}
+        held |= {"size", "mask_rate", "steps", "finished", "continued_steps", "optimizer"}
+        held.add("replicate")
         if not names & _MIX:
             held |= {"start"} if names & _CONTINUATION else _MIX
         if "progress" in names:
