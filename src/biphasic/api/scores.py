@@ -190,7 +190,7 @@ def figures(
         >>> (made.out / "tables.csv").is_file(), "size" in set(made.frame["figure"])
         (True, True)
     """
-    from biphasic.analysis.figures.catalog import record_figures, run_figures, score_figures
+    from biphasic.analysis.figures.catalog import run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.records import StudyRecords
     from biphasic.analysis.scores.layout import scores_of
@@ -208,9 +208,10 @@ def figures(
     reference = paper_scores() if paper else None
     is_alike = reference is None or alike_datasets(scores, reference)
     note = "--paper: no dataset and metric of these results match the reference study"
-    is_study = isinstance(results, StudyRecords)
-    further = record_figures(results, scores) if is_study else run_figures(scores)
-    drawn = [*score_figures(scores, is_every=every_dataset, reference=reference), *further]
+    drawn = [
+        *score_figures(scores, is_every=every_dataset, reference=reference),
+        *run_figures(scores, results if isinstance(results, StudyRecords) else None),
+    ]
     target = expanded(folder).resolve() / "gallery" if out is None else expanded(out)
     return Figures(
         write_gallery(target, scores, drawn, formats=chosen, reference=reference),
@@ -240,12 +241,12 @@ def paper(
         >>> [path.name for path in paper("theirs", formats=["md"]).gallery.paths]
         ['tables.md']
     """
-    from biphasic.analysis.figures.catalog import score_figures, without_records
+    from biphasic.analysis.figures.catalog import run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.scores.source import paper_scores
 
     chosen, scores, target = chosen_formats(formats), paper_scores(), expanded(out)
-    drawn = [*score_figures(scores, is_every=every_dataset), *without_records()]
+    drawn = [*score_figures(scores, is_every=every_dataset), *run_figures(scores)]
     return Figures(write_gallery(target, scores, drawn, formats=chosen), target)
 
 

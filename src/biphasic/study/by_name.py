@@ -23,7 +23,9 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
     """Let a name lead to each finished state; say so if the file system has no links."""
     for name, identity in states.items():
         link, target = store / "states" / BY_NAME / study / name, Path("../..", identity)
-        if not is_complete(store / "states" / identity) or _leads_to(link, target):
+        # A link that is a folder is of a copy of the store, made by a program that follows links.
+        leads_there = link.readlink() == target if link.is_symlink() else link.exists()
+        if leads_there or not is_complete(store / "states" / identity):
             continue
         link.parent.mkdir(parents=True, exist_ok=True)
         partial = link.with_name(f"{PARTIAL}{name}-{uuid.uuid4().hex[:8]}")
@@ -33,12 +35,6 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
             say(f"{link.parent}: no links by name, as this file system refuses them: {error}")
             return
         partial.replace(link)  # at once, as other processes may read the old one
-
-
-def _leads_to(link: Path, target: Path) -> bool:
-    if not link.is_symlink():
-        return link.exists()  # a copy of the store, made by a program that follows links
-    return link.readlink() == target
 
 
 def drop_dangling(store: Path) -> None:

@@ -10,9 +10,10 @@ from fake_study import FakeStudy
 from grid_scores import grid_models, grid_scores
 from typer.testing import CliRunner
 
-from biphasic.analysis.figures.catalog import score_figures, without_records
+from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Skipped
 from biphasic.analysis.page.gallery import FORMATS, chosen_formats, write_gallery
+from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError
 
@@ -125,6 +126,6 @@ def test_the_documented_example_runs(tmp_path, monkeypatch):
 def test_every_figure_is_documented():
     documented = set(re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text("utf-8"), re.MULTILINE))
     made = {figure.name for figure in score_figures(grid_scores())}
-    made |= {figure.name for figure in without_records()}
+    made |= {figure.name for figure in run_figures(paper_scores())}
     made |= {"labels"}  # of studies with several optimizers
     assert documented == made - {"clm-share-large"}

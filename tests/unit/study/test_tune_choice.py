@@ -9,7 +9,6 @@ from biphasic.errors import ConfigError
 from biphasic.study.tune.search import (
     as_good,
     best,
-    default_rates,
     edge_of,
     next_rate,
     parse_rates,
@@ -51,10 +50,6 @@ def test_rates_as_good_are_those_within_a_hundredth_of_a_nat():
     found = trials({1e-3: 4.0101, 2e-3: 4.0, 4e-3: 4.0099, 8e-3: None})
     assert as_good(found) == (4e-3,)
     assert as_good(trials({1e-3: None})) == ()
-
-
-def test_default_rates_are_around_the_file_s_rate():
-    assert default_rates(2e-3) == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 
 
 def test_rates_are_read_in_any_order():

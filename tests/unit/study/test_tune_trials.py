@@ -10,6 +10,7 @@ import pytest
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.tune.search import first_rates
 from biphasic.study.tune.text import differing_arms, plan_lines
 from biphasic.study.tune.trials import plan_tuning, trial_study
 from tiny_study import plan_of, tiny_study
@@ -67,6 +68,7 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
     }
     assert tuning.later_schedules == ("adapted",)
     assert differing_arms(tuning.groups[1]) == ["rows"]
+    assert first_rates(tuning, None)["nano-clm"] == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 
 
 def test_each_optimizer_has_trials_of_its_own():

@@ -59,25 +59,20 @@ def score_figures(
         yield draw(scores_by_labels)
 
 
-def record_figures(records: StudyRecords, scores: Scores) -> Iterator[Chart | Skipped]:
-    """Yield each figure that needs a study's records, beside their scores."""
-    outcomes = (one for one in records.outcomes if one.status == "diverged")
-    diverged = Counter(outcome.run.learning_rate for outcome in outcomes)
+def run_figures(scores: Scores, records: StudyRecords | None = None) -> Iterator[Chart | Skipped]:
+    """Yield each figure of single runs, and of a study's records of training."""
+    if records is None and scores.is_published:
+        reason = "needs records of single runs, but this is a table of means"
+        yield Skipped(RATE_FIGURE, RATE_TITLE, reason)
+        yield Skipped(LOSS_FIGURE, LOSS_TITLE, reason)
+        return
+    outcomes = records.outcomes if records else ()
+    diverged = Counter(one.run.learning_rate for one in outcomes if one.status == "diverged")
     yield scores_by_learning_rate(scores, diverged=diverged)
-    yield continued_losses(records)
-
-
-def run_figures(scores: Scores) -> Iterator[Chart | Skipped]:
-    """Yield each figure that needs single runs, of results without records of training."""
-    yield scores_by_learning_rate(scores)
-    yield Skipped(LOSS_FIGURE, LOSS_TITLE, "needs records of training, but these are scores")
-
-
-def without_records() -> Iterator[Skipped]:
-    """Yield the figures that are skipped because a table of scores has no records."""
-    reason = "needs records of single runs, but this is a table of means"
-    yield Skipped(RATE_FIGURE, RATE_TITLE, reason)
-    yield Skipped(LOSS_FIGURE, LOSS_TITLE, reason)
+    if records:
+        yield continued_losses(records)
+    else:
+        yield Skipped(LOSS_FIGURE, LOSS_TITLE, "needs records of training, but these are scores")
 
 
 def _drawn(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.page.columns import best_of
-from biphasic.analysis.questions.answer import Answer, answer_questions
+from biphasic.analysis.questions.answer import Answer, answer
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import study_scores
@@ -74,15 +74,15 @@ def study_answers(records: StudyRecords) -> tuple[Answer, ...]:
     """Answer the questions that a study asked before its results."""
     # All test examples of their comparisons are read: the page's limit depends on the other arms.
 
-    def answer() -> tuple[Answer, ...]:
+    def answers() -> tuple[Answer, ...]:
         scores = study_scores(records)
         recipes = by_recipe(scores)
         sources = [recipes]
         if recipes is scores and scores.replicates:  # only some of its recipes have several runs
             sources.append(over_pretraining(scores))
-        return answer_questions(records.study.questions, sources)
+        return tuple(answer(question, sources) for question in records.study.questions)
 
-    return records.once("answers", answer)
+    return records.once("answers", answers)
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:

@@ -122,15 +122,9 @@ class Answer:
         return "supported" if is_supported else "counts against"
 
 
-def answer_questions(
-    questions: Sequence[QuestionRecord], sources: Sequence[Scores]
-) -> tuple[Answer, ...]:
-    """Answer each question by the first of some scores that have all its arms."""
+def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
+    """Answer a question by the first of some scores that have all its arms."""
     # Arms with several pretraining runs are in scores of recipes, others in those of single models.
-    return tuple(_answer(question, sources) for question in questions)
-
-
-def _answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
     planned = [*asked_of(question)]
     scores = next((one for one in sources if all(sum_of(one, p) for p in planned)), None)
     tests = {} if scores is None else plan_results(scores, only=question.name)

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.statistics.blocks import Blocks, blocks_of
 from biphasic.analysis.statistics.comparison import ModelComparison
@@ -179,10 +179,10 @@ def indistinguishable(
         return {comparison.second for comparison in comparisons if not comparison.is_clear}
     found = {name: scores.cells[name, dataset].estimate for name in order}
     best = found.pop(order[0])
-    return {name for name, other in found.items() if not _is_apart(best, other)}
-
-
-def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
-    if best is None or other is None or None in {best.half_width, other.half_width}:
-        return False
-    return best.low > other.high
+    if best is None or best.half_width is None:
+        return set(found)
+    return {
+        name
+        for name, other in found.items()
+        if other is None or other.half_width is None or best.low <= other.high
+    }

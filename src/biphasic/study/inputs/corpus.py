@@ -201,14 +201,19 @@ def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
 
 def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say: Say) -> Path:
     """Build the built-in tasks unless they are built; return their folder."""
-    key = digest(builtin_tasks_origin(libraries))[:32]
-    folder = store / "tasks" / f"builtin-{key}"
-    with wait_for_work(store, f"tasks-{key}", doing=f"building tasks-{key}", say=say):
+    folder = builtin_tasks_folder(libraries, store)
+    work = folder.name.replace("builtin", "tasks")
+    with wait_for_work(store, work, doing=f"building {work}", say=say):
         if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
             remove_partials(folder)
             say("building the four built-in tasks")
             build_tasks(load_documents(libraries), folder)
     return folder
+
+
+def builtin_tasks_folder(libraries: tuple[str, ...] | None, store: Path) -> Path:
+    """Return the folder of the built-in tasks, built or not."""
+    return store / "tasks" / f"builtin-{digest(builtin_tasks_origin(libraries))[:32]}"
 
 
 def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
 from biphasic.plugins import keep_named
-from biphasic.study.inputs.corpus import builtin_tasks_origin, prepare_builtin_tasks
+from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
@@ -219,8 +219,7 @@ class TaskResolver:
     def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
         """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
-            key = digest(builtin_tasks_origin(self.libraries))[:32]
-            folder = self.store / "tasks" / f"builtin-{key}" / task.origin
+            folder = builtin_tasks_folder(self.libraries, self.store) / task.origin
             return folder if is_complete(folder) else None
         published = published_source(task.origin)
         if published and task.copies is None:

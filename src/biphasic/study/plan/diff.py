@@ -29,7 +29,11 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
         yield from lines
     if grid := [*_differences(_grid(first), _grid(second))]:
         yield f"fine-tuning: {'; '.join(grid)}"
-    yield from _changed_tasks(first, second)
+    other_tasks = {task.info.name: _task(task) for task in second.tasks}
+    for task in first.tasks:
+        name = task.info.name
+        if reasons := [*_differences(of_task := _task(task), other_tasks.get(name, of_task))]:
+            yield f"task {name}: {'; '.join(reasons)}"
     for name, (ends, lines) in ((first_name, first_side), (second_name, second_side)):
         if arms := [end for end in ends if end not in changed]:
             yield f"only {name}: arms {', '.join(arms)}"
@@ -68,15 +72,6 @@ def _grid(plan: Plan) -> dict[str, str]:
         "learning_rates": ", ".join(f"{rate:g}" for rate in sorted(rates)),
         "seeds": ", ".join(map(str, sorted(seeds))),
     }
-
-
-def _changed_tasks(plan: Plan, other: Plan) -> Iterator[str]:
-    """Yield a line for each task that both plans have and that differs."""
-    others = {task.info.name: task for task in other.tasks}
-    for task in plan.tasks:
-        name = task.info.name
-        if name in others and (reasons := [*_differences(_task(task), _task(others[name]))]):
-            yield f"task {name}: {'; '.join(reasons)}"
 
 
 def _task(task: PlannedTask) -> dict[str, Any]:

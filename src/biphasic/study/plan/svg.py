@@ -33,7 +33,10 @@ def plan_svg(plan: Plan, *, title: str) -> str:
     _add(svg, "title", title)
     _add(svg, "rect", fill=PAPER, **size)
     _add(svg, "text", title, x=8, y=18, font_weight="bold")
-    colours, place = _colours(plan), left
+    phases = (placed.phase for arm in plan.arms for placed in arm.recipe.placed_phases)
+    objectives = sorted({phase.short_name.upper() for phase in phases})
+    styles, place = objective_styles(objectives), left
+    colours = {name: styles[name].color for name in objectives}
     for name, colour in colours.items():
         _add(svg, "path", d=f"M{place:.1f} 27h14", stroke=colour, stroke_width=6)
         _add(svg, "text", name, x=round(place + 18, 1), y=31)
@@ -72,14 +75,6 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
 def _set(element: ET.Element, **attributes: object) -> None:
     for name, value in attributes.items():
         element.set(name.replace("_", "-"), str(value))
-
-
-def _colours(plan: Plan) -> dict[str, str]:
-    """Return the colour of each objective, the same as in all figures."""
-    phases = (placed.phase for arm in plan.arms for placed in arm.recipe.placed_phases)
-    objectives = sorted({phase.short_name.upper() for phase in phases})
-    styles = objective_styles(objectives)
-    return {name: styles[name].color for name in objectives}
 
 
 def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:

@@ -25,7 +25,7 @@ from biphasic.study.plan.cost import (
 )
 from biphasic.study.plan.plan import Plan
 from biphasic.study.sizing.devices import DEVICES, Device, choose_device
-from biphasic.study.sizing.memory import Kernels, Memory, PassShape, Training
+from biphasic.study.sizing.memory import Kernels, PassShape, Training
 from biphasic.study.sizing.result import (
     ObjectiveEstimate,
     PhaseEstimate,
@@ -147,7 +147,11 @@ def _estimate(
         flops=cost.flops or 0,
         memory={
             way: max(
-                (_whole_step(training, placed) for placed in recipe.placed_phases),
+                (
+                    training.peak(_pass(placed, rows, needed=rows)).of_process()
+                    for placed in recipe.placed_phases
+                    if (rows := _needed(training, placed))
+                ),
                 key=lambda memory: memory.total,
             )
             for way, training in ways.items()
@@ -244,12 +248,6 @@ def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
         # Between three and more passes, memory does not differ.
         num_passes=min(3, -(-needed // rows) + _num_parts(placed.phase) - 1),
     )
-
-
-def _whole_step(training: Training, placed: PlacedPhase) -> Memory:
-    """Return the memory of a device if it reads its rows of a step in one pass."""
-    needed = _needed(training, placed)
-    return training.peak(_pass(placed, needed, needed=needed)).of_process()
 
 
 def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:

@@ -207,7 +207,12 @@ class StudyConfig(Config):
             raise ValueError(f"name: '{self.name}' is reserved; choose another name")
         try:
             for arm in self.arms:
-                self._check_schedule(arm)
+                recipe = self.recipe_of(arm)
+                try:
+                    recipe.check()
+                    self.compute.check_rows(recipe.placed_phases)
+                except ConfigError as error:
+                    raise ConfigError(f"arm '{arm.name}': {error}") from None
             self._check_points()
             self.compared()
             self.asked()
@@ -216,15 +221,6 @@ class StudyConfig(Config):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
-
-    def _check_schedule(self, arm: ArmConfig) -> None:
-        # Checked here, before any data are built.
-        recipe = self.recipe_of(arm)
-        try:
-            recipe.check()
-            self.compute.check_rows(recipe.placed_phases)
-        except ConfigError as error:
-            raise ConfigError(f"arm '{arm.name}': {error}") from None
 
     def _check_points(self) -> None:
         ends = {arm.name: sum(phase.steps for phase in arm.phases) for arm in self.arms}

@@ -119,9 +119,10 @@ def tune_study(
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
     """Return the first rates to try, by group: `rates`, or rates around its own."""
+    peaks = {group.name: group.recipe.learning_rate.peak for group in tuning.groups}
     return {
-        group.name: tuple(sorted(rates or default_rates(group.recipe.learning_rate.peak)))
-        for group in tuning.groups
+        name: tuple(sorted(rates or (factor * peak for factor in LADDER)))
+        for name, peak in peaks.items()
     }
 
 
@@ -261,11 +262,6 @@ def _curve(group: RateGroup, trials: Sequence[TrialRecord]) -> CurveRecord:
         equals=as_good(trials),
         edge=edge_of(trials),
     )
-
-
-def default_rates(peak: float) -> tuple[float, ...]:
-    """Return the rates to try around a study's peak rate."""
-    return tuple(factor * peak for factor in LADDER)
 
 
 def parse_rates(text: str) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.catalog import record_figures, score_figures
+from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
 from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.figures.draw import (
@@ -243,7 +243,7 @@ def test_a_wide_study_wraps_its_panels():
 
 def test_figures_of_records_have_no_text_on_another(tmp_path):
     records = load_study(*FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path))
-    of_records = charts(record_figures(records, study_scores(records)))
+    of_records = charts(run_figures(study_scores(records), records))
     in_print = [(chart, PRINT) for chart in of_records]
     of_arms = charts([study_losses(records), rates_of_arms(records)])
     at_ends = [(chart, PAIRS) for chart in of_arms]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_study import ARMS, FakeStudy
 
-from biphasic.analysis.figures.catalog import record_figures
+from biphasic.analysis.figures.catalog import run_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
@@ -57,7 +57,7 @@ def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path
     lost = {("mlm", "pydocs-sc", 5e-4, seed) for seed in (0, 1)} | {("clm", "pydocs-sc", 2e-4, 3)}
     study = FakeStudy(steps=40, diverged=lost)
     records = load_study(*study.write(tmp_path))
-    chart, _ = record_figures(records, study_scores(records))
+    chart, _ = run_figures(study_scores(records), records)
     labels = {series.label for panel in chart.panels for series in panel.series}
     assert labels == {label for name, label, *_ in ARMS if name != "untrained"}
     assert "1 run at 2e-4 and 2 runs at 5e-4" in chart.caption
@@ -150,7 +150,7 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
 
 
 def test_without_continued_training_the_figure_is_left_out(records):
-    found = {each.name: each for each in record_figures(records, study_scores(records))}
+    found = {each.name: each for each in run_figures(study_scores(records), records)}
     assert isinstance(found["learning-rate"], Chart)
     assert "no finished model was continued" in found["continued-losses"].reason
     bare = continued(records, "mlm")
