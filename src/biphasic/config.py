@@ -11,7 +11,7 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -259,13 +259,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (known: {', '.join(options)})" if options else ""
 
 
-def position_in(values: Sequence[Any], name: str) -> int | None:
-    """Return a part of a path such as `arms.0.name` as an index into values; None if invalid."""
-    # `int` also accepts non-ASCII digits, and rejects very long numbers.
-    is_number = name.isascii() and name.isdecimal() and len(name) < _LONGEST_POSITION
-    return int(name) if is_number and int(name) < len(values) else None
-
-
 def apply_override(raw: dict[str, Any], override: str) -> None:
     """Apply an `a.b=value` override to settings, in place."""
     key, separator, text = override.partition("=")
@@ -276,31 +269,31 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
             value = _parse_yaml(text)
         except yaml.YAMLError:
             raise ConfigError(f"--set {override}: the value is not valid YAML") from None
-    *parents, last = key.split(".")
-    node: Any = raw
-    for parent in parents:
-        node = _child(node, parent, override)
-    if isinstance(node, list):
-        node[_index(node, last, override)] = value
-    else:
-        node[last] = value
+    put(raw, key, value, where=f"--set {override}")
 
 
-def _child(node: Any, name: str, override: str) -> Any:
-    child = node[_index(node, name, override)] if isinstance(node, list) else node.get(name)
-    if child is None and isinstance(node, dict):
-        child = node[name] = {}
-    if not isinstance(child, dict | list):
-        raise ConfigError(f"--set {override}: '{name}' is a value, not a group of settings")
-    return child
+def put(settings: dict[str, Any], path: str, value: Any, *, where: str) -> None:
+    """Set the value at a path such as `a.0.b`, in place; messages begin with `where`."""
+    *parents, last = path.split(".")
+    node: Any = settings
+    for name in parents:
+        if isinstance(node, list):
+            child = node[_index(node, name, where)]
+        elif (child := node.get(name)) is None:
+            child = node[name] = {}
+        if not isinstance(child, dict | list):
+            raise ConfigError(f"{where}: '{name}' is a value, not a group of settings")
+        node = child
+    node[_index(node, last, where) if isinstance(node, list) else last] = value
 
 
-def _index(node: list[Any], name: str, override: str) -> int:
-    position = position_in(node, name)
-    if position is None:
-        known = f"one of 0..{len(node) - 1}" if node else "there: the list is empty"
-        raise ConfigError(f"--set {override}: '{name}' is not {known}")
-    return position
+def _index(values: list[Any], name: str, where: str) -> int:
+    # `int` also accepts non-ASCII digits, and rejects very long numbers.
+    is_number = name.isascii() and name.isdecimal() and len(name) < _LONGEST_POSITION
+    if is_number and int(name) < len(values):
+        return int(name)
+    known = f"one of 0..{len(values) - 1}" if values else "there: the list is empty"
+    raise ConfigError(f"{where}: '{name}' is not {known}")
 
 
 # A record with a validator of its own, as a branch of a union.

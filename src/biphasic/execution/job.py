@@ -142,20 +142,19 @@ class WorkItem:
     is_done: Callable[[], bool]  # returns whether the store has its results
 
 
-def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
-    """Return, by item, the items that depend on it."""
-    items = list(items)
-    waiting: dict[str, list[str]] = {item.id: [] for item in items}
-    for item in items:
-        if item.needs in waiting:
-            waiting[item.needs].append(item.id)
+def dependents(needs: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """Return, by job, the jobs that need it; `needs` has the job that each needs."""
+    waiting: dict[str, list[str]] = {job: [] for job in needs}
+    for job, needed in needs.items():
+        if needed in waiting:
+            waiting[needed].append(job)
     return waiting
 
 
 def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
     """Return, by item, the cost of the longest path that starts with it."""
     by_id = {item.id: item for item in items}
-    waiting = dependents(by_id.values())
+    waiting = dependents({item.id: item.needs for item in by_id.values()})
     order = [item.id for item in by_id.values() if item.needs not in by_id]
     for identity in order:  # grows while it is read: parents before children
         order.extend(waiting[identity])

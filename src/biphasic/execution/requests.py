@@ -43,9 +43,3 @@ def read_requests(folder: Path) -> list[Request]:
             continue
         path.unlink(missing_ok=True)
     return requests
-
-
-def forget_requests(folder: Path) -> None:
-    """Delete requests to an earlier run."""
-    for path in (folder / _FOLDER).glob("*.json"):
-        path.unlink(missing_ok=True)

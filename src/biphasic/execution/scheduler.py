@@ -123,7 +123,7 @@ class Scheduler:
         self._items = {item.id: item for item in items}
         self._executor, self._policy, self._watcher = executor, policy, watcher
         self._read_requests, self._clock = read_requests, clock or Clock()
-        self._waiting = dependents(self._items.values())
+        self._waiting = dependents({item.id: item.needs for item in self._items.values()})
         paths = longest_paths(self._items.values())
         # Longest path first; ties follow the study's order.
         self._ranks = {

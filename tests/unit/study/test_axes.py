@@ -159,7 +159,7 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
         ),
         (
             [{"phases": [clm(9)], "axes": {"phases.1.steps": [3]}}],
-            "axes: 'phases.1.steps': the list has 1 entries",
+            "axes: 'phases.1.steps': '1' is not one of 0..0",
         ),
         (
             [{"name": "a", "axes": {"recipe.model": ["pico"]}}],

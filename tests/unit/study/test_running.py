@@ -11,7 +11,6 @@ from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_tex
 from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
-    forget_requests,
     read_requests,
     write_request,
 )
@@ -101,8 +100,6 @@ def test_requests_are_read_once(tmp_path):
     write_request(tmp_path, Request(kind="cancel"))
     (tmp_path / "requests" / "other.json").write_text('{"kind": "explode"}')
     assert read_requests(tmp_path) == [Request(kind="cancel")]
-    write_request(tmp_path, Request(kind="cancel"))
-    forget_requests(tmp_path)
     assert read_requests(tmp_path) == []
 
 

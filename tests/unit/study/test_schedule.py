@@ -238,7 +238,7 @@ def test_a_request_retries_failed_jobs(jobs):
 
 
 def test_all_dependents_of_a_job_are_listed():
-    waiting = dependents(TREE)
+    waiting = dependents({item.id: item.needs for item in TREE})
     assert waiting["trunk"] == ["short", "long"]
     assert with_dependents("trunk", waiting) == ["short", "long", "leaf"]
     assert with_dependents("leaf", waiting) == []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError, DataError, StudyError
-from biphasic.execution.requests import forget_requests, read_requests
+from biphasic.execution.requests import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
 from biphasic.study.find import find_study
 from biphasic.study.run import control
@@ -253,7 +253,7 @@ class Runner:
             while time.monotonic() < deadline:
                 if self._forgets and any((self._folder / "requests").glob("*.json")):
                     # As one that has just begun.
-                    forget_requests(self._folder)
+                    read_requests(self._folder)
                     self._forgets = False
                 for request in read_requests(self._folder):
                     if request.kind == "cancel":

@@ -31,7 +31,7 @@ class Pods:
 def levels(items: Iterable[WorkItem]) -> Iterator[list[WorkItem]]:
     """Yield groups of jobs that take equally many slots and need jobs of earlier groups alone."""
     by_id = {item.id: item for item in items}
-    waiting = dependents(by_id.values())
+    waiting = dependents({item.id: item.needs for item in by_id.values()})
     level = [item for item in by_id.values() if item.needs not in by_id]
     while level:
         for slots in sorted({item.num_slots for item in level}, reverse=True):

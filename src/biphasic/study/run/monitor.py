@@ -54,7 +54,7 @@ class Monitor:
         self._items = {item.id: item for item in items}
         self._folder = plan.study.folder
         self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
-        self._waiting = dependents(self._items.values())
+        self._waiting = dependents({item.id: item.needs for item in self._items.values()})
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._failed: dict[str, FailedJob] = {}

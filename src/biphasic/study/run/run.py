@@ -18,7 +18,7 @@ from biphasic.analysis.tables.text import score_rows
 from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.executor import Executor, LocalExecutor
 from biphasic.execution.job import WorkItem
-from biphasic.execution.requests import forget_requests, read_requests
+from biphasic.execution.requests import read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import refuse_while_cleaning
@@ -95,7 +95,7 @@ def execute_study(
         check_fits(resources.site, study.folder, study.config.compute.processes)
     with study.locked():
         refuse_while_cleaning(study.store)
-        forget_requests(study.folder)
+        read_requests(study.folder)  # those to an earlier run are void
         study.save()
         prepared = prepare_study(study, console=console, fresh=fresh)
         if could_register(prepared.plan):

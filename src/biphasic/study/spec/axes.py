@@ -17,13 +17,14 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from biphasic.config import Config, nearest, parse_config, position_in
+from biphasic.config import Config, nearest, parse_config, put
 from biphasic.errors import ConfigError
 from biphasic.study.spec.arms import ArmConfig, RecipeConfig
 from biphasic.study.spec.naming import arm_name
 
 _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
+_SETTINGS = {*ArmConfig.model_fields, "steps"} - {"name", "label"}
 # Ten times as many arms as can be planned in a minute; more is probably a mistake.
 MOST_ARMS = 10_000
 
@@ -117,37 +118,11 @@ def _multiply(
         raw: dict[str, Any] = {k: copy.deepcopy(v) for k, v in arm.items() if k != "axes"}
         point = dict(zip(axes, values, strict=True))
         for path, value in point.items():
-            _put(raw, path, value, where)
+            if (first := path.partition(".")[0]) not in _SETTINGS:
+                hint = nearest(first, _SETTINGS)
+                raise ConfigError(f"{where}: axes: an arm has no setting '{path}'{hint}")
+            put(raw, path, value, where=f"{where}: axes: '{path}'")
         yield point, raw
-
-
-def _put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
-    *parents, last = path.split(".")
-    first, known = [*parents, last][0], {*ArmConfig.model_fields, "steps"} - {"name", "label"}
-    if first not in known:
-        hint = nearest(first, known)
-        raise ConfigError(f"{where}: axes: an arm has no setting '{path}'{hint}")
-    node: Any = raw
-    for parent in parents:
-        if isinstance(node, list):
-            node = node[_place(node, parent, path, where)]
-        else:
-            node = node.setdefault(parent, {})
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"{where}: axes: '{path}': '{parent}' is a value, not a group")
-    if isinstance(node, list):
-        node[_place(node, last, path, where)] = value
-    else:
-        node[last] = value
-
-
-def _place(items: list[Any], name: str, path: str, where: str) -> int:
-    position = position_in(items, name)
-    if position is None:
-        raise ConfigError(
-            f"{where}: axes: '{path}': the list has {len(items)} entries, counted from 0"
-        )
-    return position
 
 
 def _described(point: Mapping[str, Any]) -> str:

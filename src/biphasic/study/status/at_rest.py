@@ -8,7 +8,7 @@ from pathlib import Path
 
 from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
-from biphasic.execution.job import with_dependents
+from biphasic.execution.job import dependents, with_dependents
 from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
 from biphasic.study.plan.cost import group_flops, segment_cost
@@ -28,7 +28,8 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     finished = Finished.of(plan)
     done = finished.jobs()
     last = read_progress(study.folder)
-    waiting = _waiting(plan)
+    needs = {segment.id: segment.parent for segment in plan.segments}
+    waiting = dependents(needs | {group.id: group.state for group in plan.groups})
     left_over = waiting.keys() - done
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
@@ -83,17 +84,6 @@ def _counts(waiting: Mapping[str, list[str]], done: Set[str], failed: list[str])
         failed=len(failed),
         blocked=len(blocked),
     )
-
-
-def _waiting(plan: Plan) -> dict[str, list[str]]:
-    """Return, by job, the jobs that need it."""
-    needed = {segment.id: segment.parent for segment in plan.segments}
-    needed |= {group.id: group.state for group in plan.groups}
-    waiting: dict[str, list[str]] = {job: [] for job in needed}
-    for job, before in needed.items():
-        if before in waiting:
-            waiting[before].append(job)
-    return waiting
 
 
 @dataclass
