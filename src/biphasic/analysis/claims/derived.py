@@ -7,14 +7,14 @@ seed, so its derived tables are empty.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from operator import attrgetter
 from statistics import stdev
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.table import ModelInfo, Score, Scores, with_averages
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores, grouped, with_averages
 
 
 def rate_spreads(scores: Scores) -> Scores:
@@ -32,8 +32,9 @@ def mask_rate_spreads(scores: Scores) -> Scores:
         and model.is_final and not model.continued_steps
     ]  # fmt: skip
     models, spreads = [], {}
-    for alike in _grouped(masked, "size", "total_steps", "optimizer"):
-        recipes = [r for r in _grouped(alike, "clm_steps", "pretraining_seeds") if len(r) > 1]
+    for alike in grouped(masked, attrgetter("size", "total_steps", "optimizer")).values():
+        recipes = grouped(alike, attrgetter("clm_steps", "pretraining_seeds")).values()
+        recipes = [recipe for recipe in recipes if len(recipe) > 1]
         rates = [{model.mask_rate for model in recipe} for recipe in recipes]
         common = set.intersection(*rates) if rates else set()
         if len(recipes) < 2 or len(common) < 2:
@@ -54,17 +55,17 @@ def at_equal_flops(scores: Scores) -> Scores:
     flops = {model.name: math.log(number) for model, number in way}
     targets, states = ([m for m, _ in way if m.objective == name] for name in ("CLM", "MLM"))
     values = {key: score.by_seed for key, score in scores.cells.items() if key[0] in flops}
+    run_of = attrgetter("size", "optimizer", "pretraining_seeds")
     steps = [
         pair
-        for path in _grouped(states, "size", "mask_rate", "optimizer", "pretraining_seeds")
+        for path in grouped(states, lambda model: (model.mask_rate, run_of(model))).values()
         for pair in pairwise(sorted(path, key=lambda model: flops[model.name]))
     ]
     # Finished models have no scores here; shares of the training are relative to their lengths.
     models = [*targets, *(model for model in scores.distinct if model.is_final)]
     for target, (before, after) in product(targets, steps):
         first, at, last = (flops[model.name] for model in (before, target, after))
-        run, other = ((m.size, m.optimizer, m.pretraining_seeds) for m in (before, target))
-        if run != other or not first <= at < last:
+        if run_of(before) != run_of(target) or not first <= at < last:
             continue
         name, share = f"{before.name} at the FLOPs of {target.name}", (at - first) / (last - first)
         label = f"MLM at the FLOPs of {target.label}"
@@ -75,13 +76,6 @@ def at_equal_flops(scores: Scores) -> Scores:
                 seed: (1 - share) * low + share * high for seed, (low, high) in ends.items()
             }
     return _derived(scores, models, values)
-
-
-def _grouped(models: Iterable[ModelInfo], *factors: str) -> list[list[ModelInfo]]:
-    groups: dict[tuple[object, ...], list[ModelInfo]] = defaultdict(list)
-    for model in models:
-        groups[tuple(getattr(model, factor) for factor in factors)].append(model)
-    return [*groups.values()]
 
 
 def _by_seed(scores: Scores, names: Sequence[str]) -> Iterable[tuple[str, dict[int, list[float]]]]:

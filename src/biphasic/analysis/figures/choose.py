@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,16 +106,6 @@ def finished(scores: Scores) -> tuple[ModelInfo, ...]:
         for model in scores.distinct
         if model.is_final and not model.continued_steps and model.objective != "none"
     )
-
-
-def grouped(
-    models: Iterable[ModelInfo], key: Callable[[ModelInfo], Key]
-) -> dict[Key, list[ModelInfo]]:
-    """Group models by a key, in their order."""
-    groups: dict[Key, list[ModelInfo]] = defaultdict(list)
-    for model in models:
-        groups[key(model)].append(model)
-    return dict(groups)
 
 
 def sizes(models: Iterable[ModelInfo]) -> list[str]:

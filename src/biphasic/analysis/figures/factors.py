@@ -14,7 +14,6 @@ from biphasic.analysis.figures.choose import (
     category_axis,
     clm_share,
     finished,
-    grouped,
     masking_note,
     placed,
     places_of,
@@ -25,7 +24,7 @@ from biphasic.analysis.figures.choose import (
     sizes,
     steps_text,
 )
-from biphasic.analysis.scores.table import ModelInfo, Scores
+from biphasic.analysis.scores.table import ModelInfo, Scores, grouped
 from biphasic.analysis.text import percent
 from biphasic.palette import objective_styles, ordered_styles
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from statistics import stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
@@ -21,6 +22,7 @@ from biphasic.errors import DataError
 from biphasic.facts import KindFacts, MetricFacts, facts_of
 from biphasic.records import Convention
 
+Key = TypeVar("Key", bound=Hashable)
 PERCENT = 100.0
 # Rates are written in decimals, so ten times 1e-5 may be slightly below 1e-4.
 _DECADE = 10 * (1 + 1e-9)
@@ -237,11 +239,9 @@ class Scores:
     @cached_property
     def replicates(self) -> tuple[tuple[ModelInfo, ...], ...]:
         """Groups of at least two models that differ only in their pretraining seeds."""
-        groups: dict[str, list[ModelInfo]] = defaultdict(list)
-        for model in self.distinct:
-            if model.replicate_of:
-                groups[model.replicate_of].append(model)
-        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+        known = (model for model in self.distinct if model.replicate_of)
+        groups = grouped(known, attrgetter("replicate_of")).values()
+        return tuple(tuple(group) for group in groups if len(group) > 1)
 
     def dataset(self, name: str) -> DatasetInfo:
         """Return the dataset or average with a name."""
@@ -261,6 +261,16 @@ class Scores:
     def averages(self) -> tuple[DatasetInfo, ...]:
         """The averages over categories."""
         return tuple(dataset for dataset in self.datasets if dataset.is_average)
+
+
+def grouped(
+    models: Iterable[ModelInfo], key: Callable[[ModelInfo], Key]
+) -> dict[Key, list[ModelInfo]]:
+    """Group models by a key, in their order."""
+    groups: dict[Key, list[ModelInfo]] = defaultdict(list)
+    for model in models:
+        groups[key(model)].append(model)
+    return dict(groups)
 
 
 def score_of_grid(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
-from biphasic.analysis.figures.choose import grouped, interval_note, sizes
+from biphasic.analysis.figures.choose import interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import flat, percent, score_text

@@ -75,7 +75,11 @@ class DataPaths(Config):
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         corpora = phase_corpora(recipes)
         for folder in corpora:
-            _check_phase_corpus(folder, self.tokenizer, tokenizer.sha256)
+            if read_tokenizer(folder / "tokenizer").sha256 != tokenizer.sha256:
+                raise DataError(
+                    f"{folder}: built with another tokenizer than the run's corpus; build it with "
+                    f"'--tokenizer {self.tokenizer}'"
+                )
         pairs = phase_pairs(recipes)
         for folder in pairs:
             Pairs(folder)
@@ -92,8 +96,14 @@ class DataPaths(Config):
 
 
 def phase_corpora(recipes: Iterable[Recipe]) -> list[Path]:
-    """Return the folders of the corpora of single phases."""
-    return sorted({p.corpus for recipe in recipes for p in recipe.phases if p.corpus})
+    """Return the folders of the corpora of single phases, which are finished."""
+    folders = sorted({p.corpus for recipe in recipes for p in recipe.phases if p.corpus})
+    if missing := [str(folder) for folder in folders if not is_built(folder)]:
+        raise DataError(
+            f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it with "
+            "'biphasic corpus build'"
+        )
+    return folders
 
 
 def phase_pairs(recipes: Iterable[Recipe]) -> tuple[Path, ...]:
@@ -184,19 +194,6 @@ def is_built(folder: Path) -> bool:
     """Return whether a folder has a finished corpus."""
     parts = (folder / part for part in ("tokenizer", "train", "heldout"))
     return (folder / RECORD).is_file() and all(map(is_complete, parts))
-
-
-def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
-    if not is_built(folder):
-        raise DataError(
-            f"{folder}: no finished corpus here, but a phase reads it; build it with "
-            "'biphasic corpus build'"
-        )
-    if read_tokenizer(folder / "tokenizer").sha256 != sha256:
-        raise DataError(
-            f"{folder}: built with another tokenizer than the run's corpus; build it with "
-            f"'--tokenizer {tokenizer}'"
-        )
 
 
 def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say: Say) -> Path:

@@ -119,15 +119,8 @@ def content_hash(folder: Path) -> str:
 
 def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
     """Return the content hashes of what single phases read, corpora and pairs, by folder."""
-    folders = phase_corpora(recipes)
-    missing = sorted(str(folder) for folder in folders if not (folder / RECORD).is_file())
-    if missing:
-        raise DataError(
-            f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it "
-            "with 'biphasic corpus build'"
-        )
     pairs = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
-    return {**pairs, **{str(folder): content_hash(folder) for folder in folders}}
+    return {**pairs, **{str(folder): content_hash(folder) for folder in phase_corpora(recipes)}}
 
 
 def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
