@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.amounts import rough_duration, size
-from biphasic.analysis.scores.selection import best_run, grid
+from biphasic.analysis.scores.selection import grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
 from biphasic.evaluation.plan import PlannedEvaluation
@@ -130,7 +130,10 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:
     """Return the run with the best validation score; None if all diverged."""
-    return best_run(grid(results, metric=metric))
+    # Ties go to the smaller rate, then to the smaller seed.
+    runs = grid(results, metric=metric)
+    best = min(runs, key=lambda run: (-run.validation, run.rate, run.seed), default=None)
+    return best and best.run
 
 
 def _refit(

@@ -90,7 +90,10 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         yield f"{result.numbers}; {result.scope}"
     if with_details:
         for check in result.checks:
-            yield from _check_lines(check)
+            form = "weaker form: " if check.weaker else ""
+            yield f"{form}{check.expected}: {check.count}: {_ANSWERS[check.holds]}"
+            for one in check.comparisons:
+                yield f"- {_ANSWERS[one.holds]}: {check.line(one)}"
     else:
         for side, most in _MOST.items():
             lines = result.lines(side)
@@ -98,13 +101,6 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
             yield from (f"{side}: {text}" for text in (*lines[:most], *hidden))
     if result.missing:
         yield f"missing: {result.missing}"
-
-
-def _check_lines(check: Check) -> Iterator[str]:
-    form = "weaker form: " if check.weaker else ""
-    yield f"{form}{check.expected}: {check.count}: {_ANSWERS[check.holds]}"
-    for one in check.comparisons:
-        yield f"- {_ANSWERS[one.holds]}: {check.line(one)}"
 
 
 def closing_lines(

@@ -42,7 +42,10 @@ def _section(answer: Answer) -> Iterator[str]:
     heads = (*_HEADS, *_OF_FORECASTS) if has_forecasts else _HEADS
     yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
     for one in answer.outcomes:
-        cells = (*_measured(one, answer.unit), *(_forecast(one) if has_forecasts else ()))
+        cells = _measured(one, answer.unit)
+        if has_forecasts:
+            covered = "–" if one.forecast is None else "yes" if one.forecast.is_covered else "no"
+            cells = (*cells, expected(one.asked.forecast), covered)
         yield f"| {' | '.join(map(cell, cells))} |"
     yield ""
 
@@ -61,9 +64,3 @@ def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",
     )
-
-
-def _forecast(one: AskedOutcome) -> tuple[str, str]:
-    outcome = one.forecast
-    covered = "–" if outcome is None else ("yes" if outcome.is_covered else "no")
-    return expected(one.asked.forecast), covered

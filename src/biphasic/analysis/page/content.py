@@ -134,11 +134,14 @@ def problems_csv(problems: Sequence[Problem]) -> str:
 def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]:
     """Flatten provenance into groups of names and values; scalars at the top come first."""
     study = records.study
+    seeds = ", ".join(map(str, study.seeds))
+    if {run.seed for run in study.runs} - {ZERO_SHOT_SEED, *study.seeds}:
+        seeds += " (of the first pretraining run; each has its own)"
     general = [
         ("name", study.name),
         ("statistics", f"convention '{study.convention}'"),
         ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
-        ("fine-tuning seeds", _seeds(records)),
+        ("fine-tuning seeds", seeds),
     ]
     groups = []
     for name, value in study.provenance.items():
@@ -149,13 +152,6 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     if len(records.arms) <= _MOST_STATES:
         general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
     return [("study", general), *groups]
-
-
-def _seeds(records: StudyRecords) -> str:
-    """List the fine-tuning seeds; those of the first arm if runs have their own."""
-    first = ", ".join(map(str, records.study.seeds))
-    seeds = {run.seed for run in records.study.runs} - {ZERO_SHOT_SEED, *records.study.seeds}
-    return f"{first} (of the first pretraining run; each has its own)" if seeds else first
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

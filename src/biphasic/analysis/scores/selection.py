@@ -55,13 +55,6 @@ def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...
     return tuple(best[seed] for seed in sorted(best))
 
 
-def best_run(grid: Iterable[GridScore[RunT]]) -> RunT | None:
-    """Return the run with the best validation score; None if there is no run."""
-    # Ties go to the smaller rate, then to the smaller seed.
-    best = min(grid, key=lambda entry: (-entry.validation, entry.rate, entry.seed), default=None)
-    return None if best is None else best.run
-
-
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     """Return the runs of the single rate with the best mean validation score, in order of seeds."""
     # Only rates at which every seed has a score are considered, as means over fewer seeds are not

@@ -31,23 +31,18 @@ class PairTests:
     num_seeds: NDArray[np.float64]  # common seeds
 
 
-def row_groups(num_models: int) -> Iterator[range]:
-    """Yield groups of models; the pairs of a group with all later models are tested at once."""
-    step = max(1, _AT_ONCE // max(1, num_models))
-    for start in range(0, num_models, step):
-        yield range(start, min(start + step, num_models))
-
-
 def all_pairs(
     scores: Scores, models: Sequence[str], dataset: str
 ) -> Iterator[tuple[range, PairTests]]:
-    """Test every pair of models over seeds; yield those of each of `row_groups`, of millions."""
+    """Test every pair of models over seeds; yield those of some rows with all later ones."""
     by_seed = [scores.get(model, dataset).by_seed or {} for model in models]
     seeds = sorted({seed for row in by_seed for seed in row})
     table = np.array([[row.get(seed, np.nan) for seed in seeds] for row in by_seed], np.float64)
     table = table.reshape(len(models), len(seeds))
     estimates = [scores.get(model, dataset).estimate for model in models]
-    for rows in row_groups(len(models)):
+    step = max(1, _AT_ONCE // max(1, len(models)))  # of millions of pairs
+    for start in range(0, len(models), step):
+        rows = range(start, min(start + step, len(models)))
         tests = _paired_tests(table, rows)
         if not tests.num_seeds.all():
             is_apart = tests.num_seeds == 0
