@@ -16,7 +16,7 @@ from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetu
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.execution.display import job_bar
 from biphasic.model.loading.build import empty_body
-from biphasic.model.matrices import body_matrices
+from biphasic.model.matrices import matrix_weights
 from biphasic.progress import say_on
 from biphasic.records import ResultRecord
 from biphasic.study.gc.pins import record_pin
@@ -113,7 +113,7 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     training = plan.tasks[0].training
     precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
     model = empty_body(plan.encoder.folder)
-    body = body_matrices(model)
+    body = matrix_weights(model, model.config)
     weights = 4 * sum(each.numel() for each in model.parameters())  # in fp32
     flops = run_flops(body, training, EXAMPLE_TOKENS)
     rounds = math.ceil(num_runs / num_workers)  # of runs at once

@@ -24,10 +24,10 @@ def config_shape(config: PretrainedConfig) -> ModelShape:
 def model_shape(model: PreTrainedModel) -> ModelShape:
     """Return the shape of a model with its language-model head."""
     config = model.config
-    body = _matrix_weights(model.base_model, config)
+    body = matrix_weights(model.base_model, config)
     output = model.get_output_embeddings()
     # A tied head is a separate module that shares a weight: it is counted once, here.
-    head = _matrix_weights(model, config) - body
+    head = matrix_weights(model, config) - body
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
         body=body,
@@ -37,12 +37,7 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
     )
 
 
-def body_matrices(body: PreTrainedModel) -> int:
-    """Count the entries of a body's matrices; see `ModelShape.body`."""
-    return _matrix_weights(body, body.config)
-
-
-def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
+def matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
     """Count the entries of the matrices a token is multiplied with, without embedding tables."""
     total = 0
     for name, part in module.named_modules():

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
-from biphasic.files import PARTIAL, read_json_object, write_json
+from biphasic.files import PARTIAL, read_json_object, verify_folder, write_json
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
-from biphasic.training.state import Checkpoints, verify_state
+from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.pending import StepReport
 
@@ -117,8 +117,9 @@ def bring_checkpoint(
         checkpoints = Checkpoints.of(store, other.identities[end], start=start)
         step = checkpoints.latest_step()
         if step is not None and step <= first:
-            verify_state(checkpoints.path(step), identity=lineage.identities[step])
-            _link_folder(checkpoints.path(step), progress.path(step))
+            folder, identity = checkpoints.path(step), lineage.identities[step]
+            verify_folder(folder, remedy="delete the folder and run again", identity=identity)
+            _link_folder(folder, progress.path(step))
             return
 
 

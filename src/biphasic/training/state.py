@@ -133,7 +133,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
 
     Without `hashes`, the caller has verified them.
     """
-    verify_state(folder, identity=identity, hashes=hashes)
+    verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
     # The manifest vouches for the bytes, but not for what another program wrote.
     with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
         weights, moments = _load_tensors(folder)
@@ -190,17 +190,6 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     """Read the record of a complete state; an identity of None means any, as of a checkpoint."""
     return read_sealed(StateRecord, folder, "state.json", identity=identity)
-
-
-def verify_state(
-    folder: Path, *, identity: str, remedy: str = _REMEDY, hashes: bool = True
-) -> None:
-    """Verify a state's files and identity.
-
-    Without `hashes`, only missing files and wrong sizes are detected. `remedy` ends the error
-    message.
-    """
-    verify_folder(folder, remedy=remedy, hashes=hashes, identity=identity)
 
 
 class Checkpoints:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -18,7 +19,7 @@ from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError,
 from biphasic.execution.job import save_job
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
-    builtin_tasks_origin,
+    builtin_tasks_folder,
     locate_corpus,
     prepare_builtin_tasks,
     prepare_corpus,
@@ -220,15 +221,18 @@ def test_a_corpus_records_its_origin(loads, tmp_path):
     assert paths.origin() == json.loads(json.dumps(corpus_origin(CONFIG)))
 
 
+STORE = Path("store")
+
+
 @pytest.mark.parametrize("other", [("rich", "typer"), ("rich", "python"), (), None])
 def test_other_libraries_have_separate_tasks(other):
-    assert builtin_tasks_origin(("rich",)) != builtin_tasks_origin(other)
+    assert builtin_tasks_folder(("rich",), STORE) != builtin_tasks_folder(other, STORE)
 
 
 def test_all_but_the_standard_library_is_not_all():
-    every = builtin_tasks_origin(tuple(LIBRARIES))
-    assert every != builtin_tasks_origin(None)
-    assert builtin_tasks_origin((*LIBRARIES, "python")) == builtin_tasks_origin(None)
+    default = builtin_tasks_folder(None, STORE)
+    assert builtin_tasks_folder(tuple(LIBRARIES), STORE) != default
+    assert builtin_tasks_folder((*LIBRARIES, "python"), STORE) == default
 
 
 def test_a_corpus_is_a_job_too(loads, tmp_path):

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import importlib.util
 import inspect
+import platform
 import re
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from biphasic.data.text.docstrings import Docstring, find_modules, read_docstrings
 from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
@@ -128,6 +129,17 @@ def installed_versions(libraries: Collection[str] | None = None) -> dict[str, st
         with suppress(PackageNotFoundError):
             versions[library] = version(library)
     return versions
+
+
+def pydocs_origin(libraries: Collection[str] | None) -> dict[str, Any]:
+    """Return everything that determines the documents: this code and installed versions."""
+    return {
+        "libraries": installed_versions(libraries),
+        # It has no version in `libraries`; this records whether it is used.
+        "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
+        "python": platform.python_version(),
+        "pydocs_version": PYDOCS_VERSION,
+    }
 
 
 def locate_package(package: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +19,7 @@ from biphasic.data.text.files import (
     read_text_files,
 )
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
-from biphasic.data.text.pydocs import (
-    PYDOCS_VERSION,
-    STANDARD_LIBRARY,
-    installed_versions,
-    load_documents,
-)
+from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.files import expanded, is_folder
 
 BUILTIN = "builtin:pydocs"
@@ -158,11 +152,7 @@ def source_origin(
     if source.is_builtin:
         return {
             "source": BUILTIN,
-            "libraries": installed_versions(libraries),
-            # It has no version of its own; this records whether it is used.
-            "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
-            "python": platform.python_version(),
-            "pydocs_version": PYDOCS_VERSION,
+            **pydocs_origin(libraries),
             **({"license": source.license} if source.license else {}),
         }
     shared = {"license": source.license}

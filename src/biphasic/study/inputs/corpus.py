@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import Corpus
 from biphasic.data.pairs.folder import Pairs
-from biphasic.data.text.pydocs import (
-    PYDOCS_VERSION,
-    STANDARD_LIBRARY,
-    installed_versions,
-    load_documents,
-)
+from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import Say, wait_for_work
@@ -209,17 +203,6 @@ def prepare_builtin_tasks(libraries: tuple[str, ...] | None, store: Path, *, say
 
 
 def builtin_tasks_folder(libraries: tuple[str, ...] | None, store: Path) -> Path:
-    """Return the folder of the built-in tasks, built or not."""
-    return store / "tasks" / f"builtin-{digest(builtin_tasks_origin(libraries))[:32]}"
-
-
-def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return everything that determines the built-in tasks: code and installed versions."""
-    return {
-        "libraries": installed_versions(libraries),
-        # It has no version in `libraries`, but tasks with and without it differ.
-        "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
-        "python": platform.python_version(),
-        "pydocs_version": PYDOCS_VERSION,
-        "tasks_version": TASKS_VERSION,
-    }
+    """Return the folder of the built-in tasks, built or not, by what determines them."""
+    origin = {**pydocs_origin(libraries), "tasks_version": TASKS_VERSION}
+    return store / "tasks" / f"builtin-{digest(origin)[:32]}"

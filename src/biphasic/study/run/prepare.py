@@ -26,7 +26,7 @@ from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
 from biphasic.study.plan.plan import Plan, Segment, plan_study
 from biphasic.study.study import Study
 from biphasic.training.data import TrainingData
-from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints, verify_state
+from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints
 
 _REMEDY = "delete this folder and run again"
 
@@ -113,12 +113,8 @@ def check_inputs(plan: Plan) -> None:
     planned = {segment.id for segment in plan.segments}
     for identity in sorted(identity for identity in needed | planned if identity):
         if identity in finished.states:
-            verify_state(
-                store / "states" / identity,
-                identity=identity,
-                remedy=_REMEDY,
-                hashes=identity in needed,
-            )
+            folder, hashes = store / "states" / identity, identity in needed
+            verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
     for segment in missing:
         progress = Checkpoints.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
