@@ -226,6 +226,11 @@ class StudyRecord(Record):
     heldout_sha256: str | None = None  # Hash of the held-out text.
     provenance: dict[str, Any] = {}
 
+    @property
+    def states(self) -> set[str]:
+        """Identities of the evaluated states, and of those that lead to them."""
+        return {state for arm in self.arms for state in (arm.state, *arm.segments)}
+
 
 class LedgerEntry(Record):
     """The cost of one phase so far, from step 0."""

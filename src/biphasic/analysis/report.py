@@ -113,8 +113,7 @@ def _is_current(study_folder: Path, made_from: str) -> bool:
 def _inputs_digest(study_folder: Path, store: Path) -> str:
     """Hash what a report depends on beside `study.json`: records, this package and libraries."""
     study, package = read_study(study_folder), Path(__file__).parent
-    states = {name for arm in study.arms for name in (arm.state, *arm.segments)}
-    folders = [store / "states" / name for name in sorted(states)]
+    folders = [store / "states" / name for name in sorted(study.states)]
     folders += [store / "finetunes" / run.id for run in study.runs]
     folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
     sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")

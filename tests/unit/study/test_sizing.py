@@ -19,7 +19,6 @@ from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.estimate import estimate
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
-from biphasic.study.sizing.result import estimate_lines
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon
 from biphasic.training.recipe import Recipe
@@ -306,11 +305,11 @@ def test_json_round_trip():
 
 def test_text_names_what_fits():
     result = estimate(recipe(), vocab_size=VOCAB, device="a100-40gb")
-    lines = "\n".join(estimate_lines(result))
+    lines = "\n".join(result.lines())
     assert "suggested: the default compute settings" in lines
     assert "a100-40gb: NVIDIA A100" in lines
     unknown = estimate(recipe(), vocab_size=VOCAB, device="cpu", flops=1e11)
-    assert "unknown; give its memory" in "\n".join(estimate_lines(unknown))
+    assert "unknown; give its memory" in "\n".join(unknown.lines())
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,7 @@ def add_study(reachable: Reachable, folder: Path) -> None:
     if problem:
         reachable.unsure.append(f"{study.config.name}: {problem}")
     if record is not None:
-        for arm in record.arms:
-            reachable.states.update((arm.state, *arm.segments))
+        reachable.states.update(record.states)
         reachable.results.update(run.id for run in record.runs)
 
 

@@ -87,7 +87,7 @@ def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], li
     """Return the states and fine-tunings that a study's record and its plan name."""
     states, results = set[str](), set[str]()
     if record is not None:
-        states.update(name for arm in record.arms for name in (arm.state, *arm.segments))
+        states.update(record.states)
         results.update(run.id for run in record.runs)
     if plan is not None and not plan.assumed:
         states.update(segment.id for segment in plan.segments)

@@ -92,53 +92,48 @@ class ResourceEstimate(Shown):
 
     def lines(self) -> Iterator[str]:
         """Return parameters, FLOPs, memory, what fits, and time."""
-        return estimate_lines(self)
-
-
-def estimate_lines(estimate: ResourceEstimate) -> Iterator[str]:
-    """Yield the lines that describe an estimate."""
-    parameters, device = estimate.parameters, estimate.device
-    yield (
-        f"{estimate.model}, {estimate.precision}, a vocabulary of {estimate.vocab_size:,}: "
-        f"{parameters.total / 1e6:,.1f} M parameters"
-    )
-    yield (
-        f"  body {parameters.body / 1e6:,.1f} M, embeddings {parameters.embeddings / 1e6:,.1f} M, "
-        f"head {parameters.head / 1e6:,.1f} M"
-    )
-    yield ""
-    titles = ("steps", "tokens a step", "FLOPs a token")
-    yield f"{'Phase':<7} {'objective':<10} {titles[0]:>10} {titles[1]:>14} {titles[2]:>14}"
-    for index, phase in enumerate(estimate.phases):
-        tokens = phase.rows_per_step * phase.max_seqlen
-        for part in phase.objectives:
-            yield (
-                f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
-                f"{part.flops_per_token:>14.3g}"
-            )
-    yield f"  in all {estimate.tokens:.3g} tokens, {estimate.flops:.3g} FLOPs"
-    yield ""
-    yield f"Memory of each of {estimate.devices:,} devices, all rows of a step in one pass"
-    yield f"  {'':<28} {_cells(estimate.memory)}"
-    for field, title in _PARTS.items():
-        sizes = (gigabytes(getattr(memory, field)) for memory in estimate.memory.values())
-        yield f"  {title:<28} {_cells(sizes)}"
-    yield (
-        "  stored/recomputed: how activations are handled; sharded: weights, gradients and moments "
-        "are split; both: recomputed and sharded"
-    )
-    yield ""
-    yield from _fit_lines(estimate)
-    yield ""
-    yield f"Time on {estimate.devices:,} devices, at a share of their peak (--mfu)"
-    yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
-    for time in estimate.times:
-        kwh = "unknown" if time.kwh is None else two_digits(time.kwh)
+        parameters, device = self.parameters, self.device
         yield (
-            f"  {time.device:<12} {f'{100 * time.mfu:g} %':>8} {time.tokens_per_second:>12,.0f} "
-            f"{two_digits(time.hours):>10} {kwh:>10}"
+            f"{self.model}, {self.precision}, a vocabulary of {self.vocab_size:,}: "
+            f"{parameters.total / 1e6:,.1f} M parameters"
         )
-    yield f"  {device.name}: {device.source}"
+        yield (
+            f"  body {parameters.body / 1e6:,.1f} M, "
+            f"embeddings {parameters.embeddings / 1e6:,.1f} M, head {parameters.head / 1e6:,.1f} M"
+        )
+        yield ""
+        titles = ("steps", "tokens a step", "FLOPs a token")
+        yield f"{'Phase':<7} {'objective':<10} {titles[0]:>10} {titles[1]:>14} {titles[2]:>14}"
+        for index, phase in enumerate(self.phases):
+            tokens = phase.rows_per_step * phase.max_seqlen
+            for part in phase.objectives:
+                yield (
+                    f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
+                    f"{part.flops_per_token:>14.3g}"
+                )
+        yield f"  in all {self.tokens:.3g} tokens, {self.flops:.3g} FLOPs"
+        yield ""
+        yield f"Memory of each of {self.devices:,} devices, all rows of a step in one pass"
+        yield f"  {'':<28} {_cells(self.memory)}"
+        for field, title in _PARTS.items():
+            sizes = (gigabytes(getattr(memory, field)) for memory in self.memory.values())
+            yield f"  {title:<28} {_cells(sizes)}"
+        yield (
+            "  stored/recomputed: how activations are handled; sharded: weights, gradients and "
+            "moments are split; both: recomputed and sharded"
+        )
+        yield ""
+        yield from _fit_lines(self)
+        yield ""
+        yield f"Time on {self.devices:,} devices, at a share of their peak (--mfu)"
+        yield f"  {'':<12} {'of peak':>8} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
+        for time in self.times:
+            kwh = "unknown" if time.kwh is None else two_digits(time.kwh)
+            yield (
+                f"  {time.device:<12} {f'{100 * time.mfu:g} %':>8} "
+                f"{time.tokens_per_second:>12,.0f} {two_digits(time.hours):>10} {kwh:>10}"
+            )
+        yield f"  {device.name}: {device.source}"
 
 
 def _fit_lines(estimate: ResourceEstimate) -> Iterator[str]:
