@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SHAPE: dict[str, Any] = {
 DECODER: dict[str, Any] = {**SHAPE, "num_key_value_heads": 1}
 
 
+@cache
 def tiny_tokenizer() -> TextTokenizer:
     return train_tokenizer([TEXT] * 20, vocab_size=320)
 

@@ -95,7 +95,7 @@ def test_an_evaluation_says_so(root, tmp_path, cli):
     assert (code, told.count(f"{NOTE}: 1 result;"), "another --root" in told) == (0, 1, True)
 
 
-def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_file):
+def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_file, warm):
     copy = tmp_path / "src/biphasic"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "recipe.yaml").write_text(RECIPE)
@@ -103,12 +103,13 @@ def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_fil
     corpus.write_text(json.dumps({"sources": [str(text_file)], "vocab_size": 320}))
 
     def pretrain(*options: str) -> tuple[str, str]:
-        program = "from biphasic.cli.main import main; main()"
+        path = f"import sys; sys.path.insert(0, {str(copy.parent)!r})"
+        program = f"{path}; from biphasic.cli.main import main; main()"
         ended = subprocess.run(
-            [sys.executable, "-c", program, "pretrain", "recipe.yaml", "--corpus", str(corpus),
-             "--root", "runs", "--heldout-every", "0", *options],
+            [sys.executable, "-I", "-c", program, "pretrain", "recipe.yaml", "--corpus",
+             str(corpus), "--root", "runs", "--heldout-every", "0", *options],
             capture_output=True, text=True, check=False, cwd=tmp_path,
-            env={"PYTHONPATH": str(copy.parent), "PATH": "", "OMP_NUM_THREADS": "1"},
+            env={"PATH": "", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
         folder = tmp_path / ended.stdout.strip()
