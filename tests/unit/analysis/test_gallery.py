@@ -34,6 +34,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_each_figure_comes_in_each_format_with_its_points(tmp_path):
     [chart, *_] = score_figures(grid_scores())
     gallery = write_gallery(tmp_path, grid_scores(), [chart])
@@ -75,6 +76,7 @@ def test_an_unknown_format_is_named():
         chosen_formats(["md", "gif"])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_biphasic_paper_writes_tables_and_lists_skipped_figures(tmp_path):
     result = run("paper", "--out", tmp_path / "p", "--format", "csv", "--format", "svg")
     assert result.exit_code == 0
@@ -89,6 +91,7 @@ def test_biphasic_paper_writes_tables_and_lists_skipped_figures(tmp_path):
     assert "Losses of continued training" in missing
 
 
+@pytest.mark.usefixtures("drawn")
 def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
     study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
     arguments = ("figures", study, "--format", "md", "--format", "png")

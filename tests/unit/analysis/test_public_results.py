@@ -98,6 +98,7 @@ def test_every_command_says_what_is_left_out_and_takes_a_choice(small):
     assert "among the datasets of a folder" in str(refused.exception)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_figures_5_and_7_are_drawn_from_the_raw_runs(tmp_path):
     write_public_results(tmp_path, FIGURE_5)
     for rank, name in enumerate((*FIGURE_7, "610M-mlm20-42k", "610M-mlm30-42k")):

@@ -87,6 +87,7 @@ def page(good):
     return Page(render(load_study(*good)))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_report_folder_holds_the_page_results_and_figures(tmp_path):
     study = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1]).write(tmp_path)
     path = write_report(*study)
@@ -250,6 +251,7 @@ def test_ids_are_unique_and_references_resolve(page):
     assert {target[1:] for target in (*targets, *clips)} <= set(ids)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_figures_use_the_pages_colours_and_no_fixed_ones(good):
     html = render(load_study(*good))
     figures = "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL))
@@ -363,6 +365,7 @@ def assert_shown(html, names):
     assert [visible(label) for label in data["arms"][1:]] == [visible(n) for n in names[2:4]]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_hostile_names_are_text_everywhere(tmp_path):
     folder, store = hostile_study([HOSTILE] * NUM_NAMES).write(tmp_path)
     html = write_report(folder, store).read_text(encoding="utf-8")
@@ -400,6 +403,7 @@ TEXTS = st.one_of(
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXTS, min_size=NUM_NAMES, max_size=NUM_NAMES))
+@pytest.mark.usefixtures("drawn")
 def test_any_text_may_be_a_name(tmp_path_factory, names):
     study = hostile_study(names, missing={("evil", "pydocs-sc", 1e-4, 1)})
     assert_shown(render(load_study(*study.write(tmp_path_factory.mktemp("any")))), names)

@@ -28,6 +28,7 @@ Array.from(document.querySelectorAll("main *, header *, footer *")).filter((elem
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("drawn"),
     pytest.mark.skipif(find_browser() is None, reason="no Chromium here; apt-get install chromium"),
 ]
 
