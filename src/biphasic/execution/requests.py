@@ -24,13 +24,9 @@ class Request(Config):
 
 def write_request(folder: Path, request: Request) -> None:
     """Write a request into a study's folder; its runner reads it within a few seconds."""
-    name = f"{request.kind}-{uuid.uuid4().hex[:12]}.json"
-    write_text(folder / _FOLDER / name, request.model_dump_json())
-
-
-def has_request(folder: Path, kind: Literal["cancel", "retry"]) -> bool:
-    """Return whether a request of this kind is still unread."""
-    return any((folder / _FOLDER).glob(f"{kind}-*.json"))
+    # To cancel twice is to cancel once; each retry names other jobs.
+    mark = "" if request.kind == "cancel" else f"-{uuid.uuid4().hex[:12]}"
+    write_text(folder / _FOLDER / f"{request.kind}{mark}.json", request.model_dump_json())
 
 
 def read_requests(folder: Path) -> list[Request]:

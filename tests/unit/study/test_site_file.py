@@ -8,7 +8,7 @@ import yaml
 
 from biphasic.config import duration_seconds
 from biphasic.errors import ConfigError
-from biphasic.execution.cluster.site import Site, is_batch_id, load_site, site_text
+from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id, load_site, site_text
 from biphasic.study.run import jobset as jobset_module
 from biphasic.study.run.jobset import Pods, jobset
 from trivial_jobs import item
@@ -62,7 +62,7 @@ def test_slots_and_nodes_of_groups():
     site = Site(scheduler="slurm", gpus_per_node=8, jobs_per_gpu=2, max_blocks=3, nodes_per_block=2)
     assert (site.slots_per_node, site.num_slots) == (16, 96)
     # A process of a group has a GPU to itself.
-    assert [site.nodes_for(count) for count in (1, 8, 16, 24)] == [1, 1, 2, 3]
+    assert [group_nodes(site, count) for count in (1, 8, 16, 24)] == [0, 1, 2, 3]
 
 
 def test_identifiers_of_batch_jobs_are_no_options():

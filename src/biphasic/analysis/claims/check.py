@@ -176,17 +176,14 @@ def verdict_of(every: Sequence[Check]) -> Verdict:
     strong = all_hold(check.holds for check in checks)
     if strong is True:
         return "true"
-    weak = all_hold(weaker) if weaker else _some(checks)
+    if weaker:
+        weak = all_hold(weaker)
+    elif positive := [check for check in checks if check.at_most is None]:
+        weak = any_holds(answer for check in positive for answer in check.answers)
+    else:  # a check with a maximum also holds in an empty table, so others precede it
+        weak = any_holds(check.holds for check in checks)
     if strong is False and weak is not None:
         return "partly" if weak else "false"
     # A failing weaker form does not make a claim false while the stronger form is open.
     has_data = any(comparison.has_numbers for check in every for comparison in check.comparisons)
     return "undecided" if has_data else "no data"
-
-
-def _some(checks: Sequence[Check]) -> bool | None:
-    """Return whether any expected comparison holds."""
-    # A check with a maximum also holds in an empty table, so it counts only if there are no others.
-    positive = [check for check in checks if check.at_most is None]
-    answers = {answer for check in positive for answer in check.answers}
-    return any_holds(answers if positive else {check.holds for check in checks})

@@ -180,6 +180,9 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
     size = record.model or ""
     for phase in phases:
         steps.update(phase.steps_by_objective or {phase.objective: phase.steps})
+    # The arm's own settings come before the study's; older records have neither.
+    settings = (record.recipe, study.provenance.get("recipe", {}))
+    optimizers = (each.get("optimizer", {}).get("name") for each in settings)
     return ModelInfo(
         name=arm.name,
         label=arm.label,
@@ -196,19 +199,12 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
         is_final=record.is_final,
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
-        optimizer=_optimizer(record, study),
+        optimizer=next(filter(None, optimizers), ""),
         group=record.group,
         identity=record.state,
         replicate_of=replicate_of(record),
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
-
-
-def _optimizer(record: ArmRecord, study: StudyRecord) -> str:
-    """Return the name that the arm's settings have, else the study's; older records have none."""
-    found = (record.recipe, study.provenance.get("recipe", {}))
-    names = (settings.get("optimizer", {}).get("name") for settings in found)
-    return next(filter(None, names), "")
 
 
 def replicate_of(record: ArmRecord) -> str:

@@ -111,25 +111,23 @@ def _rate_choice(by_model: dict[str, Score]) -> Found:
 
 
 def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) -> Found:
+    members = scores.members(dataset)
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
-            variances.append(_example_variance(scores, model, dataset))
+            parts = [influences(scores, model, member.name).by_seed.values() for member in members]
         except DataError as error:
             reason = str(error)
+            continue
+        # The squared standard error over test examples of a mean over seeds.
+        means = [np.mean([*part], axis=0) for part in parts]
+        errors = (float(mean.var(ddof=1)) / len(mean) for mean in means)
+        variances.append(math.fsum(errors) / len(members) ** 2)
     if not variances:
         return None, reason
     lost = len(by_model) - len(variances)
     basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
     return math.sqrt(statistics.fmean(variances)), basis
-
-
-def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:
-    """Return the squared standard error over test examples of a mean over seeds."""
-    members = scores.members(dataset)
-    parts = [influences(scores, model, member.name).by_seed.values() for member in members]
-    means = [np.mean([*part], axis=0) for part in parts]
-    return math.fsum(float(mean.var(ddof=1)) / len(mean) for mean in means) / len(members) ** 2
 
 
 def _variance(by_seed: Mapping[int, float] | None) -> float | None:

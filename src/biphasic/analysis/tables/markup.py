@@ -98,7 +98,9 @@ def _filled(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(text=escape, long=_is_long)
+    environment.filters.update(
+        text=escape, long=lambda text: any(len(word) > _LONG_WORD for word in text.split())
+    )
     return environment.get_template(template).render(
         sheets=[*sheets], escape=of_score or escape, bold=bold, **context
     )
@@ -118,10 +120,6 @@ def _latex(text: str) -> str:
 
 def _html(text: str) -> str:
     return html.escape(flat(text), quote=True)
-
-
-def _is_long(text: str) -> bool:
-    return any(len(word) > _LONG_WORD for word in text.split())
 
 
 def _numbers(estimate: Estimate | None) -> tuple[str, str]:

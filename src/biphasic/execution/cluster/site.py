@@ -115,17 +115,6 @@ class Site(Config):
         """Return how many jobs run at once when all blocks run."""
         return self.max_blocks * self.nodes_per_block * self.slots_per_node
 
-    def nodes_for(self, processes: int) -> int:
-        """Return how many nodes a group of processes needs."""
-        per_node = self.jobs_per_node or self.gpus_per_node
-        nodes = -(-processes // per_node)
-        if processes % nodes:
-            raise ConfigError(
-                f"compute.processes {processes}: cannot be shared equally between nodes with "
-                f"{per_node} each"
-            )
-        return nodes
-
 
 def load_site(path: Path) -> Site:
     """Load a site file."""
@@ -138,7 +127,13 @@ def group_nodes(site: Site, processes: int) -> int:
     """Return the nodes of a group of processes; 0 for a single process."""
     if processes == 1:
         return 0
-    nodes = site.nodes_for(processes)
+    per_node = site.jobs_per_node or site.gpus_per_node
+    nodes = -(-processes // per_node)
+    if processes % nodes:
+        raise ConfigError(
+            f"compute.processes {processes}: cannot be shared equally between nodes with "
+            f"{per_node} each"
+        )
     if nodes > site.max_blocks * site.nodes_per_block:
         raise ConfigError(
             f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "

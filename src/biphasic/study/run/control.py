@@ -9,7 +9,7 @@ from pathlib import Path
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
-from biphasic.execution.requests import Request, has_request, write_request
+from biphasic.execution.requests import Request, write_request
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.study.status.record import FailedJob, read_progress
 
@@ -61,7 +61,7 @@ def _wait_for_end(folder: Path, runner: Owner) -> bool:
             heartbeat, heard = now.heartbeat, time.monotonic()
         if time.monotonic() - heard >= LEASE_SECONDS:
             return False
-        if time.monotonic() - asked >= _AGAIN_SECONDS and not has_request(folder, "cancel"):
+        if time.monotonic() - asked >= _AGAIN_SECONDS:
             write_request(folder, Request(kind="cancel"))
             asked = time.monotonic()
         time.sleep(_POLL_SECONDS)
