@@ -12,7 +12,7 @@ from biphasic.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
-    from biphasic.api import corpus
+    from biphasic.api import corpus, job, pairs, plugin, site, tokenizer
     from biphasic.api.encoder import load
     from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
@@ -40,7 +40,7 @@ _CONTENTS = {
     "biphasic.study.api": ["pretrain", "report_study", "run_study"],
     "biphasic.study.sizing.estimate": ["estimate"],
 }
-_MODULES = {"corpus": "biphasic.api.corpus"}
+_MODULES = {"corpus", "job", "pairs", "plugin", "site", "tokenizer"}
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
 
 __all__ = [
@@ -60,12 +60,15 @@ __all__ = [
     "export_model",
     "figures",
     "finetune",
+    "job",
     "jobs",
     "jobset",
     "load",
     "merge_models",
+    "pairs",
     "paper",
     "plan",
+    "plugin",
     "predict",
     "pretrain",
     "push",
@@ -75,7 +78,9 @@ __all__ = [
     "run_mteb",
     "run_study",
     "schema",
+    "site",
     "status",
+    "tokenizer",
     "tune",
     "verify",
 ]
@@ -83,7 +88,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+        return importlib.import_module(f"biphasic.api.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'biphasic' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)

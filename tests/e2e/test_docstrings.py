@@ -10,15 +10,20 @@ import pytest
 import yaml
 
 import biphasic
+from biphasic.execution.cluster import site
 from biphasic.execution.worker import WorkerProcess
 from biphasic.study.run.jobs import load_job
+from plugin_files import write_stride
 from tiny_use import write_jsonl, write_model
 
 CALLS = (
     *("corpus.build", "corpus.inspect", "corpus.verify", "corpus.merge", "merge_models"),
     *("estimate", "pretrain", "evaluate", "evaluate_all", "finetune", "export_model", "adapt"),
     *("predict", "encode", "load", "push", "run_mteb"),
-    *("schema", "plan", "diff", "register", "jobs", "jobset", "tune"),
+    *("pairs.build", "pairs.inspect", "pairs.mine", "pairs.teach"),
+    *("tokenizer.train", "tokenizer.check", "plugin.list", "plugin.check"),
+    *("schema", "plan", "diff", "register", "jobs", "job.run", "job.show", "jobset", "tune"),
+    *("site.init", "site.check"),
     *("run_study", "report_study", "status", "cancel", "retry", "verify", "clean"),
     *("analyze", "compare", "claims", "figures", "paper"),
 )
@@ -32,6 +37,10 @@ STUDY = {
     "finetuning": {"learning_rates": [1e-3], "seeds": [0]},
 }
 
+QUESTIONS = [
+    {"query": f"what {verb}", "positive": f"a {noun}"}
+    for verb, noun in (("purrs", "cat"), ("barks", "dog"), ("sings", "bird"))
+]
 ASKED = {
     "arms": [
         {"name": name, "phases": [{"objective": name, "steps": 2}]} for name in ("mlm", "clm")
@@ -56,6 +65,8 @@ def place(tmp_path, monkeypatch, unchecked):
     rows = [{"text": f"{texts[n % 2]}, {n}", "label": ("good", "bad")[n % 2]} for n in range(120)]
     write_jsonl(tmp_path / "texts.jsonl", rows)
     write_jsonl(tmp_path / "more.jsonl", [{"text": f"{row['text']} again"} for row in rows])
+    write_jsonl(tmp_path / "questions.jsonl", QUESTIONS)
+    write_stride(tmp_path)
     (tmp_path / "reviews").mkdir()
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / f"reviews/{split}.jsonl", rows[:24])
@@ -69,6 +80,7 @@ def place(tmp_path, monkeypatch, unchecked):
         load_job(Path(worker._command[3]), job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(WorkerProcess, "run", run_here)
+    monkeypatch.setattr(site, "_sinfo", lambda: "cpu*|1:00:00|16|(null)|2\n")
     monkeypatch.chdir(tmp_path)
 
 

@@ -52,6 +52,14 @@ built: Path = biphasic.corpus.build(["texts.jsonl"], out="corpus", shares=[1.0])
 documents: int = biphasic.corpus.inspect(built).summaries["train"].documents
 biphasic.corpus.verify(built)
 biphasic.corpus.merge([built, "other"], "both")
+mined = biphasic.pairs.mine(biphasic.pairs.build(["p.csv"], out="p").folder, "bm25", "mined")
+query: str = biphasic.pairs.inspect(mined.folder).pairs.pair(0).query
+biphasic.pairs.teach("mined", "teacher", "taught", width=64)
+words: int = biphasic.tokenizer.train(["texts.jsonl"], "words").vocab_size
+token: str = biphasic.tokenizer.check("words").special[0][1]
+found = biphasic.plugin.list().sentences + biphasic.plugin.check("mine.py").sentences
+was_done: bool = biphasic.job.run(biphasic.job.show("identity").id).was_done
+findings = biphasic.site.check(biphasic.site.init(partition="cpu")).frame
 planned = biphasic.plan("study.yaml", rate=1e12, overrides=["title=Mine"])
 svg: str = planned.drawing()
 lines: tuple[str, ...] = biphasic.diff("a.yaml", "b.yaml").sentences

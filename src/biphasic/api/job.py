@@ -1,0 +1,100 @@
+"""Single jobs of studies from Python: `job.run` and `show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biphasic.api.results.lists import JobRun
+from biphasic.errors import ConfigError
+from biphasic.study import DEFAULT_ROOT, STORE
+
+if TYPE_CHECKING:
+    from biphasic.study.run.jobs import AnyJob
+
+
+def run(
+    job: str | None = None,
+    *,
+    list_file: Path | str | None = None,
+    index: int | None = None,
+    root: Path | str = DEFAULT_ROOT,
+    threads: int = 1,
+    quiet: bool = False,
+) -> JobRun:
+    """Run one job in this process, unless it is done.
+
+    Its inputs must exist.
+
+    Args:
+        job: Job identity; or give a list.
+        list_file: File with a job identity in each line.
+        index: Line of the list, from 0.
+        root: Folder of studies and their shared store.
+        threads: Compute threads.
+        quiet: Show results and errors only.
+
+    Raises:
+        ConfigError: No job is given, or two are.
+        DataError: There is no such job, or an input is missing.
+
+    Example:
+        >>> from biphasic import job, jobs
+        >>> changes = ["name=later", "recipe.seeds.init_seed=9"]
+        >>> training = jobs("study.yaml", overrides=changes).items[0]
+        >>> job.run(training.id).was_done, job.run(training.id).was_done
+        (False, True)
+    """
+    from biphasic.evaluation.evaluate import compute_threads
+    from biphasic.execution.inline import run_here
+    from biphasic.execution.slots import check_cores
+    from biphasic.progress import progress_console
+    from biphasic.training.memory import tune_allocator
+
+    check_cores(num_threads=threads)
+    loaded = show(_chosen_job(job, list_file, index), root=root)
+    if loaded.is_done():
+        return JobRun(loaded.id, loaded.label, was_done=True)
+    loaded.check_needs()
+    tune_allocator()
+    with compute_threads(threads):
+        run_here(loaded, console=progress_console(quiet=quiet))
+    return JobRun(loaded.id, loaded.label, was_done=False)
+
+
+def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
+    """Show a job's inputs.
+
+    Args:
+        job: Job identity, from `biphasic study jobs FILE`.
+        root: Folder of studies and their shared store.
+
+    Raises:
+        DataError: There is no such job.
+
+    Example:
+        >>> from biphasic import job, jobs
+        >>> changes = ["name=later", "recipe.seeds.init_seed=10"]
+        >>> job.show(jobs("study.yaml", overrides=changes).items[0].id).end
+        2
+    """
+    from biphasic.study.run.jobs import load_job
+
+    return load_job(Path(root).resolve() / STORE, job)
+
+
+def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None) -> str:
+    """Return the identity of the job to run."""
+    if (job is None) == (list_file is None):
+        raise ConfigError("give a job identity, or --list FILE with --index N")
+    if list_file is None:
+        return str(job)
+    try:
+        lines = Path(list_file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--list {list_file}: cannot be read ({error})") from None
+    if not lines:
+        raise ConfigError(f"--list {list_file}: has no jobs")
+    if index is None or index >= len(lines):
+        raise ConfigError(f"--index: give a line of {list_file}, from 0 to {len(lines) - 1}")
+    return lines[index].strip()

@@ -1,0 +1,158 @@
+"""Pairs of texts from Python: `pairs.build`, `mine`, `teach` and `inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from biphasic.api.results.data import BuiltPairs, InspectedPairs
+from biphasic.files import expanded
+from biphasic.study import DEFAULT_ROOT, STORE
+
+
+def build(
+    tables: Sequence[str] = (),
+    *,
+    out: Path | str,
+    tasks: Sequence[str] = (),
+    documents: Sequence[str] = (),
+    against: Sequence[str] = (),
+    per_document: int = 4,
+    max_weak_pairs: int | None = None,
+    seed: int = 0,
+    root: Path | str = DEFAULT_ROOT,
+    copies: Path | str | None = None,
+    quiet: bool = False,
+) -> BuiltPairs:
+    """Build pairs; run again to resume after an interruption.
+
+    Args:
+        tables: Files of pairs (.jsonl, .csv, .tsv, .parquet) or hf:OWNER/NAME, with columns query
+            (or anchor), positive, and optionally negatives and scores.
+        out: Folder for the pairs.
+        tasks: Retrieval tasks whose training split gives pairs.
+        documents: Texts that give weak pairs (heading and paragraph, paragraph and next): a source
+            as in `corpus build`.
+        against: Tasks that will judge: pairs with their texts, or nearly, are left out.
+        per_document: Most weak pairs of a document.
+        max_weak_pairs: Most weak pairs of a source, drawn at random.
+        seed: Seed of the draw of weak pairs.
+        root: Folder of studies and their shared store.
+        copies: Folder with local copies of hub datasets, as OWNER/NAME.
+        quiet: Show results and errors only.
+
+    Raises:
+        ConfigError: There is no source, or `out` holds other pairs.
+        DataError: A source is missing or damaged.
+
+    Example:
+        >>> from biphasic import pairs
+        >>> pairs.build(["questions.jsonl"], out="pairs").frame["kept"].tolist()
+        [3]
+    """
+    from biphasic.config import parse_config
+    from biphasic.progress import progress_console, say_on
+    from biphasic.tasks.pairs.build import PairsConfig, build_pairs
+
+    raw = {
+        "tables": tables,
+        "tasks": tasks,
+        "documents": documents,
+        "against": against,
+        "per_document": per_document,
+        "max_weak_pairs": max_weak_pairs,
+        "seed": seed,
+    }
+    built = build_pairs(
+        parse_config(PairsConfig, raw, where="pairs build"),
+        folder := expanded(out),
+        store=Path(root).resolve() / STORE,
+        copies=None if copies is None else expanded(copies),
+        say=say_on(progress_console(quiet=quiet)),
+    )
+    return BuiltPairs(folder, built)
+
+
+def mine(
+    folder: Path | str,
+    miner: str,
+    out: Path | str,
+    *,
+    negatives: int = 4,
+    margin: float = 0.95,
+    depth: int = 100,
+) -> BuiltPairs:
+    """Add hard negatives: documents that are similar to a query and are no answers to it.
+
+    Args:
+        folder: Folder made by `biphasic pairs`.
+        miner: Folder or hub id of the embedding model that finds negatives, or bm25.
+        out: Folder for the pairs with negatives.
+        negatives: Most negatives of a pair.
+        margin: Most similarity of a negative, as a share of the positive's.
+        depth: Documents searched for each query.
+
+    Raises:
+        ConfigError: `out` holds other pairs, or the extra of BM25 is not installed.
+        DataError: The folder has no pairs, or the model is missing.
+
+    Example:
+        >>> from biphasic import pairs
+        >>> pairs.mine("pairs", "my-encoder", "mined", negatives=1).pairs.pair(0).query
+        'what purrs'
+    """
+    from biphasic.data.pairs.folder import Pairs
+    from biphasic.tasks.pairs.enrich import mine as mine_pairs
+
+    source, target = Pairs(expanded(folder)), expanded(out)
+    mined = mine_pairs(source, miner, target, number=negatives, margin=margin, depth=depth)
+    return BuiltPairs(target, mined)
+
+
+def teach(
+    folder: Path | str, teacher: str, out: Path | str, *, width: int | None = None
+) -> BuiltPairs:
+    """Add a teacher's vector of each text, for a phase with the objective `distill`.
+
+    Args:
+        folder: As in `pairs.mine`.
+        teacher: Folder or hub id of an embedding model.
+        out: Folder for the pairs with the teacher's vectors.
+        width: Dimensions that are kept, the principal ones. Default: the teacher's.
+
+    Raises:
+        ConfigError: The teacher has fewer dimensions, or `out` holds other pairs.
+        DataError: The folder has no pairs, or the model is missing.
+
+    Example:
+        >>> from biphasic import pairs
+        >>> pairs.teach("pairs", "my-encoder", "taught", width=2).pairs.vectors.shape[1]
+        2
+    """
+    from biphasic.data.pairs.folder import Pairs
+    from biphasic.tasks.pairs.enrich import teach as teach_pairs
+
+    target = expanded(out)
+    return BuiltPairs(target, teach_pairs(Pairs(expanded(folder)), teacher, target, width=width))
+
+
+def inspect(folder: Path | str, *, samples: int = 3) -> InspectedPairs:
+    """Show counts, what was left out, and some pairs; verify all hashes.
+
+    Args:
+        folder: As in `pairs.mine`.
+        samples: Pairs to show.
+
+    Raises:
+        DataError: The folder has no pairs, or they are damaged.
+
+    Example:
+        >>> from biphasic import pairs
+        >>> pairs.inspect("pairs").pairs.pair(0).query
+        'what purrs'
+    """
+    from biphasic.data.pairs.folder import Pairs
+
+    pairs = Pairs(expanded(folder))
+    places = sorted({place * len(pairs) // samples for place in range(samples)})
+    return InspectedPairs(pairs.folder, pairs, tuple(places))

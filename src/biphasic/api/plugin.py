@@ -1,0 +1,53 @@
+"""Plugins from Python: `plugin.list` and `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from biphasic.api.results.lists import Findings
+from biphasic.study import DEFAULT_ROOT, STORE
+
+
+def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
+    """List the plugins of installed packages, and the files of plugins that a store has.
+
+    Args:
+        root: Folder of studies and their shared store.
+
+    Raises:
+        OSError: The store cannot be read.
+
+    Example:
+        >>> from biphasic import plugin
+        >>> plugin.list().sentences
+        ()
+    """
+    from biphasic.plugins import installed_lines, stored_lines
+
+    return Findings((*installed_lines(), *stored_lines(Path(root).resolve() / STORE)))
+
+
+def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:
+    """Check that the classes of a file, or an installed plugin, keep the rules of their kind.
+
+    Args:
+        named: File, or file and class, or name of an installed plugin.
+        task: For kinds of tasks: a folder with files of a small task.
+        overrides: Setting of the class, e.g. every=3; of objectives and optimizers.
+
+    Raises:
+        ConfigError: A rule is broken, which the message names; or there is nothing to check.
+
+    Example:
+        >>> from biphasic import plugin
+        >>> len(plugin.check("stride.py").sentences)
+        1
+    """
+    from biphasic.config import parse_overrides
+    from biphasic.tasks.conformance import check_kinds
+    from biphasic.training.conformance.check import check_plugins
+
+    if task is not None:
+        return Findings((*check_kinds(named, Path(task)),))
+    return Findings((*check_plugins(named, parse_overrides(overrides)),))

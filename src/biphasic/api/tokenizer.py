@@ -1,0 +1,142 @@
+"""Tokenizers from Python: `tokenizer.train` and `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import expanded
+
+if TYPE_CHECKING:
+    from biphasic.data.text.sources import SourceConfig
+
+
+def train(
+    sources: Sequence[str],
+    out: Path | str,
+    *,
+    vocab_size: int = 8192,
+    column: str | None = None,
+    hub_copies: Path | str | None = None,
+) -> TrainedTokenizer:
+    """Train a byte-level BPE tokenizer on all text of the sources.
+
+    Args:
+        sources: Files, folders, builtin:pydocs, or hf:OWNER/NAME?name=CONFIG&split=SPLIT.
+        out: Output folder.
+        vocab_size: Vocabulary size.
+        column: Column or JSON key of the text.
+        hub_copies: Folder with local copies of hub datasets, as OWNER/NAME.
+
+    Raises:
+        ConfigError: `out` holds something else.
+        DataError: A source is missing, or has no text.
+
+    Example:
+        >>> from biphasic import tokenizer
+        >>> tokenizer.train(["texts.jsonl"], "words", vocab_size=300).vocab_size
+        300
+    """
+    from biphasic.config import parse_config
+    from biphasic.data.text.sources import SourceConfig, source_origin
+    from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+    from biphasic.files import digest
+    from biphasic.locks import sole_writer
+
+    folder, copies = expanded(out), None if hub_copies is None else expanded(hub_copies)
+    _refuse_unfinished(folder)
+    shared = {} if column is None else {"column": column}
+    parsed = [
+        parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
+        for source in sources
+    ]
+    origins = [source_origin(source, copies=copies) for source in parsed]
+    made_from = digest({"sources": origins, "vocab_size": vocab_size})
+    if _is_made(folder, made_from):
+        note = f"tokenizer: {folder} (already made from the same sources)"
+        return TrainedTokenizer(folder, TextTokenizer.load(folder).vocab_size, (note,))
+    sizes: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for text in _training_texts(parsed, copies):
+            sizes.append(len(text.encode()))
+            yield text
+
+    with sole_writer(folder):
+        trained = train_tokenizer(texts(), vocab_size=vocab_size)
+        if not sum(sizes):
+            raise DataError(f"{', '.join(sources)}: no text to train on")
+        write_tokenizer(trained, folder, made_from=made_from)
+    is_full = trained.vocab_size == vocab_size
+    fewer = "" if is_full else f", not {vocab_size:,}: the text has no more pairs to merge"
+    notes = (
+        f"read {len(sizes):,} documents, {sum(sizes) / 1e6:,.1f} MB of text",
+        f"vocabulary: {trained.vocab_size:,} entries{fewer}",
+        f"tokenizer: {folder}",
+    )
+    return TrainedTokenizer(folder, trained.vocab_size, notes)
+
+
+def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
+    """Show a tokenizer's special tokens and vocabulary size.
+
+    Includes the mask token that a corpus would use, and why.
+
+    Args:
+        tokenizer: Folder, or hub id of a model.
+        revision: Branch, tag or commit on the hub. Default: the newest.
+
+    Raises:
+        DataError: There is no tokenizer.
+
+    Example:
+        >>> from biphasic import tokenizer
+        >>> tokenizer.check("words").special[-1]
+        ('mask', '<|mask|>', 3)
+    """
+    from biphasic.data.building.mask_token import with_mask_token
+    from biphasic.data.tokens.tokenizer import load_tokenizer
+
+    loaded = load_tokenizer(tokenizer, revision=revision)
+    masked, reason = with_mask_token(loaded)
+    special = [
+        (role, token, loaded.special_ids[role])
+        for role, token in loaded.special_tokens.items()
+        if role != "mask"
+    ]
+    mask = ("mask", masked.special_tokens["mask"], masked.mask_id)
+    return CheckedTokenizer((*special, mask), reason, masked.vocab_size)
+
+
+def _refuse_unfinished(out: Path) -> None:
+    from biphasic.files import is_complete
+
+    if out.exists() and not is_complete(out):
+        raise ConfigError(f"--out {out}: already exists; choose another folder, or delete it")
+
+
+def _is_made(out: Path, made_from: str) -> bool:
+    """Return whether a tokenizer exists; raise if it was made from something else."""
+    from biphasic.files import verify_folder
+
+    if not out.exists():
+        return False
+    manifest = verify_folder(out, remedy="delete this folder and run again")
+    if manifest.get("made_from") != made_from:
+        raise ConfigError(
+            f"--out {out}: already exists, made from other sources or settings; "
+            "choose another folder, or delete it"
+        )
+    return True
+
+
+def _training_texts(sources: Sequence[SourceConfig], copies: Path | None) -> Iterator[str]:
+    from biphasic.data.text.sources import read_documents
+
+    for source in sources:
+        for document in read_documents(source, copies=copies):
+            if document.split != "heldout":
+                yield document.text
