@@ -17,6 +17,10 @@ import scipy
 from biphasic.records import Convention
 
 NORMAL_QUANTILE = 1.96
+METHODS: dict[Convention, str] = {  # how a convention's half-width is computed, in words
+    "paper": f"{NORMAL_QUANTILE} standard errors",
+    "standard": "Student's t",
+}
 LEVEL = 0.05  # probability of a false finding, and of an interval that misses the truth
 UPPER = 1 - LEVEL / 2  # the quantile at the upper end of a two-sided interval
 

@@ -8,15 +8,12 @@ from typing import Any, get_args
 
 from biphasic.analysis.claims.check import Check, Verdict
 from biphasic.analysis.claims.report import ClaimResult
+from biphasic.analysis.estimate import METHODS
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import count, flat, listing
 
 REPORT_FORMAT = "biphasic.claims-report/2"
-_INTERVALS = {
-    "paper": "1.96 standard errors (convention 'paper')",
-    "standard": "Student's t (convention 'standard')",
-}
 _TESTED = (
     "A star marks a clear difference: a paired test over seeds, and over test examples if known, "
     "corrected for all pairs of models on the dataset, as in the report. Claims stay undecided "
@@ -109,14 +106,15 @@ def closing_lines(
     """Write the tally, the effect of the other convention, and how to read both."""
     counts = [f"{number} {verdict}" for verdict, number in tally(results).items() if number]
     texts = [
-        f"{name} is {paper} by 1.96 standard errors and {standard} by Student's t"
+        f"{name} is {paper} by {METHODS['paper']} and {standard} by {METHODS['standard']}"
         for name, (paper, standard) in changes.items()
     ]
     changed = "No verdict changes with the other convention."
     if texts:
         changed = f"Verdicts that depend on the convention: {listing(texts)}."
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
-    yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {changed}"
+    how = f"{METHODS[scores.convention]} (convention '{scores.convention}')"
+    yield f"Intervals are 95 % with {how}. {changed}"
     yield _PUBLISHED if scores.is_published else _TESTED
     if not all(score.is_complete for score in scores.cells.values()):
         yield _INCOMPLETE

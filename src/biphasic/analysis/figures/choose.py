@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from biphasic.amounts import amount
-from biphasic.analysis.estimate import expected_coverage
+from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, numbered
 from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
@@ -210,11 +210,11 @@ def interval_note(scores: Scores) -> str:
     if not numbers:
         return "Means without intervals: every score has fewer than two seeds."
     seeds = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    how = "Student's t"
+    how = METHODS[scores.convention]
     if scores.convention == "paper":
         share = round(100 * expected_coverage(numbers[0], convention="paper"))
         unit = "runs" if scores.num_pretraining_runs > 1 else "seeds"
-        how = f"1.96 standard errors, which cover about {share} % with {numbers[0]} {unit}"
+        how += f", which cover about {share} % with {numbers[0]} {unit}"
     if scores.num_pretraining_runs > 1:
         fixed = scores.fixed_streams
         return (

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import estimate, expected_coverage
+from biphasic.analysis.estimate import METHODS, estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.source import study_scores
@@ -18,7 +18,6 @@ from biphasic.analysis.text import OBJECTIVES, csv_text, exact, objective_name, 
 from biphasic.records import PRETRAINING, Convention
 
 _ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
-_PAPER_INTERVALS = "1.96 standard errors, as in arXiv:2507.00994"
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
 )  # fmt: skip
@@ -127,10 +126,12 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     seeds = count(numbers[0], "seed")
     if len(numbers) > 1:
         seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
-    how = "Student's t" if convention == "standard" else _PAPER_INTERVALS
-    if convention == "paper" and numbers[0] > 1:
-        covered = expected_coverage(numbers[0], convention="paper")
-        how += f"; with {numbers[0]} seeds it covers about {100 * covered:.0f} %"
+    how = METHODS[convention]
+    if convention == "paper":
+        how += ", as in arXiv:2507.00994"
+        if numbers[0] > 1:
+            covered = expected_coverage(numbers[0], convention="paper")
+            how += f"; with {numbers[0]} seeds it covers about {100 * covered:.0f} %"
     note = f"{seeds} per cell; convention '{convention}' ({how})."
     if numbers[0] < 2:
         note += " One seed gives no interval."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import LEVEL, expected_coverage
+from biphasic.analysis.estimate import LEVEL, METHODS, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.blocks import FEWEST
 from biphasic.analysis.statistics.compare import Family
@@ -147,10 +147,9 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
     if num_seeds < 2:
         return f"One {unit} gives no interval."
     covered = f"{100 * expected_coverage(num_seeds, convention=convention):.0f}"
-    how = "Student's t" if convention == "standard" else "1.96 standard errors"
     claim = f"cover the true mean about {covered} times in 100 with {num_seeds} {unit}s"
     short_of = "" if covered == "95" else ", not 95"
-    return f"Intervals by convention '{convention}' ({how}) {claim}{short_of}."
+    return f"Intervals by convention '{convention}' ({METHODS[convention]}) {claim}{short_of}."
 
 
 def pretraining_sentence(scores: Scores) -> str:
