@@ -1,4 +1,4 @@
-"""Progress of long work: bars on a terminal or in a notebook, lines elsewhere."""
+"""Progress of long work: bars on a terminal, a line or bars in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -30,6 +32,7 @@ from biphasic.errors import visible
 
 # Seconds between lines on a console; documented as ten, since a busy machine prints late.
 LINE_SECONDS = 9.0
+NOTEBOOK_SECONDS = 1.0  # between updates of a notebook's line
 # Time of each console's last line, shared by consecutive parts of work.
 _PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
 _THREAD = "biphasic-progress"
@@ -85,7 +88,9 @@ class Bars(Progress):
         )
         self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
         self._ended = threading.Event()
-        self._lines = threading.Thread(target=self._print_lines, name=_THREAD, daemon=True)
+        notebook = _notebook() if console.stderr else None
+        show = self._print_lines if notebook is None else partial(self._rewrite_line, notebook)
+        self._lines = threading.Thread(target=show, name=_THREAD, daemon=True)
 
     def start(self) -> None:
         """Show the bars, or start printing lines."""
@@ -105,6 +110,18 @@ class Bars(Progress):
         while not self._ended.wait(max(last + LINE_SECONDS - time.monotonic(), 0.0)):
             say_on(self.console)(self._line())
             last = _PRINTED[self.console] = time.monotonic()
+
+    def _rewrite_line(self, publish: Callable[..., None]) -> None:
+        """Show one line below a notebook's cell, which needs no widgets; the last one stays."""
+        place = {"display_id": uuid.uuid4().hex}
+        is_shown = has_ended = False
+        while not has_ended:
+            has_ended = self._ended.wait(NOTEBOOK_SECONDS)
+            if is_shown or not has_ended:
+                publish(
+                    data={"text/plain": visible(self._line())}, transient=place, update=is_shown
+                )
+                is_shown = True
 
 
 @contextmanager
@@ -142,6 +159,13 @@ def end_expected(seconds: float | None) -> str:
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
     return f"end expected in {clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
+
+
+def _notebook() -> Callable[..., None] | None:
+    """Return what publishes displays below a cell, if this process is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return None if shell is None or not hasattr(shell, "kernel") else shell.display_pub.publish
 
 
 def _has_widgets() -> bool:

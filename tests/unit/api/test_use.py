@@ -40,6 +40,19 @@ def test_predictions_are_those_of_the_command(one_thread, cli, finetuned, tmp_pa
     assert "<td>1</td>" in biphasic.predict(finetuned, TEXTS)._repr_html_()
 
 
+def test_a_folder_is_compared_with_its_hashes_once(one_thread, finetuned, monkeypatch):
+    from biphasic.model.loading import hub
+
+    compared = []
+    monkeypatch.setattr(hub, "_AT_REST_SECONDS", -1)  # files just written are compared again
+    monkeypatch.setattr(hub, "check_card", compared.append)
+    assert biphasic.load(finetuned).predict(TEXTS).num_examples == 3
+    assert compared == [finetuned]
+    (finetuned / "config.json").write_text((finetuned / "config.json").read_text())
+    biphasic.load(finetuned)
+    assert compared == [finetuned] * 2
+
+
 def test_examples_of_two_texts_are_tuples(one_thread, encoder, finetuned):
     from tiny_use import write_head
 

@@ -2,7 +2,9 @@
 
 import io
 import re
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -127,6 +129,33 @@ def test_a_notebook_gets_bars_if_ipywidgets_is_installed(monkeypatch, has_widget
     assert not console.is_terminal
     assert Bars(console).disable != has_widgets
     assert Bars(Console(force_jupyter=True)).disable != has_widgets
+
+
+def test_a_notebook_without_widgets_gets_one_line_that_changes(monkeypatch):
+    shown, has_two = [], threading.Event()
+
+    def publish(data, transient, update):
+        shown.append((data["text/plain"], transient["display_id"], update))
+        if len(shown) > 1:
+            has_two.set()
+
+    shell = SimpleNamespace(kernel=object(), display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    monkeypatch.setattr(progress, "NOTEBOOK_SECONDS", 0.001)
+    with progress_bar(progress_console(), "training") as report:
+        report(3, 8, "loss 6.1")
+        assert has_two.wait(30)
+        report(8, 8, "loss 6.0")
+    texts, places, updates = zip(*shown, strict=True)
+    assert "training: 3 of 8 steps, loss 6.1" in texts[1]
+    assert "training: 8 of 8 steps, loss 6.0" in texts[-1]  # stays below the cell
+    assert len(set(places)) == 1
+    assert updates == (False, *[True] * (len(shown) - 1))
+    shown.clear()
+    with progress_bar(progress_console(quiet=True), "training"):
+        assert not prints_lines()
+    assert shown == []
 
 
 @pytest.mark.parametrize("in_notebook", [True, False])

@@ -248,7 +248,7 @@ def test_a_repository_without_a_usable_model_is_refused(damage, error, reason, c
 @pytest.mark.parametrize(
     ("name", "revision", "reason"),
     [
-        ("owner/other", None, "model owner/other: no such folder, and hub access is disabled"),
+        ("owner/other", None, "no folder 'owner/other' here, and hub access is disabled"),
         ("owner/name", "v2", "model owner/name at revision 'v2': .* hub access is disabled"),
         ("./runs/nothing", None, "no such folder, and not a hub id"),
         ("../owner", None, "no such folder, and not a hub id"),

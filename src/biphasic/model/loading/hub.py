@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from biphasic.errors import (
     CheckpointError,
@@ -33,6 +33,8 @@ from biphasic.files import (
 )
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
 from biphasic.sealed import check_card
+
+T = TypeVar("T")
 
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # The files that determine a model's results: no other formats, code or variants.
@@ -131,7 +133,14 @@ def check_claim(model: LocalModel, *, remedy: str) -> None:
 
 
 def check_intact(folder: Path) -> None:
-    """Check a folder's files against the hashes in a state's manifest, or in an export's card."""
+    """Check a folder's files against the hashes in a state's manifest, or in an export's card.
+
+    A process does so once, and again if a file changed.
+    """
+    _once(_check_intact, folder)
+
+
+def _check_intact(folder: Path) -> None:
     if is_complete(folder):
         _verified_state(folder, remedy=_CHANGED_STATE)
     check_card(folder)
@@ -148,8 +157,8 @@ def check_model(folder: Path, identity: str, *, remedy: str) -> None:
     raise CheckpointError(f"{folder}: holds another model than {identity[:12]}; {remedy}")
 
 
-def _once(name: Callable[[Path], str], folder: Path) -> str:
-    """Return `name(folder)`, cached in this process until a file changes."""
+def _once(read: Callable[[Path], T], folder: Path) -> T:
+    """Return `read(folder)`, cached in this process until a file changes."""
     files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
     stamps = tuple(
         (file, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -157,12 +166,12 @@ def _once(name: Callable[[Path], str], folder: Path) -> str:
     )
     # A file just written may be written again with the same modification time.
     is_at_rest = time.time() - max(stat.st_ctime for _, stat in files) > _AT_REST_SECONDS
-    return _named(name, folder, stamps) if is_at_rest else name(folder)
+    return _cached(read, folder, stamps) if is_at_rest else read(folder)
 
 
 @lru_cache(maxsize=64)
-def _named(name: Callable[[Path], str], folder: Path, _stamps: tuple[Any, ...]) -> str:
-    return name(folder)
+def _cached(read: Callable[[Path], Any], folder: Path, _stamps: tuple[Any, ...]) -> Any:
+    return read(folder)
 
 
 def _identity(folder: Path) -> str:
@@ -213,7 +222,7 @@ def _fetch(name: str, revision: str | None) -> Path:
     except (HTTPError, OSError, HFValidationError) as error:
         at = f" at revision '{revision}'" if revision else ""
         reason = explain(unanswered or error.__cause__ or error)
-        raise DataError(f"model {name}{at}: no such folder, and {reason}") from None
+        raise DataError(f"model {name}{at}: no folder '{name}' here, and {reason}") from None
     refuse_adapter(snapshot)
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: no config.json, so transformers cannot load it")
