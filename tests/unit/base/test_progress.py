@@ -148,8 +148,8 @@ def test_a_notebook_without_widgets_gets_one_line_that_changes(monkeypatch):
         assert has_two.wait(30)
         report(8, 8, "loss 6.0")
     texts, places, updates = zip(*shown, strict=True)
-    assert "training: 3 of 8 steps, loss 6.1" in texts[1]
-    assert "training: 8 of 8 steps, loss 6.0" in texts[-1]  # stays below the cell
+    assert texts[1].startswith("training: 3 of 8 steps, ")
+    assert texts[-1].startswith("training: 8 of 8 steps, ")  # stays below the cell
     assert len(set(places)) == 1
     assert updates == (False, *[True] * (len(shown) - 1))
     shown.clear()
