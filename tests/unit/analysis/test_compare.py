@@ -19,7 +19,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Score, with_averages
 from biphasic.analysis.statistics import pair_tests
 from biphasic.analysis.statistics.compare import family_of, indistinguishable, ranked
 from biphasic.analysis.statistics.pair_tests import holm
-from biphasic.analysis.statistics.pairs import all_pairs, row_groups
+from biphasic.analysis.statistics.pairs import all_pairs
 from biphasic.errors import DataError
 
 HIGH = [80.0, 90.0, 70.0, 85.0, 75.0]
@@ -108,7 +108,8 @@ def test_pairs_in_groups_are_those_of_one_group(monkeypatch):
     monkeypatch.setattr("biphasic.analysis.statistics.pairs._AT_ONCE", 25)  # groups of two models
     monkeypatch.setattr("biphasic.analysis.statistics.compare._MOST_KEPT", 0)
     apart = family_of(scores, "d")
-    assert [len(rows) for rows in row_groups(11)] == [2, 2, 2, 2, 2, 1]
+    groups = [len(rows) for rows, _ in all_pairs(scores, apart.order, "d")]
+    assert groups == [2, 2, 2, 2, 2, 1]
     assert apart.tests().p_values.tolist() == p_values.tolist()
     assert apart.p_adjusted.tolist() == corrected.tolist()
 
