@@ -136,14 +136,14 @@ def encode(
             device=device,
             report=report,
         )
-    notes = length_notes(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
+    notes = length_notes(summary)
     if never_saw_both_ways(folder):
         notes = (
             f"warning: {model} is a decoder not trained for bidirectional attention; convert it to "
             "an encoder with 'biphasic adapt'",
             *notes,
         )
-    return Vectors(tuple(windows), target, summary.num_texts, summary.seconds, notes)
+    return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 
 def push(
@@ -284,7 +284,4 @@ def predicted(
             report=report,
             loaded=loaded,
         )
-    notes = length_notes(
-        summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen
-    )
-    return Predictions(tuple(rows), summary.num_examples, file, notes)
+    return Predictions(tuple(rows), summary.num_examples, file, length_notes(summary))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
 from biphasic.tasks.rows.row import Row
+from biphasic.tasks.windows import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
 SUFFIXES = (".npy", ".parquet")
@@ -27,20 +25,8 @@ _WINDOW_TEXTS = 16_384
 _WINDOW_CHARACTERS = 16 * 2**20
 _DTYPE = "<f4"
 
-Report = Callable[[int, int | None], None]
-"""Called with the number of texts done and the total, if known."""
 _Write = Callable[[Sequence[str], NDArray[np.float32]], None]
 Encoded = list[tuple[Sequence[str], NDArray[np.float32]]]
-
-
-@dataclass(frozen=True)
-class EncodingSummary:
-    """Counts and time of an encoding."""
-
-    num_texts: int
-    num_cut: int  # truncated texts
-    num_empty: int
-    seconds: float  # without loading the model
 
 
 def encode_file(
@@ -53,7 +39,7 @@ def encode_file(
     batch_tokens: int | None = None,
     device: str | None = None,
     report: Report | None = None,
-) -> EncodingSummary:
+) -> Summary:
     """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file or here.
 
     `out` may be a list, which gets the ids and the vectors of each window.
@@ -61,27 +47,20 @@ def encode_file(
     chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))
     tune_allocator()
-    done, num_cut, num_empty, size = 0, 0, 0, 0
-
-    def watch(read: int, of: int) -> None:
-        if report is not None:
-            report(done + size * read // of, total)
-
+    windows = Windows(source.path, total=total, report=report)
     with computing_on(chosen):
         embedder = load_embedder(
-            settings, precision=precision, batch_tokens=batch_tokens, watch=watch
+            settings, precision=precision, batch_tokens=batch_tokens, watch=windows.watch
         )
-    started = time.perf_counter()
+    texts = _windows(_text_of(row, field) for row in source.rows())
     with _writer(out, embedder.width) as write:
-        for window in _windows(_text_of(row, field) for row in source.rows()):
-            size = len(window)
-            vectors, cut = embedder.embed([text for _, text in window])
+
+        def encode(window: list[tuple[str, str]]) -> tuple[int, int]:
+            vectors, num_cut = embedder.embed([text for _, text in window])
             write([id_ for id_, _ in window], vectors)
-            num_empty += sum(not text.strip() for _, text in window)
-            done, num_cut = done + size, num_cut + cut
-        if not done:
-            raise DataError(f"{source.path}: empty; there is nothing to encode")
-    return EncodingSummary(done, num_cut, num_empty, time.perf_counter() - started)
+            return num_cut, sum(not text.strip() for _, text in window)
+
+        return windows.run(texts, encode, max_seqlen=settings.max_seqlen)
 
 
 def _text_of(row: Row, field: str) -> tuple[str, str]:

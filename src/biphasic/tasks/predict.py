@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,11 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
 from biphasic.tasks.rows.row import Row
 from biphasic.tasks.rows.splits import USUAL_TEXTS
+from biphasic.tasks.windows import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.
 _WINDOW = 65_536
-
-Report = Callable[[int, int | None], None]
-"""Called with the number of examples done and the total, if known."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Counts of a prediction run."""
-
-    num_examples: int
-    num_cut: int  # truncated examples
-    num_empty: int
-    max_seqlen: int  # in tokens
 
 
 class TextColumns:
@@ -106,27 +94,21 @@ def predict_file(
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
+    windows = Windows(source.path, total=total, report=report)
     with computing_on(target):
         finetuned = (loaded or load_finetuned)(folder)
-    done, num_cut, num_empty, size = 0, 0, 0, 0
-
-    def watch(read: int, of: int) -> None:
-        if report is not None:
-            report(done + size * read // of, total)
-
-    finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=watch))
+    finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=windows.watch))
     with row_writer(out, {"id": pa.string(), **kind.prediction_columns(record)}) as write:
-        for window in _windows(source.rows()):
-            size = len(window)
+
+        def predict(window: list[Row]) -> tuple[int, int]:
             examples = [_example(row, chosen, record) for row in window]
             with torch.inference_mode():
-                predicted, cut = kind.predict(finetuned, [example for _, example in examples])
+                predicted, num_cut = kind.predict(finetuned, [example for _, example in examples])
             write([{"id": id_, **row} for (id_, _), row in zip(examples, predicted, strict=True)])
-            num_empty += sum(map(chosen.is_empty, window))
-            done, num_cut = done + size, num_cut + cut
-        if not done:
-            raise DataError(f"{source.path}: empty; there is nothing to predict")
-    return Summary(done, num_cut, num_empty, finetuned.protocol.max_seqlen)
+            return num_cut, sum(map(chosen.is_empty, window))
+
+        rows = _windows(source.rows())
+        return windows.run(rows, predict, max_seqlen=finetuned.protocol.max_seqlen)
 
 
 def fields_of(folder: Path) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def test_vectors_are_those_of_sentence_transformers(
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, theirs, atol=2e-6)
     assert 0 < summary.num_cut < 40
-    assert (summary.num_texts, summary.num_empty) == (40, 1)
+    assert (summary.num_examples, summary.num_empty) == (40, 1)
     assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6) == is_normalized
 
 

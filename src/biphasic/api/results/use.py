@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from biphasic.evaluation.benchmark import TaskScore
+    from biphasic.tasks.windows import Summary
 
 
-def length_notes(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> tuple[str, ...]:
+def length_notes(summary: Summary) -> tuple[str, ...]:
     """Say how many inputs were truncated, and how many are empty."""
-    cut = f"truncated: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens"
-    empty = f"empty: {num_empty:,} of {number:,}"
-    return tuple(text for text, count in ((cut, num_cut), (empty, num_empty)) if count)
+    of = f"of {summary.num_examples:,}"
+    cut = f"truncated: {summary.num_cut:,} {of}, longer than {summary.max_seqlen} tokens"
+    empty = f"empty: {summary.num_empty:,} {of}"
+    counts = ((cut, summary.num_cut), (empty, summary.num_empty))
+    return tuple(text for text, count in counts if count)
 
 
 @dataclass(frozen=True, repr=False)
