@@ -119,6 +119,13 @@ def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
     }
     sts = evaluate(minilm, f"sts:{ours / 'sts.jsonl'}", **settings).results[0].test
     zs = evaluate(minilm, f"zs:{ours / 'cranfield'}", **settings).results[0].test
+    for name, metric, own in (("STS15", "spearman", sts), ("SciFact", "ndcg_at_10", zs)):
+        [run_of] = evaluate(minilm, f"mteb:{name}", copies=copies, **settings).results
+        assert run_of.test == own, name
+        assert run_of.test[metric] > 0
+    first = {**settings, "protocol": {**settings["protocol"], "pooling": "first"}}
+    [other] = evaluate(minilm, "mteb:STS15", copies=copies, **first).results
+    assert other.test["spearman"] != sts["spearman"]
     assert 100 * sts["spearman"] == pytest.approx(theirs["STS15"]["score"], abs=0.01)
     assert 100 * zs["ndcg_at_10"] == pytest.approx(theirs["SciFact"]["score"], abs=0.01)
     assert theirs["STS15"]["num_examples"] == NUM_PAIRS

@@ -27,10 +27,8 @@ from mteb.results import TaskResult
 from mteb.similarity_functions import cos_sim, pairwise_cos_sim
 from numpy.typing import NDArray
 
-from biphasic.config import nearest
-from biphasic.errors import ConfigError, DataError, reading
-from biphasic.files import digest, file_sha256, is_file, write_text
-from biphasic.hub import quiet
+from biphasic.errors import DataError, reading
+from biphasic.files import digest, is_file, write_text
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -41,6 +39,7 @@ from biphasic.tasks.embedding import (
     prompts_of,
 )
 from biphasic.tasks.kinds.similarity import rank_products
+from biphasic.tasks.published.benchmark import load_mteb, mteb_task
 
 _META = "model_meta.json"
 _TOLERANCE = 1e-5
@@ -105,7 +104,7 @@ def run_benchmark(
     `data` is a folder with copies of the tasks' datasets, each named like its task or its
     repository; the hub is not asked then.
     """
-    prepared = [_task(name, data) for name in tasks]
+    prepared = [mteb_task(name, data) for name in tasks]
     folder = fetch_embedding_model(model, revision=revision)
     content = digest([files_digest(folder), repr(choices)])
     is_local = Path(model).expanduser().exists()
@@ -173,8 +172,7 @@ class _Run:
         encoder, what = self.encoder, f"task {task.metadata.name}"
         self.place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as running:
-            with reading(what, DataError, remedy="give its data with --data"), quiet():
-                task.load_data()
+            load_mteb(task)
             with reading(what, DataError, remedy="check its data", failure="mteb cannot run it"):
                 found = mteb.evaluate(
                     encoder,  # pyright: ignore[reportArgumentType]  # the protocol has __init__
@@ -193,30 +191,6 @@ class _Run:
             result.to_disk(written)
             write_text(self.place / f"{task.metadata.name}.json", written.read_text("utf-8"))
         task.unload_data()
-
-
-def _task(name: str, data: Path | None) -> AbsTask:
-    """Return a task, with local data if a folder of copies is given."""
-    try:
-        task = mteb.get_task(name)
-    except KeyError:
-        known = [task.metadata.name for task in mteb.get_tasks()]
-        hint = nearest(name, known)
-        raise ConfigError(f"--task {name}: mteb has no such task{hint}") from None
-    if data is not None:
-        places = [data / name, data / Path(task.metadata.dataset["path"]).name]
-        folder = next((place for place in places if place.is_dir()), None)
-        if folder is None:
-            raise DataError(f"{data}: no folder '{places[0].name}' or '{places[1].name}'")
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        names = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-        dataset = {
-            **task.metadata.dataset, "path": str(folder.resolve()), "revision": digest(names)
-        }  # fmt: skip
-        metadata = task.metadata.model_copy(update={"dataset": dataset})
-        # A class of its own: mteb discards an instance's metadata with its data.
-        return type(name, (type(task),), {"metadata": metadata})()
-    return task
 
 
 def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:

@@ -26,7 +26,7 @@ from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.source import name_in_kind, name_of, split_source
+from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 
@@ -160,6 +160,9 @@ def task_from_text(text: str) -> TaskConfig:
     """Return the task for a name, a path, or `KIND:PATH`."""
     kind, path = split_source(text)
     place = expanded(path)
+    if is_mteb(text):
+        settings = {"name": text.partition(":")[2], "source": text}
+        return parse_config(TaskConfig, settings, where=f"task '{text}'")
     is_name = kind is None and not place.exists() and not place.suffix
     settings = {"name": text} if is_name else {"name": name_of(place, kind), "source": text}
     if kind is not None:

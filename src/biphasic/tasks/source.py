@@ -30,6 +30,7 @@ from biphasic.tasks.folder import (
     write_task_folder,
 )
 from biphasic.tasks.kinds.registry import KINDS, known_kind
+from biphasic.tasks.published.benchmark import PREFIX, mteb_origin, mteb_task, write_mteb
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
@@ -74,6 +75,11 @@ def prepare_task(
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
         return _make(making, store, scratch, say=say)
+    if is_mteb(source):
+        task = mteb_task(source.removeprefix(PREFIX), copies)
+        determinants = {"source": "mteb", "origin": mteb_origin(task)}
+        making = _Making(task.metadata.name, determinants, partial(write_mteb, task))
+        return _make(making, store, scratch, say=say)
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     with reading(f"task '{source}'", DataError):
@@ -85,6 +91,11 @@ def split_source(source: str) -> tuple[str | None, str]:
     """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")
     return (known_kind(kind), rest) if colon and kind in KINDS else (None, source)
+
+
+def is_mteb(source: str) -> bool:
+    """Return whether a source is a task of mteb."""
+    return source.startswith(PREFIX)
 
 
 def published_source(source: str) -> tuple[str, str | None] | None:

@@ -37,7 +37,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
-from biphasic.tasks.source import published_source, split_source
+from biphasic.tasks.source import is_mteb, published_source, split_source
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 from biphasic.training.recipe import Recipe, Seeds
@@ -53,8 +53,8 @@ class TaskConfig(Config):
     name: Annotated[str, Field(min_length=1)]
     """Name in the study."""
     source: str = ""
-    """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`;
-    defaults to `name`. Relative paths are relative to the study file."""
+    """A built-in task, a published dataset, a task folder, a task file (YAML), `KIND:PATH`, or
+    `mteb:NAME`; defaults to `name`. Relative paths are relative to the study file."""
     revision: str | None = None
     """Revision of a published dataset on the hub; defaults to the newest."""
     copies: Path | None = None
@@ -372,7 +372,8 @@ def merge_protocol(
 def anchor_source(source: str, folder: Path) -> str:
     """Return a task's source with a relative path resolved against a folder."""
     kind, path = split_source(source)
-    if not path or published_source(source) or (kind is None and path in BUILTIN_TASKS):
+    is_builtin = kind is None and path in BUILTIN_TASKS
+    if not path or is_builtin or is_mteb(source) or published_source(source):
         return source
     anchored = str(folder / expanded(path))
     return anchored if kind is None else f"{kind}:{anchored}"
