@@ -265,6 +265,18 @@ def known_speed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def seeds_of_devices() -> Iterator[None]:
+    """Seeds do not wait for devices that are absent, each with the text of the whole stack."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            if not device.is_available():
+                patch.setattr(device, "manual_seed_all", lambda _: None)
+        yield
+
+
 @pytest.fixture
 def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""

@@ -298,6 +298,7 @@ def test_commands(bench, monkeypatch):
     assert {"biphasic --version", "biphasic study --help", "biphasic study schema"} <= programs
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report(bench):
     records = bench("report", "--rounds", "1")
     pages = [record for record in records if "page_bytes" in record]
@@ -424,7 +425,7 @@ def test_finetune(bench, tmp_path, monkeypatch):
     assert set(tasks["sst2"]["costs"]) >= {"ours", "reference"}
 
 
-def test_adapt(bench, tmp_path):
+def test_adapt(bench, tmp_path, warm):
     model = write_model(tmp_path / "model", "llama")
     texts = [{"text": f"the cat sat on mat {number}"} for number in range(300)]
     write_jsonl(tmp_path / "text.jsonl", texts)

@@ -51,7 +51,7 @@ def state(tmp_path: Path, cli: Cli) -> Path:
     return Path(printed.strip()).resolve()
 
 
-def test_pretrain_export_push(state, tmp_path, cli):
+def test_pretrain_export_push(state, tmp_path, cli, warm):
     out = tmp_path / "my-encoder"
     code, printed, told = cli("export", state, out)
     assert (code, printed) == (0, f"{out}\n"), told
