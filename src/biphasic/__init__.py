@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from biphasic.api.encoder import load
     from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
     from biphasic.api.scores import analyze, claims, compare, figures, paper
-    from biphasic.api.studies import cancel, clean, retry, status, tune, verify
+    from biphasic.api.studies import cancel, clean, report_study, retry, status, tune, verify
     from biphasic.api.use import encode, predict, push, run_mteb
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.finetuned.write import finetune
     from biphasic.export.merge import merge_models
     from biphasic.export.write import export_model
-    from biphasic.study.api import pretrain, report_study, run_study
+    from biphasic.study.api import pretrain, run_study
     from biphasic.study.sizing.estimate import estimate
 
 
@@ -30,14 +30,22 @@ _CONTENTS = {
     "biphasic.adaptation": ["adapt"],
     "biphasic.api.plans": ["diff", "jobs", "jobset", "plan", "register", "schema"],
     "biphasic.api.scores": ["analyze", "claims", "compare", "figures", "paper"],
-    "biphasic.api.studies": ["cancel", "clean", "retry", "status", "tune", "verify"],
+    "biphasic.api.studies": [
+        "cancel",
+        "clean",
+        "report_study",
+        "retry",
+        "status",
+        "tune",
+        "verify",
+    ],
     "biphasic.api.encoder": ["load"],
     "biphasic.api.use": ["encode", "predict", "push", "run_mteb"],
     "biphasic.evaluation.evaluate": ["evaluate", "evaluate_all"],
     "biphasic.export.finetuned.write": ["finetune"],
     "biphasic.export.merge": ["merge_models"],
     "biphasic.export.write": ["export_model"],
-    "biphasic.study.api": ["pretrain", "report_study", "run_study"],
+    "biphasic.study.api": ["pretrain", "run_study"],
     "biphasic.study.sizing.estimate": ["estimate"],
 }
 _MODULES = {"corpus", "job", "pairs", "plugin", "site", "tokenizer"}

@@ -1,4 +1,4 @@
-"""Studies from Python: `status`, `cancel`, `retry`, `verify`, `clean` and `tune`."""
+"""Studies from Python: `status`, `report_study`, `cancel`, `retry`, `verify`, `clean`, `tune`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.errors import StudyError
-from biphasic.study import DEFAULT_ROOT
+from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
@@ -34,6 +34,31 @@ def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) 
     from biphasic.study.status.status import study_status
 
     return Status(**dict(study_status(*find_study(study, Path(root)))))
+
+
+def report_study(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Path:
+    """Write a study's report from its records, unless it is up to date.
+
+    Args:
+        study: As in `status`.
+        root: Folder of studies and their shared store.
+
+    Returns:
+        The path of `report.html`.
+
+    Raises:
+        DataError: There is no such study.
+
+    Example:
+        >>> from biphasic import report_study
+        >>> report_study("mine").name
+        'report.html'
+    """
+    from biphasic.analysis.report import write_report
+    from biphasic.study.find import find_study
+
+    folder, _ = find_study(study, Path(root))
+    return write_report(folder, folder.parent / STORE)
 
 
 def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = False) -> bool:

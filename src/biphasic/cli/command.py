@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
@@ -85,34 +86,54 @@ def command(
     the decorated function is added to the help. `options` say more of single arguments, `defaults`
     are those that differ from Python; `...` is none.
     """
+    return lambda show: _Call(function, show, defaults or {}, options)
 
-    def decorate(show: Callable[Concatenate[Result, Options], None]) -> Callable[..., None]:
-        arguments, shown = inspect.signature(function).parameters, _keywords(show)
-        about, texts = _texts(function)
 
-        def call(**given: Any) -> None:
-            # An option that may be repeated, and is not given, is None.
-            absent = {name for name, one in arguments.items() if one.default == ()}
-            given |= {name: () for name in absent if given[name] is None}
-            result = function(**{name: given[name] for name in arguments})
-            show(result, **{name: given[name] for name in shown})  # type: ignore[call-arg]
+class _Call:
+    # Typer asks for signature, types and text of a command when it builds it; so a start of the
+    # program reads those of one command only.
 
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        show: Callable[..., None],
+        defaults: Mapping[str, Any],
+        options: Mapping[str, ParameterInfo],
+    ) -> None:
+        self.__name__ = show.__name__
+        self._function, self._show, self._defaults = function, show, defaults
+        self._options = options
+        self._arguments = inspect.signature(function).parameters
+        self._shown = list(inspect.signature(show).parameters)[1:]
+
+    def __call__(self, **given: Any) -> None:
+        # An option that may be repeated, and is not given, is None.
+        absent = {name for name, one in self._arguments.items() if one.default == ()}
+        given |= {name: () for name in absent if given[name] is None}
+        result = self._function(**{name: given[name] for name in self._arguments})
+        self._show(result, **{name: given[name] for name in self._shown})
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        texts = _texts(self._function)[1]
         mine = [
             _option(
-                one.replace(default=(defaults or {}).get(name, one.default)),
-                options.get(name),
+                one.replace(default=self._defaults.get(name, one.default)),
+                self._options.get(name),
                 texts.get(name),
             )
-            for name, one in arguments.items()
+            for name, one in self._arguments.items()
         ]
-        further = [one for name, one in shown.items() if name not in arguments]
-        order = sorted([*mine, *further], key=lambda one: one.name == "quiet")
-        call.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
-        call.__annotations__ = {one.name: one.annotation for one in order}
-        call.__doc__ = "\n\n".join(filter(None, (about, inspect.getdoc(show))))
-        return call
+        further = [one for one in _keywords(self._show) if one.name not in self._arguments]
+        return inspect.Signature(sorted([*mine, *further], key=lambda one: one.name == "quiet"))
 
-    return decorate
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: one.annotation for name, one in self.__signature__.parameters.items()}
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return "\n\n".join(filter(None, (_texts(self._function)[0], inspect.getdoc(self._show))))
 
 
 def _option(
@@ -135,12 +156,12 @@ def _option(
     )
 
 
-def _keywords(show: Callable[..., None]) -> dict[str, inspect.Parameter]:
+def _keywords(show: Callable[..., None]) -> list[inspect.Parameter]:
     """Return the keywords of a function that prints."""
     result, *keywords = inspect.signature(show).parameters.values()
     # The type of the result is not loaded; nothing reads it.
     types = get_type_hints(show, localns={result.annotation: Any}, include_extras=True)
-    return {one.name: one.replace(annotation=types[one.name]) for one in keywords}
+    return [one.replace(annotation=types[one.name]) for one in keywords]
 
 
 def _texts(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

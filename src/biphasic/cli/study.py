@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
-from biphasic.api.studies import tune
+from biphasic.api.studies import report_study, tune
 from biphasic.cli.command import Commands, command
 from biphasic.cli.options import (
     AtLeastOne,
@@ -171,7 +171,6 @@ def study_report(
     import csv
 
     from biphasic.amounts import count
-    from biphasic.analysis.report import write_report
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
@@ -181,7 +180,7 @@ def study_report(
 
         echo(answers_page(load_study(folder, folder.parent / "store")), nl=False)
         return
-    report = write_report(folder, folder.parent / "store")
+    report = report_study(folder)
     echo_answers(report)
     echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")

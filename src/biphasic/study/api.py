@@ -1,4 +1,4 @@
-"""The Python interface of studies and pretraining: `run_study`, `report_study`, `pretrain`."""
+"""The Python interface of studies and pretraining: `run_study`, `pretrain`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.analysis.report import write_report
 from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DivergedError
@@ -116,23 +115,6 @@ def run_study(
             console=console or progress_console(quiet=quiet),
             fresh=fresh,
         )
-
-
-def report_study(folder: Path | str) -> Path:
-    """Write a study's report from its records; return the path of `report.html`.
-
-    An intact and up-to-date report is not written again.
-
-    Raises:
-        StudyError: The folder has no study.
-
-    Example:
-        >>> from biphasic import report_study
-        >>> report_study("runs/mine").name
-        'report.html'
-    """
-    folder = Path(folder).resolve()
-    return write_report(folder, folder.parent / STORE)
 
 
 def pretrain(

@@ -24,8 +24,18 @@ NAMES = {
 # Functions without a command of their own.
 FURTHER = {"compare", "evaluate_all", "load"}
 # These declare their options by hand, since their functions load torch or take more in Python.
-BY_HAND = ("adapt", "pretrain", "evaluate", "finetune", "estimate", "export", "merge", "study run")
-SHOWN = {"as_json", "print_config", "help"}
+BY_HAND = (
+    "adapt",
+    "pretrain",
+    "evaluate",
+    "finetune",
+    "estimate",
+    "export",
+    "merge",
+    "study run",
+    "study report",
+)
+SHOWN = {"as_json", "markdown", "print_config", "help"}
 OTHERWISE = {
     "rates": "learning_rates", "paper": "protocol", "max_time": "max_seconds", "group": "groups",
     "precision": "dtype", "quiet": "say",
