@@ -23,6 +23,8 @@ from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
 from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
 
+pytestmark = pytest.mark.slow
+
 PROTOCOL = {"max_steps": 8, "batch_size": 16, "max_question_tokens": 8, "window_overlap": 8}
 FORMS = {
     ("eurobert", "sc"): "sequence-classification",

@@ -22,6 +22,9 @@ from biphasic.tasks.predict import predict_file
 from biphasic.tasks.protocol import FinetuneProtocol
 from families import FAMILIES, PADDED_ONLY, save_family
 from tiny_use import ANIMALS, LABELS, read_jsonl, tiny_tokenizer, write_jsonl
+from warm import forking
+
+pytestmark = pytest.mark.slow
 
 TEXTS = ["the cat sat on the mat", "to Paris with Anna and the dog", "Anna", "dog ran"]
 QUESTIONS = [("cat", "the cat sat on the mat"), ("Anna", "to Paris with Anna and the dog ran")]
@@ -171,20 +174,12 @@ def strange(folders, tmp_path_factory) -> dict[str, Any]:
         "longest": MAX_ANSWER,
     }
     (work / "request.json").write_text(json.dumps(request))
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-c",
-            STRANGER,
-            *(str(work / f"{x}.json") for x in ("request", "out")),
-        ],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        check=False,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(work), "PATH": ""},
-    )
+    with forking():
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", STRANGER, f"{work}/request.json", f"{work}/out.json"],
+            capture_output=True, stdin=subprocess.DEVNULL, text=True, check=False,
+            env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(work), "PATH": ""},
+        )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads((work / "out.json").read_text())
 
