@@ -3,6 +3,51 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from biphasic.cli.main import app
+from biphasic.config import parse_config
+from biphasic.study.inputs.corpus import corpus_settings
+from biphasic.training.recipe import Recipe
+
+TUTORIAL = (Path(__file__).parents[3] / "docs/tutorials/search.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TUTORIAL, flags=re.MULTILINE | re.DOTALL)
+
+
+def read(words: list[str]) -> None:
+    """Read a command line as the command does, without running it."""
+    command: Any = get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(command.name, words)
+
+
+def test_the_commands_recipes_and_code_of_the_tutorial_are_valid():
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "biphasic"
+        read(words)
+    recipe, text = map(yaml.safe_load, blocks("yaml"))
+    parse_config(Recipe, recipe, where="tutorial").check()
+    assert corpus_settings(text).tokenizer == "state"
+    for code in blocks("python"):
+        compile(code, "tutorial", "exec")
+    with pytest.raises(TyperException, match="No such option: --techer"):
+        read(["pairs", "teach", "pairs", "--techer", "minilm"])
 
 
 def test_build_and_inspect_print_counts_and_pairs(cli, tmp_path):
