@@ -111,7 +111,7 @@ def test_texts_come_from_another_program(place):
         (["predict", "model", "reviews/test.csv", "--out", "o.xls"], "unknown suffix"),
         (["encode", "model", "reviews/none.csv", "--out", "o.npy"], "no such file"),
         (["encode", "model", "reviews/test.csv", "--out", "o.txt"], "unknown suffix"),
-        (["encode", "none", "reviews/test.csv", "--out", "o.npy"], "none: no such folder"),
+        (["encode", "none", "reviews/test.csv", "--out", "o.npy"], "no folder 'none' here"),
     ],
 )
 def test_bad_input_is_one_line(cli, place, monkeypatch, arguments, message):
