@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +20,7 @@ from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.tasks.pairs import build
 from biphasic.tasks.pairs.build import PairsConfig, build_pairs, card_lines
+from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs
 
 ROWS = [
@@ -181,6 +184,48 @@ def test_an_interrupted_build_resumes_with_the_next_source(tmp_path, make, monke
     assert make("cut", tables=tables).content_hash == whole.content_hash  # it is complete
     with pytest.raises(ConfigError, match="holds pairs made from other sources"):
         make("cut", tables=tables[:1])
+
+
+class Stub:
+    """An embedding model whose first embedding is killed or finds a full disk."""
+
+    width = 2
+
+    def __init__(self, fault: BaseException) -> None:
+        self.faults, self.calls = [fault], 0
+
+    def embed(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        self.calls += 1
+        if self.faults:
+            raise self.faults.pop()
+        return np.array([[len(text), 1.0] for text in texts], dtype=np.float32), 0
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize(
+    "enrich", [teach, partial(mine, number=1, margin=1.0, depth=2)], ids=["teach", "mine"]
+)
+def test_an_interrupted_enrichment_leaves_no_pairs_and_is_repeated(
+    tmp_path, make, monkeypatch, enrich, fault
+):
+    stub, out = Stub(fault), tmp_path / "out"
+    monkeypatch.setattr("biphasic.tasks.pairs.enrich._embedder", lambda _: (stub, "stub"))
+    pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", ROWS),))
+    killed = tmp_path / ".partial-out-0123abcd"  # what a process leaves that cannot clean up
+    killed.mkdir()
+    with pytest.raises(type(fault)):
+        enrich(pairs, "model", out)
+    assert not killed.exists()
+    with pytest.raises(DataError, match="no finished pairs here"):
+        Pairs(out)
+    made, calls = enrich(pairs, "model", out), stub.calls
+    assert enrich(pairs, "model", out).content_hash == made.content_hash
+    assert stub.calls == calls  # nothing is embedded again
+    other = make("other", tables=(write_rows(tmp_path / "other.jsonl", ROWS[:1]),))
+    with pytest.raises(ConfigError, match="holds other pairs"):
+        enrich(other, "model", out)
 
 
 def document(text: str) -> SourceDocument:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from biphasic.data.pairs.folder import Pairs, write_pairs
 from biphasic.errors import ConfigError
 from biphasic.extras import install_command
 from biphasic.files import is_complete
+from biphasic.locks import sole_writer
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -43,9 +45,8 @@ def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None)
         return vectors if width is None else _reduced(vectors, width)
 
     origin = {"pairs": pairs.content_hash, "teacher": identity, "width": width or embedder.width}
-    return _finished(folder, origin) or write_pairs(
-        folder, pairs, origin=origin, card=_card(pairs), embed=embed
-    )
+    write = partial(write_pairs, pairs=pairs, origin=origin, card=_card(pairs), embed=embed)
+    return _written(folder, origin, write)
 
 
 def mine(
@@ -60,16 +61,11 @@ def mine(
     """
     settings = {"number": number, "margin": margin, "depth": depth}
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
-    if miner == BM25:
-        similarities, identity = _bm25(pairs.texts(documents), pairs.texts(queries)), BM25
-    else:
-        similarities, identity = _cosines(miner, pairs.texts(documents), pairs.texts(queries))
+    compare, identity = (_bm25, BM25) if miner == BM25 else _cosines_of(miner)
     origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
-    if finished := _finished(folder, origin):
-        return finished
     known = set(pairs.known.tolist())
 
-    def negatives(pair: int) -> tuple[str, ...]:
+    def negatives(pair: int, similarities: _Similarities) -> tuple[str, ...]:
         query, positive = int(pairs.queries[pair]), int(pairs.positives[pair])
         scores = similarities(int(np.searchsorted(queries, query)))
         own = scores[np.searchsorted(documents, positive)]
@@ -79,20 +75,33 @@ def mine(
         fitting = (row for row in rows if row != query and _code(pairs, query, row) not in known)
         return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
 
-    mined = (replace(pair, negatives=negatives(n), scores=()) for n, pair in enumerate(pairs))
-    return write_pairs(folder, mined, origin=origin, card=_card(pairs))
+    def write(folder: Path) -> Pairs:
+        similarities = compare(pairs.texts(documents), pairs.texts(queries))
+        mined = (
+            replace(pair, negatives=negatives(number, similarities), scores=())
+            for number, pair in enumerate(pairs)
+        )
+        return write_pairs(folder, mined, origin=origin, card=_card(pairs))
+
+    return _written(folder, origin, write)
 
 
 _Similarities = Callable[[int], NDArray[np.float32]]
 """Gives the similarities of a query to all documents, [num_documents]."""
 
 
-def _cosines(
-    miner: str, documents: Sequence[str], queries: Sequence[str]
-) -> tuple[_Similarities, str]:
+_Compare = Callable[[Sequence[str], Sequence[str]], _Similarities]
+"""Compares documents with queries."""
+
+
+def _cosines_of(miner: str) -> tuple[_Compare, str]:
     embedder, identity = _embedder(miner)
-    answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
-    return lambda query: answers @ asked[query], identity
+
+    def compare(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
+        answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
+        return lambda query: answers @ asked[query]
+
+    return compare, identity
 
 
 def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
@@ -116,14 +125,16 @@ def _card(pairs: Pairs) -> Callable[[], dict[str, Any]]:
     return lambda: {"counts": pairs.details.get("counts", {})}
 
 
-def _finished(folder: Path, origin: dict[str, Any]) -> Pairs | None:
-    """Return the pairs in a folder if they have this origin."""
-    if not is_complete(folder):
-        return None
-    pairs = Pairs(folder)
-    if pairs.details["origin"] != origin:
-        raise ConfigError(f"{folder}: holds other pairs; choose another folder, or delete it")
-    return pairs
+def _written(folder: Path, origin: dict[str, Any], write: Callable[[Path], Pairs]) -> Pairs:
+    """Write pairs, or return those in the folder if they have this origin."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder):
+        if not is_complete(folder):
+            return write(folder)
+        pairs = Pairs(folder)
+        if pairs.details["origin"] != origin:
+            raise ConfigError(f"{folder}: holds other pairs; choose another folder, or delete it")
+        return pairs
 
 
 def _embedder(model: str) -> tuple[Embedder, str]:
