@@ -35,7 +35,7 @@ from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from setup_pretraining import prepare, print_numbers
+from setup_pretraining import prepare, print_numbers, train_until
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from biphasic.data.corpus import Corpus
@@ -48,11 +48,10 @@ from biphasic.model.presets import PRESETS
 from biphasic.tasks.pairs.sources import document_pairs
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows
+from biphasic.training.step.pending import StepReport
 
 MODELS = ("minilm", "pico", "nano")
 LIBRARIES = ("numpy", "scipy", "torch")
@@ -150,7 +149,7 @@ def new_model(name: str, data: Path) -> tuple[transformers.PreTrainedModel, Text
 
 
 class _Enough(Exception):  # noqa: N818  # ends a run on purpose
-    """All steps are measured, or the other side has failed."""
+    """The other side has failed."""
 
 
 class Turns:
@@ -197,31 +196,17 @@ class Turns:
 
 def train_ours(setting: Setting, turns: Turns, losses: list[float]) -> None:
     """Run our loop as it is."""
-    data, recipe = setting.training_data(), setting.recipe
     tokens = PAIRS_PER_PASS * setting.max_seqlen if setting.is_cached else None
 
-    def report(step: Any) -> None:
+    def has_enough(step: StepReport) -> bool:
         losses.append(step.loss)
         turns.end("ours")
         if step.step == setting.num_steps:
-            raise _Enough
+            return True
         turns.wait("ours")
+        return False
 
-    options = RunOptions(
-        checkpoint_every=0, report=report, compute=ComputeConfig(max_tokens_per_pass=tokens)
-    )
-    with tempfile.TemporaryDirectory() as store:
-        try:
-            train_segment(
-                Lineage(recipe, data.fingerprint),
-                data,
-                Path(store),
-                start=0,
-                end=recipe.total_steps,
-                options=options,
-            )
-        except _Enough:
-            return
+    train_until(setting, has_enough, compute=ComputeConfig(max_tokens_per_pass=tokens))
 
 
 def in_order(rows: Dataset, *, batch_size: int, **_: Any) -> BatchSampler:

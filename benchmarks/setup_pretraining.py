@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness import measured
 
@@ -214,8 +214,17 @@ class _Enough(Exception):  # noqa: N818  # ends a run on purpose
     """Its watcher has seen enough."""
 
 
+class Trained(Protocol):
+    """What is trained, and on what."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    def training_data(self) -> TrainingData: ...
+
+
 def train_until(
-    setting: Setting,
+    setting: Trained,
     has_enough: Callable[[StepReport], bool],
     *,
     checkpoint_every: int = 0,
