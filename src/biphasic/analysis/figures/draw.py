@@ -136,8 +136,9 @@ def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
     for series in panel.series:  # the last part of a model's line is kept
         last = series.points[-1]
         beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
-        name = wrap(series.label) + beyond
-        ends[series.label, last.model] = min(last.mean, high), name, series.style.color
+        name = wrap(series.label)
+        name = wrap(series.label, num_lines=3) if name.endswith("…") else name
+        ends[series.label, last.model] = min(last.mean, high), name + beyond, series.style.color
     if panel.floor is not None:
         ends["", ""] = panel.floor, "untrained", FLOOR
     label_ends(axes, ends.values(), height=height)

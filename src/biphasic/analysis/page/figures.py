@@ -15,7 +15,7 @@ from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
-from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.records import ArmData, StudyRecords
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes
@@ -26,21 +26,28 @@ _FADED = SeriesStyle(MUTED, "o", "-")
 
 def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     """Return records of few enough arms for charts with a line per arm."""
-    # Of many arms, those with the best mean rank over datasets and the untrained encoder are kept.
     # A recipe with several pretraining runs is one of the scores' models, and its first run is
-    # kept.
+    # kept, under the recipe's name. Of many, those with the best mean rank over datasets and the
+    # untrained encoder are kept.
     if len(records.arms) <= MOST_ROWS:
         return records
-    totals = dict.fromkeys((model.name for model in scores.models), 0.0)
+    labels = {model.name: model.label for model in scores.models}
+    totals = dict.fromkeys(labels, 0.0)
     for dataset in scores.datasets:
         places = {name: place for place, name in enumerate(ranked(scores, dataset.name))}
         for name in totals:
             totals[name] += places.get(name, len(totals))
-    chosen = set(sorted(totals, key=lambda name: totals[name])[:SHOWN_OF_MANY])
-    arms = tuple(arm for arm in records.arms if arm.name in chosen or arm.is_untrained)
+    most = len(labels) if len(labels) <= MOST_ROWS else SHOWN_OF_MANY
+    chosen = set(sorted(totals, key=lambda name: totals[name])[:most])
+    kept = (arm for arm in records.arms if arm.name in chosen or arm.is_untrained)
+    arms = tuple(_labelled(arm, labels.get(arm.name, arm.label)) for arm in kept)
     names = {arm.name for arm in arms}
     outcomes = tuple(outcome for outcome in records.outcomes if outcome.run.arm in names)
     return dataclasses.replace(records, arms=arms, outcomes=outcomes)
+
+
+def _labelled(arm: ArmData, label: str) -> ArmData:
+    return dataclasses.replace(arm, record=arm.record.model_copy(update={"label": label}))
 
 
 def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) -> str:
@@ -51,6 +58,8 @@ def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) ->
     best = len(few.arms) - sum(arm.is_untrained for arm in few.arms)
     if scores.num_pretraining_runs > 1:
         recipes = len(scores.models)
+        if recipes <= MOST_ROWS:
+            return "The first run of each recipe is drawn. "
         return (
             f"Of {recipes} recipes the first run of each of the {best} best{untrained} is drawn. "
         )
