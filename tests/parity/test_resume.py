@@ -209,7 +209,7 @@ def test_stopped_on_request(runner, expected, tmp_path, every, step):
         compute=ComputeConfig(read_back_every=100),
     )
     if step < 6:
-        with pytest.raises(StoppedError, match=f"stopped after {step} steps; run again to resume"):
+        with pytest.raises(StoppedError, match=f"stopped after {step} steps"):
             train_segment(
                 runner.lineage, runner.data, tmp_path, start=0, end=6, options=options
             )  # fmt: skip

@@ -69,7 +69,7 @@ def test_datasets_can_be_chosen(small):
     assert names() == ["record", "squad", "squad_v2", "QA Average"]
     assert names(without=("ReCoRD",)) == ["squad", "squad_v2", "QA Average"]
     assert names("QED", "squad") == ["qed", "squad", "QA Average"]
-    with pytest.raises(ConfigError, match=r"--dataset qe: no such dataset \(did you mean 'qed'"):
+    with pytest.raises(ConfigError, match=r"--dataset qe: .*'qed'"):
         names("qe")
     with pytest.raises(ConfigError, match="no dataset is left"):
         names("qed", without=("qed",))

@@ -95,9 +95,7 @@ def test_a_model_larger_than_memory_is_refused_unread(machine, tmp_path, monkeyp
     check_memory(folder)
     machine(needed // 1024 - 1)
     check_memory(folder, use="fp32")
-    with pytest.raises(
-        ModelError, match=rf"need about {size(needed)} of memory to be trained in bf16"
-    ) as error:
+    with pytest.raises(ModelError, match=rf"{size(needed)} of memory .* bf16") as error:
         check_memory(folder)
     assert str(error.value).startswith(f"{folder}: 0.00 billion parameters")
     assert "are free" in str(error.value)

@@ -81,7 +81,7 @@ def test_adapters_are_refused_by_name(tmp_path, model_folder, name, whole):
     (folder / name).write_text("{}")
     if not whole:
         (folder / "config.json").unlink()
-    with pytest.raises(DataError, match=rf"copy: has an adapter \({name}\).*merge_and_unload"):
+    with pytest.raises(DataError, match=rf"copy: .*\({name}\).*merge_and_unload"):
         fetch_model(folder)
 
 
@@ -289,9 +289,7 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path, model_folder):
     (tmp_path / "upper").mkdir()
     (tmp_path / "upper/M.GGUF").touch()
     for given in (tmp_path, tmp_path / "m.Q4_1.gguf", tmp_path / "upper/M.GGUF"):
-        with pytest.raises(
-            DataError, match=r"(?i)m.*\.gguf: a GGUF file; convert it .* gguf_file='m"
-        ):
+        with pytest.raises(DataError, match=r"(?i)m.*\.gguf: .* gguf_file='m"):
             fetch_model(given)
     with pytest.raises(DataError, match=r"none\.gguf: no such folder"):
         fetch_model(tmp_path / "none.gguf")

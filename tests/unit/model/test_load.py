@@ -97,7 +97,7 @@ def test_missing_weights_are_never_drawn_at_random(load, first, folder):
     tensors = load_file(folder / WEIGHTS)
     kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"weights are missing \(3, first {first}\.1\.mlp\."):
+    with pytest.raises(ModelError, match=rf"missing \(3, first {first}\.1\.mlp\."):
         load(folder)
 
 
@@ -223,7 +223,7 @@ def test_quantised_weights_are_refused(load, folder, dtype):
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name] = (100 * tensors[name]).to(dtype)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"{name} is stored as \w+: quantized weights are not"):
+    with pytest.raises(ModelError, match=rf"{name} is stored as \w+: quantized"):
         load(folder)
 
 

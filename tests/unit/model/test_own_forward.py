@@ -124,9 +124,7 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path):
 
 def test_both_ways_are_named_where_neither_is_right(tmp_path):
     config = transformers.StableLmConfig(**GROUPED)
-    with pytest.raises(
-        ModelError, match=r"stays causal where .*; on packed rows: .* was called without"
-    ):
+    with pytest.raises(ModelError, match=r"causal .*packed rows: .* called without"):
         load_checked_encoder(save(config, tmp_path))
 
 
@@ -158,7 +156,7 @@ def test_windows_are_compared_to_the_token(family, change, causal, change_window
     model = new_model(tiny_config(family, initializer_range=0.02, **wide), init_seed=0)
     check_contract(model, causal=causal)
     change_window(change)
-    with pytest.raises(ModelError, match="hidden states of texts longer than sliding_window"):
+    with pytest.raises(ModelError, match="longer than sliding_window"):
         check_contract(model, causal=causal)
 
 

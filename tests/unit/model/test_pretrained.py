@@ -177,6 +177,6 @@ class TestWeights:
             with pytest.raises(ModelError, match="1 are missing or unknown"):
                 load_weights(model, wrong)
         wrong = {**tensors, "model.norm.weight": torch.zeros(1)}
-        with pytest.raises(ModelError, match=r"model\.norm\.weight is \[1\], .* has \[32\]"):
+        with pytest.raises(ModelError, match=r"norm\.weight is \[1\], .* has \[32\]"):
             load_weights(model, wrong)
         assert all(map(torch.equal, before, model.parameters()))

@@ -56,7 +56,7 @@ def test_our_objectives_keep_all_rules(settings):
 
 
 def test_an_objective_with_rows_of_its_own_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"contrastive: reads pairs .* no rules for its rows"):
+    with pytest.raises(ConfigError, match=r"contrastive: reads pairs "):
         check_objective(phase(objective="contrastive", pairs=str(tmp_path), batch=4))
 
 
@@ -123,7 +123,7 @@ def test_an_objective_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
 def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
     edit = ("rows = batch.packed", "rows = batch.packd")
     settings = phase(objective=f"{of_file(tmp_path, STRIDE, edit)}:Stride")
-    with pytest.raises(ConfigError, match=r"rule 'rows': an error \(AttributeError: .*packd"):
+    with pytest.raises(ConfigError, match=r"rule 'rows': .*AttributeError: .*packd"):
         check_objective(settings)
 
 

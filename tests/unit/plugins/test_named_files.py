@@ -210,7 +210,7 @@ def test_an_arm_may_have_an_optimizer_of_a_file(path, tmp_path):
     rate = {"model": "pico", "phase": {"objective": "clm"}, "peak": 1e-3}
     named = {**rate, "optimizer": recipe.optimizer.name}
     assert parse_config(BeginningRate, named, where="x") == BeginningRate.of(recipe, peak=1e-3)
-    with pytest.raises(ConfigError, match=r"optimizer: unknown value 'adam' \(did you mean"):
+    with pytest.raises(ConfigError, match=r"optimizer: .*'adam' \(did you mean"):
         parse_config(BeginningRate, {**rate, "optimizer": "adam"}, where="rates")
 
 

@@ -271,9 +271,7 @@ def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
         evaluate(tmp_path / "none", task, **root)
     with pytest.raises(ConfigError, match=r"did you mean 'pydocs-sc'"):
         evaluate(plain_model, "pydoc-sc", **root)
-    with pytest.raises(
-        ConfigError, match=r"protocol: unknown key 'max_step' \(did you mean 'max_steps'"
-    ):
+    with pytest.raises(ConfigError, match=r"protocol: .*'max_step' .*'max_steps'"):
         evaluate(plain_model, task, protocol={"max_step": 1}, **root)
     with pytest.raises(ConfigError, match="seeds"):
         evaluate(plain_model, task, seeds=[-1], **root)
@@ -332,7 +330,7 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
 def test_a_wrong_recipe_is_named(tmp_path, quiet):
     with pytest.raises(ConfigError, match=r"^phases: none"):
         pretrain({**RECIPE, "phases": []})
-    with pytest.raises(ConfigError, match=r"recipe: unknown key 'phase' \(did you mean 'phases'"):
+    with pytest.raises(ConfigError, match=r"recipe: .*'phase' .*'phases'"):
         pretrain({**RECIPE, "phase": []}, root=tmp_path, console=quiet)
 
 
@@ -409,7 +407,7 @@ def test_every_task_is_checked_before_the_first_begins(plain_model, task, traini
     with pytest.raises(DataError, match="no-such-folder"):
         list(evaluate_all(plain_model, [task, "sc:no-such-folder"], **settings))
     wrong = TaskConfig(name="b", source=str(task), metric="accurracy")
-    with pytest.raises(ConfigError, match=r"no metric 'accurracy'.*did you mean 'accuracy'"):
+    with pytest.raises(ConfigError, match=r"metric 'accurracy'.*'accuracy'"):
         list(evaluate_all(plain_model, [task, wrong], **settings))
     with pytest.raises(ConfigError, match="given more than once"):
         list(evaluate_all(plain_model, [task, task], **settings))

@@ -293,7 +293,7 @@ def test_nothing_is_deleted_while_anybody_works(root, store):
     fake_state(store, "useless")
     with (
         lock_work(store, "pretraining"),
-        pytest.raises(LockedError, match=f"another process works here .*process {os.getpid()}"),
+        pytest.raises(LockedError, match=f"another process .*process {os.getpid()}"),
     ):
         clean(root, delete=True)
     assert is_complete(store / "states/useless")

@@ -1,7 +1,6 @@
 """Which of a grid's models is kept, and read again."""
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 import torch
 
@@ -9,19 +8,33 @@ from biphasic.errors import CheckpointError
 from biphasic.evaluation.best import best_result
 from biphasic.records import ResultRecord
 from biphasic.study.jobs.keep import find_kept, keep_best
+from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, TrainedModel
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import TaskInfo
+
+
+class _Task(EncodedTask):
+    def evaluate(self, encoder, head):
+        raise NotImplementedError
 
 
 def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
-    metrics = {"validation": SimpleNamespace(metrics={"accuracy": score})}
-    result = SimpleNamespace(
-        task=SimpleNamespace(metric="accuracy"),
-        scores=None if score is None else metrics,
+    run = FinetuneRun(_Task(), learning_rate, seed, FinetuneProtocol())
+    result = FinetuneResult(
+        task=TaskInfo("t", "sc", "T", "accuracy", "0" * 64),
+        trained_on=None,
         learning_rate=learning_rate,
         seed=seed,
+        status="diverged" if score is None else "finished",
         steps=3,
+        scores=None
+        if score is None
+        else {"validation": SplitScores({"accuracy": score}, (), np.array([]))},
+        seconds=1.0,
     )
-    weights = {"weight": torch.full((2,), number)}
-    return SimpleNamespace(results=(result,), weights=weights, head={"bias": torch.zeros(1)})
+    weights = {"weight": torch.full((2,), float(number))}
+    return TrainedModel(run, (result,), weights, head={"bias": torch.zeros(1)})
 
 
 def test_the_best_is_kept_whatever_the_order(tmp_path):

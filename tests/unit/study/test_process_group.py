@@ -152,7 +152,7 @@ def test_a_connection_lost_in_a_group_is_a_lost_rank(monkeypatch, tmp_path):
     with pytest.raises(LostRankError, match=f"^rank 1: {lost}: connection refused$"):
         fails_with(refused, while_starting=True)
     closed = RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
-    with pytest.raises(LostRankError, match=rf"^rank 1, in step 5: {lost}: .* closed by peer$"):
+    with pytest.raises(LostRankError, match=rf"^rank 1, in step 5: {lost}: .*peer$"):
         fails_with(closed)
     with pytest.raises(RuntimeError, match="a bug"):
         fails_with(RuntimeError("a bug"))
@@ -304,7 +304,7 @@ def test_the_timeout_is_a_setting(group_of, monkeypatch, text, limit):
 @pytest.mark.parametrize("text", ["10", "00:00:00", "1 h", "-1:00:00"])
 def test_a_timeout_that_is_no_time_is_refused(make_recipe, tmp_path, monkeypatch, no_process, text):
     monkeypatch.setenv("BIPHASIC_RANK_TIMEOUT", text)
-    with pytest.raises(ConfigError, match=rf"^BIPHASIC_RANK_TIMEOUT {text}: give a time as HH:MM"):
+    with pytest.raises(ConfigError, match=rf"^BIPHASIC_RANK_TIMEOUT {text}: .*HH:MM"):
         ranks.run_ranks(job_of(make_recipe, tmp_path, 2), print, worker=RANK)
 
 

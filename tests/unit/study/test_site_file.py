@@ -114,7 +114,7 @@ def test_a_first_site_file_follows_sinfo(tmp_path, monkeypatch, partition, expec
 @pytest.mark.parametrize("line", ["Segmentation fault", "a|b|c|d|e", ""])
 def test_what_sinfo_should_not_print_is_one_line(monkeypatch, tmp_path, line):
     fake_sinfo(monkeypatch, tmp_path, f"{line}\n" if line else "")
-    with pytest.raises(ConfigError, match=r"sinfo: unreadable line|sinfo lists no partition"):
+    with pytest.raises(ConfigError, match=r"unreadable line|lists no partition"):
         site_text(None)
 
 

@@ -48,7 +48,7 @@ def test_values_that_are_no_labels(value, message):
 
 
 def test_one_label_is_nothing_to_tell_apart():
-    with pytest.raises(DataError, match=r"train: expected at least two .* found 'a'"):
+    with pytest.raises(DataError, match=r"train: .* at least two .* 'a'"):
         found_labels([row("a"), row("a")], "label", source="train")
 
 
@@ -81,7 +81,7 @@ def test_numbers_and_names(names, is_numbered, values):
     ],
 )
 def test_unknown_labels(names, is_numbered, value):
-    with pytest.raises(DataError, match=rf"train\.csv:1: unknown label '{value}'; L has"):
+    with pytest.raises(DataError, match=rf"train\.csv:1: .* '{value}'; L has"):
         Labels(names, "L", is_numbered).number(row(value), "label")
 
 

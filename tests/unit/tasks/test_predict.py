@@ -220,7 +220,7 @@ def test_a_file_with_a_flipped_byte_is_named_and_nothing_predicted(finetuned, tm
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "the cat sat"}])
     assert run(folder, source, tmp_path / "before.jsonl")[0].num_examples == 1
     flip(folder / name)
-    with pytest.raises(DataError, match=rf"{name}: damaged \(SHA-256 differs from README.md\)"):
+    with pytest.raises(DataError, match=rf"{name}: damaged \(SHA-256 .*README.md"):
         run(folder, source, tmp_path / "after.jsonl")
     assert not (tmp_path / "after.jsonl").exists()
 
@@ -234,7 +234,7 @@ def test_places_are_checked(tmp_path):
     with pytest.raises(DataError, match="unknown suffix"):
         open_input(str(tmp_path / "t.docx"))
     assert open_input(str(tmp_path / "t.docx"), format="txt").format == "txt"
-    with pytest.raises(DataError, match=r"unknown format 'jsonlines' \(did you mean 'jsonl'"):
+    with pytest.raises(DataError, match=r"format 'jsonlines' .*'jsonl'"):
         open_input("-", format="jsonlines")
     with pytest.raises(DataError, match=r"--out ends in \.jsonl"):
         check_output(tmp_path / "o.xlsx", (".jsonl",))

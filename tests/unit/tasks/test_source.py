@@ -134,7 +134,7 @@ def test_copies_are_in_a_folder(store, custom, monkeypatch):
     monkeypatch.setattr(source_module, "published_origin", None)  # nobody asks the hub
     (custom / "file").touch()
     for copies in (custom / "file", custom / "nowhere"):
-        with pytest.raises(DataError, match=f"^{copies}: no such folder .local copies for"):
+        with pytest.raises(DataError, match=f"^{copies}: no such folder"):
             store.folder_of("sst2", copies=copies)
 
 

@@ -239,7 +239,7 @@ def test_skipped_steps_change_identities_from_there_on(training_data, make_recip
 
 @pytest.mark.parametrize("step", [-1, 3])
 def test_a_step_to_skip_exists(training_data, make_recipe, step):
-    with pytest.raises(ConfigError, match=f"skip_steps: no step {step}; steps are 0 to 2"):
+    with pytest.raises(ConfigError, match=f"skip_steps: .* step {step}; .* 0 to 2"):
         Lineage(make_recipe(CLM).skipping([step]), training_data.fingerprint)
 
 

@@ -186,7 +186,7 @@ def test_a_column_of_ones_alone_is_not_a_count(tmp_path):
     [("a O\nb\n", 2), ("a\tO\n\nb O\n", 3), ("a O\n# comment below a token\n", 2)],
 )
 def test_lines_of_another_width(tmp_path, content, line):
-    with pytest.raises(DataError, match=re.escape(f"a.conll:{line}: ") + ".* columns, but the"):
+    with pytest.raises(DataError, match=rf"a\.conll:{line}: .* columns"):
         read_sentences(tmp_path, content)
 
 

@@ -90,7 +90,7 @@ def test_minimal_pairs_are_all_configurations_in_order(tasks):
 def test_a_dataset_without_the_columns_of_blimp_is_named(copies, tmp_path):
     rows = {("one", "train"): [{"sentence_good": "a", "UID": "one"}]}
     hub_copies.write_dataset(tmp_path / "nyu-mll/blimp", rows, None)
-    with pytest.raises(DataError, match=r"nyu-mll/blimp, config one.*no column 'sentence_bad'"):
+    with pytest.raises(DataError, match=r"nyu-mll/blimp, .*one.*'sentence_bad'"):
         write_published("blimp", tmp_path / "task", copies=tmp_path)
 
 
