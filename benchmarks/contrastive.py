@@ -40,6 +40,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from biphasic.data.corpus import Corpus
 from biphasic.data.pairs.folder import Pairs, write_pairs
+from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import SourceConfig, read_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.build import architecture_config
@@ -123,7 +124,7 @@ class Setting:
 def write_data(folder: Path, models: list[str], most_pairs: int) -> None:
     """Write weak pairs of the documentation of libraries, and new models with their tokenizers."""
     prepare(folder, [VOCABULARY], libraries=LIBRARIES)
-    documents = read_documents(SourceConfig(source="builtin:pydocs"), libraries=LIBRARIES)
+    documents = read_documents(SourceConfig(source="builtin:pydocs"), SourceContext(LIBRARIES))
     weak = document_pairs(documents, seed=0, per_document=4, most=most_pairs)
     write_pairs(folder / "pairs", weak, origin={})
     for name in models:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from biphasic import plugins
 
-_TUTORIAL = Path(__file__).parents[1] / "docs/tutorials/new-objective.md"
+_DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (_DOCS / "plugins.md").read_text("utf-8")
+"""The page of plugins."""
+_TUTORIAL = _DOCS / "tutorials/new-objective.md"
 STRIDE = _TUTORIAL.read_text("utf-8").partition("%%writefile stride.py\n")[2].partition("```")[0]
 """The objective that tutorial 5 writes."""
+
+
+def page_code(name: str) -> str:
+    """Return the example of the page that defines a class."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [block] = (block for block in blocks if f"\nclass {name}(" in block)
+    return block
 
 
 def write_stride(folder: Path, *edits: tuple[str, str]) -> Path:

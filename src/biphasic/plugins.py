@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,12 +27,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import SerializeAsAny, WrapValidator, create_model
 
-from biphasic.config import Config, nearest
+from biphasic.config import Config, ConfigT, nearest, parse_config, raw_config
 from biphasic.errors import ConfigError, reading
 from biphasic.files import complete_folder, digest, expanded
 from biphasic.numerics import code_sha256
 
-Group = Literal["objectives", "optimizers", "task_kinds"]
+Group = Literal["objectives", "optimizers", "task_kinds", "sources"]
 FOLDER = "plugins"
 """Folder of a store with the files of plugins, by the hash of their code."""
 _NAMED = re.compile(
@@ -40,7 +40,7 @@ _NAMED = re.compile(
     r"(?:@(?P<code>[0-9a-f]{64}))?"
 )
 _PINNED = r"[\w.:-]+@[0-9a-f]{64}"
-_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind)")
+_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?)")
 """Settings that may name a plugin, also in a study's axes."""
 _sources: dict[str, bytes] = {}
 _stores: list[Path] = []
@@ -214,6 +214,12 @@ def pinned_names(raw: Any, folder: Path) -> Any:
     }
 
 
+def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:
+    """Load one YAML file as `kind`; files of plugins are relative to its folder."""
+    raw = pinned_names(raw_config(kind, path, overrides), path.resolve().parent)
+    return parse_config(kind, raw, where=str(path))
+
+
 def look_in(store: Path) -> None:
     """Find files of plugins in a store, too."""
     if store not in _stores:
@@ -289,8 +295,10 @@ def _settings_type(plugin: Plugin, key: str, mixin: type[Config] | None) -> type
 
 
 def _pinned_value(value: Any, folder: Path) -> Any:
-    if isinstance(value, list):  # of an axis
+    if isinstance(value, list):  # of an axis, or of sources
         return [_pinned_value(item, folder) for item in value]
+    if isinstance(value, Mapping):
+        return pinned_names(value, folder)
     named = _NAMED.fullmatch(value) if isinstance(value, str) else None
     if named is None or not named["file"]:
         return value

@@ -196,12 +196,13 @@ def _config(
     sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
 ) -> CorpusConfig:
     """Override the spec's settings with options."""
-    from biphasic.config import load_config, parse_config
+    from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
+    from biphasic.plugins import load_pinned
 
     raw: dict[str, Any] = {}
     if spec:
-        base = load_config(CorpusConfig, spec).anchored(spec.resolve().parent)
+        base = load_pinned(CorpusConfig, spec).anchored(spec.resolve().parent)
         raw = base.model_dump(mode="json", exclude_unset=True)
     if sources:
         raw["sources"] = [{"source": source} for source in sources]

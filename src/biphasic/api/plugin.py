@@ -34,7 +34,7 @@ def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str
     Args:
         named: File, or file and class, or name of an installed plugin.
         task: For kinds of tasks: a folder with files of a small task.
-        overrides: Setting of the class, e.g. every=3; of objectives and optimizers.
+        overrides: Setting of the class, e.g. every=3; not of kinds of tasks.
 
     Raises:
         ConfigError: A rule is broken, which the message names; or there is nothing to check.
@@ -45,8 +45,8 @@ def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str
         1
     """
     from biphasic.config import parse_overrides
-    from biphasic.tasks.conformance import check_kinds
-    from biphasic.training.conformance.check import check_plugins
+    from biphasic.conformance.check import check_plugins
+    from biphasic.conformance.task_kinds import check_kinds
 
     if task is not None:
         return Findings((*check_kinds(named, Path(task)),))

@@ -11,6 +11,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import expanded
 
 if TYPE_CHECKING:
+    from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig
 
 
@@ -41,19 +42,21 @@ def train(
         300
     """
     from biphasic.config import parse_config
+    from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig, source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
     from biphasic.files import digest
     from biphasic.locks import sole_writer
 
-    folder, copies = expanded(out), None if hub_copies is None else expanded(hub_copies)
+    folder = expanded(out)
+    context = SourceContext(hub_copies=None if hub_copies is None else expanded(hub_copies))
     _refuse_unfinished(folder)
     shared = {} if column is None else {"column": column}
     parsed = [
         parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
         for source in sources
     ]
-    origins = [source_origin(source, copies=copies) for source in parsed]
+    origins = [source_origin(source, context) for source in parsed]
     made_from = digest({"sources": origins, "vocab_size": vocab_size})
     if _is_made(folder, made_from):
         note = f"tokenizer: {folder} (already made from the same sources)"
@@ -61,7 +64,7 @@ def train(
     sizes: list[int] = []
 
     def texts() -> Iterator[str]:
-        for text in _training_texts(parsed, copies):
+        for text in _training_texts(parsed, context):
             sizes.append(len(text.encode()))
             yield text
 
@@ -133,10 +136,10 @@ def _is_made(out: Path, made_from: str) -> bool:
     return True
 
 
-def _training_texts(sources: Sequence[SourceConfig], copies: Path | None) -> Iterator[str]:
+def _training_texts(sources: Sequence[SourceConfig], context: SourceContext) -> Iterator[str]:
     from biphasic.data.text.sources import read_documents
 
     for source in sources:
-        for document in read_documents(source, copies=copies):
+        for document in read_documents(source, context):
             if document.split != "heldout":
                 yield document.text

@@ -160,6 +160,14 @@ def sources_of(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str
     yield from provenance.get("by_source", {}).items()
 
 
+def plugins_of(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the plugins among the sources, with the hashes of their code."""
+    for part in provenance.get("merged", ()):
+        yield from plugins_of(part["provenance"])
+    for texts in provenance.get("plugins", {}).values():
+        yield from texts
+
+
 def _check_details(details: dict[str, Any]) -> None:
     """Raise a KeyError, TypeError or ValueError for a field of `corpus.json` that reading needs."""
     for name, kind in _FIELDS.items():

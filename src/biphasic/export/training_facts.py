@@ -12,7 +12,7 @@ from biphasic.amounts import amount, count, scientific
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.selection import best_per_seed, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
-from biphasic.data.corpus import TEXTS, sources_of
+from biphasic.data.corpus import TEXTS, plugins_of, sources_of
 from biphasic.data.pairs.folder import DETAILS, Pairs
 from biphasic.data.pairs.rows import count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -45,6 +45,8 @@ def training_facts(
     base = base_model(recipe)
     libraries = state.environment.get("libraries")
     is_known = isinstance(libraries, dict)
+    corpora = corpora_of(state, store=store)
+    sources = [text for corpus in corpora for text in corpus.get("plugins", ())]
     versions = {"biphasic": state.environment.get("biphasic"), **libraries} if is_known else {}
     return {
         "base_model": recipe["model"]["pretrained"] if base else None,
@@ -52,7 +54,7 @@ def training_facts(
         "revision": str(recipe["model"].get("revision") or "") if base else "",
         "phases": phases,
         "settings": _shared_settings(recipe),
-        "corpora": corpora_of(state, store=store),
+        "corpora": corpora,
         "cut": [*_cut_texts(state, tokenizer)],
         "count": count,
         "amount": amount,
@@ -61,7 +63,7 @@ def training_facts(
         ],
         "score_rows": [_score_row(score) for score in scores],
         "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
-        "plugins": [text for texts in state.plugins.values() for text in texts],
+        "plugins": [*sources, *(text for texts in state.plugins.values() for text in texts)],
     }
 
 
@@ -207,6 +209,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
             "documents": details["num_documents"],
             "tokens": details["num_tokens"],
             "sources": list(_source_rows(details["provenance"])),
+            "plugins": list(plugins_of(details["provenance"])),
         }
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
-from biphasic.config import parse_config, raw_config
+from biphasic.config import parse_config
 from biphasic.errors import DataError
-from biphasic.plugins import pinned_names
+from biphasic.plugins import load_pinned
 from biphasic.tasks.folder import TaskDescription, TaskSettings
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -92,8 +92,7 @@ class TaskFile(TaskSettings):
 
 def load_task_file(path: Path) -> TaskFile:
     """Read a task file; its paths are relative to its folder."""
-    raw = pinned_names(raw_config(TaskFile, path), path.resolve().parent)
-    file = parse_config(TaskFile, raw, where=str(path))
+    file = load_pinned(TaskFile, path)
     parse_config(FinetuneProtocol, file.protocol, where=f"{path}: protocol")
     places = {
         key: path.parent / place

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from biphasic.config import parse_config
+from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text import sources as module
-from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.pydocs import Document
+from biphasic.data.text.source import SourceContext, SourceDocument
 from biphasic.data.text.sources import HubSource, SourceConfig, read_documents, source_origin
 from biphasic.errors import ConfigError, DataError
 
@@ -40,7 +41,7 @@ def source(raw) -> SourceConfig:
 
 
 def test_a_plain_string_is_a_source():
-    assert SourceConfig.model_validate("a/b.txt") == SourceConfig(source="a/b.txt")
+    assert CorpusConfig(sources=("a/b.txt",)).sources == (SourceConfig(source="a/b.txt"),)
 
 
 def test_the_three_sorts():
@@ -113,17 +114,19 @@ def test_files(tmp_path):
 @pytest.mark.parametrize("streaming", ["true", "false"])
 def test_hub_datasets_through_local_copies(copies, streaming):
     text = f"hf:acme/tiny?streaming={streaming}"
-    assert list(read_documents(source(text), copies=copies)) == [
+    assert list(read_documents(source(text), SourceContext(hub_copies=copies))) == [
         SourceDocument("7", "a", None),
         SourceDocument("8", "b", None),
         SourceDocument("9", "", None),
     ]
-    bodies = read_documents(source(f"{text}&column=body"), copies=copies)
+    bodies = read_documents(source(f"{text}&column=body"), SourceContext(hub_copies=copies))
     assert [document.text for document in bodies] == ["x", "y", "z"]
-    same = read_documents(source({"source": text, "column": "body"}), copies=copies)
+    same = read_documents(
+        source({"source": text, "column": "body"}), SourceContext(hub_copies=copies)
+    )
     assert [document.text for document in same] == ["x", "y", "z"]
     given = {"source": f"hf:acme/more?split=test&streaming={streaming}", "license": "CC0-1.0"}
-    more = list(read_documents(source(given), copies=copies))
+    more = list(read_documents(source(given), SourceContext(hub_copies=copies)))
     assert more == [SourceDocument("test:0", "t", None, "MIT")]
 
 
@@ -137,9 +140,9 @@ def test_a_hub_column_that_is_no_text_is_named_with_its_row(copies, streaming):
     text = f"hf:acme/tiny?streaming={streaming}"
     message = r"hf:acme/tiny, split train, row 0: 'id' is not text but a value of type int"
     with pytest.raises(DataError, match=message):
-        list(read_documents(source(f"{text}&column=id"), copies=copies))
+        list(read_documents(source(f"{text}&column=id"), SourceContext(hub_copies=copies)))
     with pytest.raises(DataError, match=r"no column 'txt' .*'text'"):
-        list(read_documents(source(f"{text}&column=txt"), copies=copies))
+        list(read_documents(source(f"{text}&column=txt"), SourceContext(hub_copies=copies)))
 
 
 def test_the_built_in_source_keeps_its_splits_and_not_its_test_documents(monkeypatch):
@@ -151,13 +154,13 @@ def test_the_built_in_source_keeps_its_splits_and_not_its_test_documents(monkeyp
         ]
 
     monkeypatch.setattr(module, "load_documents", load)
-    documents = read_documents(source("builtin:pydocs"), libraries=("numpy",))
+    documents = read_documents(source("builtin:pydocs"), SourceContext(("numpy",)))
     assert list(documents) == [
         SourceDocument("train", "text train", "train"),
         SourceDocument("validation", "text validation", "heldout"),
     ]
     licensed = source({"source": "builtin:pydocs", "license": "PSF-2.0"})
-    documents = read_documents(licensed, libraries=("numpy",))
+    documents = read_documents(licensed, SourceContext(("numpy",)))
     assert [document.license for document in documents] == ["PSF-2.0", "PSF-2.0"]
 
 
@@ -186,29 +189,33 @@ def test_origin_of_files(tmp_path):
 
 
 def test_origin_of_a_local_copy(copies):
-    origin = source_origin(source("hf:acme/tiny?column=body"), copies=copies)
+    origin = source_origin(source("hf:acme/tiny?column=body"), SourceContext(hub_copies=copies))
     assert str(copies) not in json.dumps(origin)
     assert origin["column"] == "body"
     assert (origin["dataset"], origin["config"], origin["split"]) == ("acme/tiny", None, "train")
     assert (origin["revision"], origin["local"], origin["files"]["count"]) == (None, True, 1)
     # How rows are fetched does not change them.
-    same = source_origin(source("hf:acme/tiny?column=body&streaming=false"), copies=copies)
+    same = source_origin(
+        source("hf:acme/tiny?column=body&streaming=false"), SourceContext(hub_copies=copies)
+    )
     assert same == origin
     by_path = source_origin(source(f"hf:{copies / 'acme/tiny'}"))
     assert str(copies) not in json.dumps(by_path)
 
 
 def test_origin_of_the_built_in_source():
-    origin = source_origin(source("builtin:pydocs"), libraries=("numpy", "python"))
+    origin = source_origin(source("builtin:pydocs"), SourceContext(("numpy", "python")))
     assert set(origin["libraries"]) == {"numpy"}
     assert origin["standard_library"]
     assert origin["python"] == platform.python_version()
-    assert not source_origin(source("builtin:pydocs"), libraries=("numpy",))["standard_library"]
+    assert not source_origin(source("builtin:pydocs"), SourceContext(("numpy",)))[
+        "standard_library"
+    ]
     assert source_origin(source("builtin:pydocs"))["standard_library"]
     # A licence is part of it, and none is as it always was.
     licensed = source({"source": "builtin:pydocs", "license": "PSF-2.0"})
     names = ("numpy", "python")
-    assert source_origin(licensed, libraries=names) == {**origin, "license": "PSF-2.0"}
+    assert source_origin(licensed, SourceContext(names)) == {**origin, "license": "PSF-2.0"}
     assert "license" not in origin
 
 

@@ -74,7 +74,10 @@ class TestState:
     def test_plugins(self, make_state, card_of):
         named = f"striding 1.2, strides@{64 * 'a'}"
         card = card_of(make_state(plugins={"strides": [named]}))
-        assert f"Plugins that trained it, with the hash of their code:\n\n- `{named}`\n" in card
+        assert (
+            f"Plugins that read text or trained it, with the hash of their code:\n\n- `{named}`\n"
+            in card
+        )
 
     def test_losses(self, state, card_of):
         card = card_of(state)

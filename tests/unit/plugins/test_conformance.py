@@ -2,19 +2,18 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
 from biphasic.config import Config, parse_config
+from biphasic.conformance import objectives, optimizers, sources
+from biphasic.conformance.objectives import check_objective
+from biphasic.conformance.optimizers import check_optimizer
 from biphasic.errors import ConfigError
 from biphasic.objectives.phases import Phase
-from biphasic.training.conformance import objectives, optimizers
-from biphasic.training.conformance.objectives import check_objective
-from biphasic.training.conformance.optimizers import check_optimizer
 from biphasic.training.optimizers.registry import AnyOptimizer
-from plugin_files import STRIDE
+from plugin_files import PAGE, STRIDE, page_code
 
 
 class Settings(Config):
@@ -127,8 +126,7 @@ def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
         check_objective(settings)
 
 
-PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-_, SMOOTHED, FOCAL, MOMENTUM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SMOOTHED, FOCAL, MOMENTUM = map(page_code, ("Smoothed", "Focal", "Momentum"))
 LOSSES = {
     "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
     "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),
@@ -207,4 +205,4 @@ def test_every_rule_has_a_plugin_that_breaks_it():
 def test_the_page_has_every_rule():
     section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert named == [*objectives.RULES, *optimizers.RULES]
+    assert named == [*objectives.RULES, *optimizers.RULES, *sources.RULES]

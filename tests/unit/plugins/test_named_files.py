@@ -1,8 +1,6 @@
 """Objectives from a file that a recipe or a study names."""
 
-import re
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -20,7 +18,7 @@ from biphasic.study.spec.tuned_rates import BeginningRate
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
-from plugin_files import write_stride
+from plugin_files import page_code, write_stride
 from tiny_study import GROUND, plan_of
 
 RECIPE = {
@@ -181,8 +179,7 @@ def test_axes_of_a_study_name_files_and_a_diff_names_the_code(path, tmp_path):
     assert f"pico-clm-2-stride-5: differs after step 2: {reason}" in lines
 
 
-PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-MOMENTUM = [*re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)][-1]
+MOMENTUM = page_code("Momentum")
 
 
 def with_optimizer(folder):

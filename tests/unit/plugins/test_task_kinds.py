@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +14,10 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.source import split_source
 from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
-from plugin_files import forget_plugins
+from plugin_files import forget_plugins, page_code
 from tiny_use import words, write_model
 
-PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
-MOOD = PAGE.partition("```python\n")[2].partition("```")[0]
+MOOD = page_code("Mood")
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from rich.console import Console
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import Gathered, Gathering, Reach
 from biphasic.data.building.selection import Selection
-from biphasic.data.text.sources import SourceConfig, read_documents
+from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
-from biphasic.files import expanded
 from biphasic.progress import progress_bar
 
 # Average bytes of text per token, an upper bound; limits how much of a source is read.
@@ -55,7 +54,7 @@ class Blend:
         self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
     ) -> None:
         self._config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
-        self._names = unique_names([_short_name(source) for source in config.sources])
+        self._names = unique_names([source.short_name for source in config.sources])
         self._shares = [source.share for source in config.sources if source.share is not None]
         self._block_bytes = block_bytes
         if config.max_tokens is not None:
@@ -134,11 +133,7 @@ class Blend:
         name = self._names[source]
         reading = Gathering(
             name,
-            read_documents(
-                self._config.sources[source],
-                libraries=self._config.libraries,
-                copies=self._config.hub_copies,
-            ),
+            read_documents(self._config.sources[source], self._config.context),
             selection=self._selection,
             maker=self._maker,
             reach=reach,
@@ -200,13 +195,3 @@ def build_bar(console: Console) -> Iterator[Report]:
         yield lambda progress: report(
             progress.tokens, progress.total_tokens, f"{progress.text_bytes / 1e6:,.1f} MB"
         )
-
-
-def _short_name(source: SourceConfig) -> str:
-    """Return a source's name without folders."""
-    if source.path:
-        return source.path.resolve().name
-    if source.hub:
-        folder = expanded(source.hub.dataset)
-        return folder.resolve().name if folder.is_dir() else source.hub.dataset
-    return source.source

@@ -5,6 +5,7 @@ The parts are created in this order, so an interrupted build can resume:
 - `.building/`: the build's settings and finished shards; deleted at the end;
 - `tokenizer/`: the given one, or one trained on a sample of the training text;
 - `train/`, `heldout/`: corpora, assembled from the shards;
+- `plugins/`: the code of sources that are plugins, if any;
 - `built.json`: settings and counts; written last.
 """
 
@@ -31,7 +32,7 @@ from biphasic.data.building.mask_token import (
 )
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.corpus import Corpus, assemble_corpus
-from biphasic.data.text.sources import read_documents, source_folder, source_origin
+from biphasic.data.text.sources import read_documents, source_origin
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
@@ -42,6 +43,7 @@ from biphasic.data.tokens.tokenizer import (
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import is_complete, read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
+from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
 
 _MORE_HELDOUT = "add more text, or set a higher heldout_fraction in a corpus file (docs/corpora.md)"
@@ -92,13 +94,16 @@ def build_corpus(
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:
         if work:
+            keep_files(folder, config)
             if not is_complete(folders.tokenizer):
                 write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
             say("tokenising")
             blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
             sources = blend.gather(num_workers=num_workers or num_cores(), report=progress)
             say("assembling the corpora")
-            special = _assemble(sources, folders, origin, say=say)
+            plugins = named_plugins(config)
+            code = {"plugins": plugins} if plugins else {}
+            special = _assemble(sources, folders, {**origin, **code}, say=say)
             counts = {
                 source.name: {
                     **{split: source.counts(split) for split in SPLITS},
@@ -106,7 +111,7 @@ def build_corpus(
                 }
                 for source in sources
             }
-            write_json(folder / RECORD, {"origin": origin, "sources": counts, **special})
+            write_json(folder / RECORD, {"origin": origin, "sources": counts, **special, **code})
     return folders
 
 
@@ -153,7 +158,7 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
     """Return everything that determines a corpus: sources, settings, code, but no paths."""
     sources = [
         {
-            **source_origin(source, libraries=config.libraries, copies=config.hub_copies),
+            **source_origin(source, config.context),
             "share": source.share,
         }
         for source in config.sources
@@ -204,7 +209,7 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     quotas = token_quotas([source.share or 1.0 for source in config.sources], num_bytes)
     with Selection(config, folder) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
-            documents = read_documents(source, libraries=config.libraries, copies=config.hub_copies)
+            documents = read_documents(source, config.context)
             texts = (doc.text for doc, split in selection.select(documents) if split == "train")
             sample.extend(islice(texts, config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):
@@ -282,7 +287,7 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
 def _assemble(
     sources: Sequence[Gathered],
     folders: CorpusFolders,
-    origin: dict[str, Any],
+    provenance: dict[str, Any],
     *,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -305,7 +310,7 @@ def _assemble(
             tokenizer_sha256=tokenizer.sha256,
             dtype=token_dtype(tokenizer.vocab_size),
             vocab_size=tokenizer.vocab_size,
-            provenance={**origin, "split": split, "by_source": counts},
+            provenance={**provenance, "split": split, "by_source": counts},
         )
         corpus = Corpus(folder)
         try:
@@ -324,7 +329,7 @@ def _assemble(
 def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
     """Refuse to build inside a source: the next build would read the output of this one."""
     for source in config.sources:
-        root = source_folder(source, copies=config.hub_copies)
+        root = source.folder(config.context)
         if root and folder.resolve().is_relative_to(root.resolve()):
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
 

@@ -9,16 +9,15 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
-from biphasic.data.text.sources import BUILTIN, SourceConfig
+from biphasic.data.text.source import SourceContext
+from biphasic.data.text.sources import BUILTIN, AnySource, SourceConfig
 from biphasic.files import expanded, is_folder
 
 
 class CorpusConfig(Config):
     """Text to pretrain on."""
 
-    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)] = (
-        SourceConfig(source=BUILTIN),
-    )
+    sources: Annotated[tuple[AnySource, ...], Field(min_length=1)] = (SourceConfig(source=BUILTIN),)
     """Text sources; `builtin:pydocs` is the documentation in every installation."""
     libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """For `builtin:pydocs`: libraries to read; by default all that are installed."""
@@ -49,12 +48,15 @@ class CorpusConfig(Config):
             # Compare values, because a fully written configuration must load again.
             if name != "folder" and getattr(self, name) != field.default:
                 raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
-        refuse_repeats("sources", [source.source for source in self.sources])
+        # A plugin may be named twice, with different settings.
+        refuse_repeats(
+            "sources", [s.model_dump_json() if s.plugin else s.source for s in self.sources]
+        )
         shares = [source.share is not None for source in self.sources]
         if any(shares) and not all(shares):
             without = self.sources[shares.index(False)].source
             raise ValueError(f"give all sources a share or none; '{without}' has none")
-        if self.libraries is not None and not any(source.is_builtin for source in self.sources):
+        if self.libraries is not None and all(source.source != BUILTIN for source in self.sources):
             raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
         known = {*LIBRARIES, STANDARD_LIBRARY}
         for library in self.libraries or ():
@@ -68,6 +70,11 @@ class CorpusConfig(Config):
                 f"{self.min_characters}"
             )
         return self
+
+    @property
+    def context(self) -> SourceContext:
+        """The settings that all sources may use."""
+        return SourceContext(self.libraries, self.hub_copies)
 
     def anchored(self, base: Path) -> CorpusConfig:
         """Return the settings with relative paths resolved against `base`."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
-from pydantic import PositiveFloat, model_validator
+from pydantic import BeforeValidator, model_validator
 
-from biphasic.config import Config, nearest
+from biphasic.config import nearest
 from biphasic.data.text.files import (
     SourceDocument,
     document_of,
@@ -20,10 +20,14 @@ from biphasic.data.text.files import (
 )
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
+from biphasic.data.text.source import SourceContext, TextSource
+from biphasic.errors import DataError, reading
 from biphasic.files import expanded, is_folder
+from biphasic.plugins import accepting, code_of
 
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
+_ALONE = SourceContext()
 _TRUTH = {"true": True, "false": False}
 # The built-in test split is excluded: it belongs to the tasks made from the same texts.
 _BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
@@ -44,22 +48,13 @@ class HubSource:
     streaming: bool
 
 
-class SourceConfig(Config):
-    """One text source; a plain string is shorthand for its `source`."""
+class SourceConfig(TextSource):
+    """One text source of ours."""
 
     source: str
     """`builtin:pydocs`; a file or folder; or `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
     column: str = "text"
     """Column of a table, or key of a JSON line, that holds the text."""
-    share: PositiveFloat | None = None
-    """Share of the corpus's tokens, in any unit; set it for all sources or none."""
-    license: str = ""
-    """License of documents that do not state their own; only recorded."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, raw: Any) -> Any:
-        return {"source": raw} if isinstance(raw, str) else raw
 
     @model_validator(mode="after")
     def _consistent(self) -> SourceConfig:
@@ -91,7 +86,17 @@ class SourceConfig(Config):
             return None
         return expanded(self.source)
 
-    def anchored(self, base: Path) -> SourceConfig:
+    @property
+    def short_name(self) -> str:
+        """Its name without folders."""
+        if self.path:
+            return self.path.resolve().name
+        if self.hub:
+            folder = expanded(self.hub.dataset)
+            return folder.resolve().name if folder.is_dir() else self.hub.dataset
+        return self.source
+
+    def anchored(self, base: Path) -> Self:
         """Return the source with a relative path resolved against `base`."""
         if self.path:
             return self.model_copy(update={"source": str(base / self.path)})
@@ -99,6 +104,61 @@ class SourceConfig(Config):
             query = self.source.partition("?")[1:]
             return self.model_copy(update={"source": f"{_HUB}{folder}{''.join(query)}"})
         return self
+
+    def documents(self, context: SourceContext) -> Iterator[SourceDocument]:
+        """Read the documents."""
+        if self.is_builtin:
+            for document in load_documents(context.libraries):
+                if split := _BUILTIN_SPLITS.get(document.split):
+                    yield SourceDocument(document.id, document.text, split)
+        elif self.hub:
+            yield from _read_hub(self.hub, self.hub.column or self.column, context.hub_copies)
+        else:
+            yield from read_text_files(expanded(self.source), column=self.column)
+
+    def origin(self, context: SourceContext) -> dict[str, Any]:
+        """Return what determines the documents, without reading them all."""
+        if self.is_builtin:
+            return {
+                "source": BUILTIN,
+                **pydocs_origin(context.libraries),
+                **({"license": self.license} if self.license else {}),
+            }
+        shared = {"license": self.license}
+        if hub := self.hub:
+            names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
+            fingerprint = hub_fingerprint(hub.dataset, **names, copies=context.hub_copies)
+            return {"source": "hub", "column": hub.column or self.column, **fingerprint, **shared}
+        assert self.path  # noqa: S101 - there is no fourth sort of source
+        files = find_text_files(self.path)
+        return {
+            "source": "files",
+            "name": self.path.resolve().name,
+            "column": self.column,
+            "files": files_fingerprint(files.root, files.files),
+            "num_ignored": files.num_ignored,
+            **shared,
+        }
+
+    def folder(self, context: SourceContext) -> Path | None:
+        """Return its folder; None for a file, the hub or the built-in documentation."""
+        if hub := self.hub:
+            return find_copy(hub.dataset, context.hub_copies)
+        return self.path if self.path and self.path.is_dir() else None
+
+
+def _from_text(raw: Any) -> Any:
+    return {"source": raw} if isinstance(raw, str) else raw
+
+
+if TYPE_CHECKING:
+    AnySource = TextSource
+else:
+    AnySource = Annotated[
+        accepting(SourceConfig, (BUILTIN,), group="sources", key="source", base=TextSource),
+        BeforeValidator(_from_text),
+    ]
+"""Settings of a source of ours or of a plugin; a plain string is shorthand for `source`."""
 
 
 def parse_hub(source: str) -> HubSource:
@@ -128,58 +188,24 @@ def parse_hub(source: str) -> HubSource:
     )
 
 
-def read_documents(
-    source: SourceConfig, *, libraries: Collection[str] | None = None, copies: Path | None = None
-) -> Iterator[SourceDocument]:
+def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Iterator[SourceDocument]:
     """Read a source's documents one at a time, always in the same order."""
-    if source.is_builtin:
-        for document in load_documents(libraries):
-            if split := _BUILTIN_SPLITS.get(document.split):
-                yield SourceDocument(document.id, document.text, split, source.license)
-        return
-    if source.hub:
-        documents = _read_hub(source.hub, column=source.hub.column or source.column, copies=copies)
-    else:
-        documents = read_text_files(expanded(source.source), column=source.column)
-    for document in documents:
-        yield replace(document, license=document.license or source.license)
+    with reading(source.short_name, DataError, remedy="repair the source"):
+        for document in source.documents(context):
+            if source.license and not document.license:
+                document = replace(document, license=source.license)  # noqa: PLW2901
+            yield document
 
 
-def source_origin(
-    source: SourceConfig, *, libraries: Collection[str] | None = None, copies: Path | None = None
-) -> dict[str, Any]:
-    """Return what determines a source's documents, without reading them or any absolute paths."""
-    if source.is_builtin:
-        return {
-            "source": BUILTIN,
-            **pydocs_origin(libraries),
-            **({"license": source.license} if source.license else {}),
-        }
-    shared = {"license": source.license}
-    if hub := source.hub:
-        names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
-        fingerprint = hub_fingerprint(hub.dataset, **names, copies=copies)
-        return {"source": "hub", "column": hub.column or source.column, **fingerprint, **shared}
-    assert source.path  # noqa: S101 - there is no fourth sort of source
-    files = find_text_files(source.path)
-    return {
-        "source": "files",
-        "name": source.path.resolve().name,
-        "column": source.column,
-        "files": files_fingerprint(files.root, files.files),
-        "num_ignored": files.num_ignored,
-        **shared,
-    }
+def source_origin(source: TextSource, context: SourceContext = _ALONE) -> dict[str, Any]:
+    """Return what determines a source's documents: what it says, and the code of a plugin."""
+    origin = source.origin(context)
+    if source.plugin is None:
+        return origin
+    return {"source": "plugin", "origin": origin, "license": source.license, **code_of(source)}
 
 
-def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path | None:
-    """Return the folder of a source; None for a file, the hub or the built-in documentation."""
-    if hub := source.hub:
-        return find_copy(hub.dataset, copies)
-    return source.path if source.path and source.path.is_dir() else None
-
-
-def _read_hub(hub: HubSource, *, column: str, copies: Path | None) -> Iterator[SourceDocument]:
+def _read_hub(hub: HubSource, column: str, copies: Path | None) -> Iterator[SourceDocument]:
     table = open_hub(
         hub.dataset,
         config=hub.config,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.config import Config, load_config, parse_config
+from biphasic.config import Config, parse_config
 from biphasic.data.building.blend import Report
 from biphasic.data.building.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.building.config import CorpusConfig
@@ -18,6 +18,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import Say, wait_for_work
 from biphasic.model.loading.hub import LocalModel, fetch_model
+from biphasic.plugins import load_pinned
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -128,7 +129,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
     path = expanded(corpus).resolve()
     if path.is_dir():
         return CorpusConfig(folder=path)
-    return load_config(CorpusConfig, path).anchored(path.parent)
+    return load_pinned(CorpusConfig, path).anchored(path.parent)
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:

@@ -17,6 +17,7 @@ from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
 from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.hub import find_copy
+from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
@@ -56,7 +57,7 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
         described = corpus.model_dump(mode="json", exclude_defaults=True)
         corpus_hash = digest({"stand-in": "corpus", "described": described})
-        titles = ", ".join(source.source for source in corpus.sources)
+        titles = ", ".join(s.short_name if s.plugin else s.source for s in corpus.sources)
         assumed.append(
             f"corpus: {titles}, not tokenised here yet, or its files were changed or copied since"
         )
@@ -76,7 +77,7 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
 def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
     """Return the folder of a finished corpus; None if it is still to be built."""
     is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
-    datasets = [source.hub.dataset for source in corpus.sources if source.hub is not None]
+    datasets = [hub.dataset for hub in _hubs(corpus)]
     if is_local and all(find_copy(dataset, corpus.hub_copies) for dataset in datasets):
         folder = locate_corpus(corpus, store)
         return folder if (folder / RECORD).is_file() else None
@@ -89,10 +90,14 @@ def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
     origin = read_record(folder)["origin"]
     settings = corpus.model_dump(include=set(origin.get("settings", {})))
-    tables = [(s.hub.dataset, s.hub.config, s.hub.split) for s in corpus.sources if s.hub]
+    tables = [(hub.dataset, hub.config, hub.split) for hub in _hubs(corpus)]
     built = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
     same_text = len(tables) == len(corpus.sources) and tables == built
     return same_text and settings == origin.get("settings") and is_complete(folder / "train")
+
+
+def _hubs(corpus: CorpusConfig) -> list[HubSource]:
+    return [s.hub for s in corpus.sources if isinstance(s, SourceConfig) and s.hub]
 
 
 def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int]:

@@ -201,7 +201,7 @@ def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
         }
         for name, corpus in corpora.items()
     }
-    plugins = named_plugins(*(arm.recipe for arm in prepared.plan.arms))
+    plugins = named_plugins(config.corpus, *(arm.recipe for arm in prepared.plan.arms))
     return {
         "data": {
             **described,

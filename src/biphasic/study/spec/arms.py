@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from biphasic.config import NAME_PATTERN, Config, nearest, parse_config, raw_config
+from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
-from biphasic.plugins import pinned_names
+from biphasic.plugins import load_pinned
 from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds, anchored_phases
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -62,8 +62,7 @@ def read_recipe(
     if isinstance(recipe, (str, Path)):
         path = expanded(recipe)
         folder = path.resolve().parent
-        raw = pinned_names(raw_config(Recipe, path, overrides), folder)
-        return parse_config(Recipe, raw, where=str(path)).anchored(folder)
+        return load_pinned(Recipe, path, overrides).anchored(folder)
     if any(True for _ in overrides):
         raise ConfigError("overrides: only for files; change the settings of the recipe instead")
     return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")

@@ -20,7 +20,14 @@ from pydantic import NonNegativeInt, PositiveInt
 from biphasic.config import Config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.data.text.hub import hub_fingerprint
-from biphasic.data.text.sources import SourceConfig, parse_hub, read_documents, source_origin
+from biphasic.data.text.source import SourceContext, TextSource
+from biphasic.data.text.sources import (
+    AnySource,
+    SourceConfig,
+    parse_hub,
+    read_documents,
+    source_origin,
+)
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import (
     complete_folder,
@@ -32,6 +39,7 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import sole_writer
+from biphasic.plugins import keep_files, short_name
 from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
 from biphasic.tasks.source import prepare_task
@@ -49,7 +57,7 @@ class PairsConfig(Config):
     """Files of pairs (.jsonl, .csv, .tsv, .parquet), or hub datasets (hf:OWNER/NAME)."""
     tasks: tuple[str, ...] = ()
     """Retrieval tasks whose training split gives pairs."""
-    documents: tuple[SourceConfig, ...] = ()
+    documents: tuple[AnySource, ...] = ()
     """Texts that give weak pairs: a heading and its paragraph, a paragraph and the next."""
     per_document: PositiveInt = 4
     """Most weak pairs of a document."""
@@ -81,6 +89,7 @@ def build_pairs(
     sources = [*_sources(config, prepare, copies)]
     if repeated := [n for n, count in Counter(s.name for s in sources).items() if count > 1]:
         raise ConfigError(f"pairs build: several sources are called {repeated[0]}; rename one")
+    keep_files(store, config)
     judges = [[task.name, task.content] for task in judging]
     origin = {
         "sources": [{"name": source.name, **source.origin} for source in sources],
@@ -144,13 +153,15 @@ def _sources(
         "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs
     }  # fmt: skip
     for source in config.documents:
-        origin = {"documents": source_origin(source, copies=copies), **drawn}
-        name = source.source if source.path is None else source.path.name
-        yield _Source(name, origin, partial(_drawn, source, copies, drawn))
+        context = SourceContext(hub_copies=copies)
+        origin = {"documents": source_origin(source, context), **drawn}
+        path = source.path if isinstance(source, SourceConfig) else None
+        name = short_name(source.source) if path is None else path.name
+        yield _Source(name, origin, partial(_drawn, source, context, drawn))
 
 
-def _drawn(source: SourceConfig, copies: Path | None, drawn: dict[str, Any]) -> list[Pair]:
-    return document_pairs(read_documents(source, copies=copies), **drawn)
+def _drawn(source: TextSource, context: SourceContext, drawn: dict[str, Any]) -> list[Pair]:
+    return document_pairs(read_documents(source, context), **drawn)
 
 
 def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:

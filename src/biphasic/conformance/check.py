@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from biphasic.config import Config, parse_config
+from biphasic.conformance import objectives, optimizers, sources
+from biphasic.data.text.source import TextSource
+from biphasic.data.text.sources import AnySource
 from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.plugins import Group, classes_of, installed_names, shown
-from biphasic.training.conformance import objectives, optimizers
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
 
@@ -22,6 +24,10 @@ class _Objective(Config):
 
 class _Optimizer(Config):
     settings: AnyOptimizer
+
+
+class _Source(Config):
+    settings: AnySource
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ _KINDS: Mapping[Group, _Kind] = {
     "optimizers": _Kind(
         OptimizerConfig, "name", _Optimizer, optimizers.check_optimizer, len(optimizers.RULES)
     ),
+    "sources": _Kind(TextSource, "source", _Source, sources.check_source, len(sources.RULES)),
 }
 
 

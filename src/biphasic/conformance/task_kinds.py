@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from biphasic.conformance.rules import Rule, check_rules
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError
@@ -28,7 +29,6 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
 from biphasic.tasks.source import prepare_task
-from biphasic.training.conformance.rules import Rule, check_rules
 from biphasic.training.state import save_tensors
 
 _VOCAB_SIZE = 400

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biphasic.conformance.rules import Rule, check_rules, variants
 from biphasic.files import canonical_json
 from biphasic.seeds import stream, uniforms
-from biphasic.training.conformance.rules import Rule, check_rules, variants
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.step.optimizer import MasterWeights, Optimizer
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from biphasic.conformance.rules import Rule, check_rules, variants
 from biphasic.data.packing import PackedBatch, lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
@@ -25,7 +26,6 @@ from biphasic.model.presets import PRESETS
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.seeds import stream, uniforms
-from biphasic.training.conformance.rules import Rule, check_rules, variants
 from biphasic.training.step.input import passes_of
 from biphasic.training.step.passes import summed_loss
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from biphasic.conformance.task_kinds import RULES, check_kind, check_kinds
 from biphasic.errors import ConfigError
-from biphasic.tasks.conformance import RULES, check_kind, check_kinds
 from custom_tasks import write_csv
 from plugin_files import forget_plugins
 

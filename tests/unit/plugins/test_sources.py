@@ -1,0 +1,130 @@
+"""Text sources from a file or an installed package."""
+
+import json
+import mailbox
+import re
+from email.message import EmailMessage
+
+import pytest
+
+from biphasic.conformance.sources import RULES, check_source
+from biphasic.data.building.build import build_corpus, corpus_origin
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.corpus import Corpus
+from biphasic.errors import ConfigError, DataError
+from biphasic.plugins import load_pinned
+from biphasic.study.inputs.corpus import locate_corpus
+from plugin_files import PAGE, forget_plugins, page_code
+
+MAILBOX = page_code("Mailbox")
+YIELD = "yield SourceDocument(id=str(number),"
+ORIGIN = "    def origin(self, context):\n        return {}\n\n    def doc"
+BROKEN = {
+    "documents": [("id=str(number)", "id='1'")],
+    "pure": [
+        ("class Mail", "_read = []\n\n\nclass Mail"),
+        (YIELD, f"_read.append(0); {YIELD}"),
+        ("id=str(number)", "id=str(number + len(_read))"),
+    ],
+    "origin": [("    def doc", ORIGIN.format("{'at': str(self.file)}"))],
+    "determinants": [("    def doc", ORIGIN.format("{}"))],
+    "process": [("+ message", "+ str({'a', 'b', 'c', 'd', 'e', 'f'}) + message")],
+}  # fmt: skip
+"""Edits of a source that keeps all rules, by the rule that is broken then."""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """A corpus file that names a source in a file beside it, and the mailbox that it reads."""
+    forget_plugins()
+    box = mailbox.mbox(tmp_path / "list.mbox")
+    for number in range(8):
+        message = EmailMessage()
+        message["subject"] = f"message {number}"
+        message.set_content(f"the array of {number} rows holds tokens and their weights")
+        box.add(message)
+    box.close()
+    (tmp_path / "mail.py").write_text(MAILBOX)
+    path = tmp_path / "corpus.yaml"
+    path.write_text(
+        "{sources: [{source: './mail.py:Mailbox', file: list.mbox}], "
+        "vocab_size: 300, heldout_fraction: 0.5}"
+    )
+    yield path
+    forget_plugins()
+
+
+def load(spec, *edits) -> CorpusConfig:
+    text = MAILBOX
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    (spec.parent / "mail.py").write_text(text)
+    return load_pinned(CorpusConfig, spec).anchored(spec.parent)
+
+
+def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):
+    config, folder = load(spec), tmp_path / "corpus"
+    [source], named = config.sources, f"mail.py:Mailbox@{config.sources[0].plugin.code}"
+    assert (source.source, source.file) == (named, tmp_path / "list.mbox")
+    build_corpus(config, folder, num_workers=1, say=lambda _: None)
+    code = [*(folder / "plugins").glob("*/mail.py")]
+    assert [path.read_text() for path in code] == [MAILBOX]
+    record = json.loads((folder / "built.json").read_text())
+    assert record["plugins"] == {"mailbox": [named]}
+    assert {*record["sources"]} == {"mailbox"}
+    names = [json.loads(name) for name in Corpus(folder / "train").names()]
+    assert names
+    assert {*names} < {*map(str, range(8))}
+    # What a job or another machine reads, from the copy alone.
+    text = config.model_dump_json()
+    (tmp_path / "mail.py").unlink()
+    forget_plugins()
+    with pytest.raises(ConfigError, match=r"mail\.py: not found with the code"):
+        CorpusConfig.model_validate_json(text)
+
+
+def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):
+    config = load(spec)
+    place = locate_corpus(config, tmp_path)
+    assert str(tmp_path) not in json.dumps(corpus_origin(config))
+    assert locate_corpus(load(spec, ("id=str", "# the first is 0\n id=str")), tmp_path) == place
+    assert locate_corpus(load(spec, ("str(number)", "str(number + 1)")), tmp_path) != place
+    (tmp_path / "list.mbox").write_text("From nobody\n\nother")
+    assert locate_corpus(load(spec), tmp_path) != place
+    (tmp_path / "list.mbox").unlink()
+    with pytest.raises(DataError, match=r"list\.mbox: no such file or folder"):
+        locate_corpus(load(spec), tmp_path)
+
+
+def test_an_installed_source_is_loaded_by_name(spec, tmp_path, monkeypatch):
+    info = tmp_path / "mails-2.0.dist-info"
+    info.mkdir()
+    (tmp_path / "mails.py").write_text(MAILBOX)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mails\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[biphasic.sources]\nmbox = mails:Mailbox\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec.write_text("{sources: [{source: mbox, file: list.mbox}, books/]}")
+    mails, books = load(spec).sources
+    assert (mails.plugin.origin, mails.short_name) == ("mails 2.0", "mbox")
+    assert (books.plugin, books.source) == (None, str(tmp_path / "books"))
+    (tmp_path / "mbox").mkdir()
+    with pytest.raises(ConfigError, match=r"also a file or folder; .* as \./mbox"):
+        load(spec)
+
+
+def test_a_source_that_keeps_the_rules_passes(spec):
+    check_source(load(spec).sources[0])
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_source_that_breaks_a_rule_is_refused_by_its_name(rule, spec):
+    source = load(spec, *BROKEN[rule]).sources[0]
+    with pytest.raises(ConfigError, match=f"^mailbox: breaks the rule '{rule}': "):
+        check_source(source)
+
+
+def test_the_page_has_every_rule():
+    assert {*BROKEN} == {*RULES}
+    table = PAGE.partition("| Text source | Rule |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*RULES]
