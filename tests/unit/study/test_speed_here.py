@@ -1,7 +1,6 @@
 """The speed of this machine, measured by a small model, and what plans say of it."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,13 +8,17 @@ from biphasic.config import parse_config
 from biphasic.errors import StudyError
 from biphasic.evaluation import best
 from biphasic.evaluation.best import expected_time
+from biphasic.evaluation.plan import PlannedEvaluation
+from biphasic.model.checks.limits import ModelLimits
 from biphasic.model.loading.build import architecture_config
+from biphasic.model.loading.hub import LocalModel
 from biphasic.model.presets import PRESETS
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.sizing import here, speed
 from biphasic.study.sizing.estimate import least_memory
 from biphasic.study.sizing.here import speed_here
 from biphasic.study.sizing.speed import measure_speed
+from biphasic.study.spec.study import FinetuningConfig
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 from biphasic.training.compute import ComputeConfig
@@ -167,7 +170,8 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
         TaskInfo("t", "sc", "T", "accuracy", "0" * 64),
         folder=tmp_path, protocol=protocol, num_examples={"train": 320}, epoch=320,
     )  # fmt: skip
-    plan = SimpleNamespace(tasks=[task], encoder=SimpleNamespace(folder=tmp_path))
+    encoder, limits = LocalModel(tmp_path, "0" * 64, None), ModelLimits(256, 256, 8192)
+    plan = PlannedEvaluation("m", encoder, limits, (task,), FinetuningConfig(), tmp_path)
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
     monkeypatch.setattr(best, "precision_advice", lambda *_: "fp32 is faster")
     monkeypatch.setattr(best, "measure_speed", lambda _: 6 * body * 10 * 32 * 64 / 40)

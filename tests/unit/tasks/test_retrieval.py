@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.kinds import retrieval
+from biphasic.tasks.kinds.retrieval import EncodedRetrieval
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RetrievalTask, TaskInfo
 
@@ -102,16 +102,20 @@ def test_every_query_has_its_scores(tokenizer):
         assert scores.metrics[name] == pytest.approx(sum(values) / 2)
 
 
-def test_rankings_do_not_depend_on_how_many_similarities_are_held_at_once(tokenizer, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    queries, documents = (torch.randn(count, 4, generator=generator) for count in (7, 9))
-    together = [ranked.tolist() for ranked in retrieval._ranked(queries, documents)]
-    monkeypatch.setattr(retrieval, "_SIMILARITIES", 20)
-    blocks = [ranked.tolist() for ranked in retrieval._ranked(queries, documents)]
-    assert blocks == together
-    assert len(together) == 7
-    expected = (queries @ documents.T).argsort(dim=1, descending=True)
-    assert together == expected.tolist()
+def test_each_query_finds_its_document_however_few_similarities_are_in_memory(
+    tokenizer, monkeypatch
+):
+    """The n-th query and the n-th document, from the last id on, have one direction."""
+    monkeypatch.setattr(
+        EncodedRetrieval, "similarities_at_once", 20
+    )  # two queries, thrice, and one
+    given = task(
+        corpus={f"d{number}": "a" for number in range(9)},
+        queries={f"q{number}": "a" for number in range(7)},
+        qrels={"test": {f"q{number}": {f"d{8 - number}": 1} for number in range(7)}},
+    )
+    scores = encode(tokenizer, given).evaluate(_Rows(), nn.Identity())["test"]
+    assert scores.scores.tolist() == [1.0] * 7
 
 
 def test_similarities_are_scaled_cosines(tokenizer):

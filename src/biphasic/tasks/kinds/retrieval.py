@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _TEXTS = ("corpus", "queries")
 _TEMPLATES = ("query_template", "document_template")
-# Limits one block of similarities to 64 MiB; a full split against millions would not fit.
-_SIMILARITIES = 2**24
 _Qrels = Mapping[str, Mapping[str, int]]
 
 
@@ -177,6 +175,9 @@ class ZeroShot(Retrieval):
 class EncodedRetrieval(EncodedTask):
     """A retrieval task as token sequences."""
 
+    # 64 MiB; all similarities of a full split to millions of documents would not fit.
+    similarities_at_once: ClassVar[int] = 2**24
+
     def __init__(
         self,
         task: RetrievalTask,
@@ -273,16 +274,15 @@ class EncodedRetrieval(EncodedTask):
         queries = normalize(head(encoder.pooled(self.queries[split])), dim=-1)
         rankings = {
             query: [self.document_ids[self.searched[column]] for column in columns]
-            for query, columns in zip(ids, _ranked(queries, documents), strict=True)
+            for query, columns in zip(ids, self._ranked(queries, documents), strict=True)
         }
         scores = retrieval_scores(rankings, self.qrels[split])
         columns = {name: np.array([scores[query][name] for query in ids]) for name in self.metrics}
         metrics = {name: float(column.mean()) for name, column in columns.items()}
         return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
 
+    def _ranked(self, queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
+        from biphasic.tasks.metrics import top_documents
 
-def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
-    from biphasic.tasks.metrics import top_documents
-
-    for block in queries.split(max(1, _SIMILARITIES // len(documents))):
-        yield from top_documents((block @ documents.T).cpu().numpy())
+        for block in queries.split(max(1, self.similarities_at_once // len(documents))):
+            yield from top_documents((block @ documents.T).cpu().numpy())
