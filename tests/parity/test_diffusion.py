@@ -8,6 +8,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from transformers import AutoModelForMaskedLM
 
 from biphasic.data.rows import BatchShape, RowPlan, RowReader
@@ -43,14 +44,23 @@ def batches(data, count=2):
     return [reader.batch(step) for step in range(count)]
 
 
+def uniform(draws):
+    return LEAST + (1 - LEAST) * draws[0]
+
+
+def bimodal(draws):
+    mean, deviation = (0.12, 0.02) if draws[1] < 0.6 else (0.85, 0.08)
+    return min(max(norm.ppf(draws[0], mean, deviation), LEAST), 1)
+
+
 @torch.no_grad()
-def loop(plain, data, batch, seed):
+def loop(plain, data, batch, seed, rate_of=uniform):
     """Sum the weighted losses of each document, read alone; count its tokens."""
     total, count = 0.0, 0
     for (start, end), piece in zip(batch.packed.spans.tolist(), batch.pieces, strict=True):
         ids = batch.packed.input_ids.reshape(-1)[start:end]
         place = (seed, piece.epoch, piece.document, piece.start)
-        rate = LEAST + (1 - LEAST) * uniforms(stream("diffusion", *place), 1)[0]
+        rate = rate_of(uniforms(stream("diffusion", *place), 2))
         draws = uniforms(stream("mask", *place), len(ids) - 2)
         shown, count = ids.copy(), count + len(ids) - 2
         hidden = 1 + np.flatnonzero(draws < rate)  # BOS comes first
@@ -62,12 +72,14 @@ def loop(plain, data, batch, seed):
     return total, count
 
 
-def test_the_loss_of_a_step_is_that_of_a_loop_over_documents(training_data, model, plain):
+@pytest.mark.parametrize(("rates", "rate_of"), [("uniform", uniform), ("bimodal", bimodal)])
+def test_the_loss_of_a_step_is_that_of_a_loop_over_documents(
+    training_data, model, plain, rates, rate_of
+):
+    config = Diffusion(objective="diffusion", rates=rates)
     for batch in batches(training_data):
-        (part,) = Diffusion(objective="diffusion").supervise(
-            batch, training_data.vocabulary, mask_seed=3
-        )
-        total, count = loop(plain, training_data, batch, 3)
+        (part,) = config.supervise(batch, training_data.vocabulary, mask_seed=3)
+        total, count = loop(plain, training_data, batch, 3, rate_of)
         assert summed_loss(model, part).item() == pytest.approx(total, rel=1e-5)
         assert part.normaliser == count
 
@@ -103,6 +115,21 @@ def test_the_bound_is_unbiased(training_data):
     error = np.std(bounds) / math.sqrt(len(bounds))
     assert abs(np.mean(bounds) - exact) < 3 * error
     assert error < 0.02 * exact
+
+
+def test_bimodal_shares_have_two_modes(training_data):
+    (batch,) = batches(training_data, 1)
+    config = Diffusion(objective="diffusion", rates="bimodal")
+    rates = []
+    for seed in range(300):
+        (part,) = config.supervise(batch, training_data.vocabulary, mask_seed=seed)
+        rates += [1 / float(weight) for weight in set(part.weights.tolist())]
+    low = [rate for rate in rates if rate < 0.3]
+    assert np.mean(low) == pytest.approx(0.12, abs=0.01)
+    assert np.mean([rate for rate in rates if rate >= 0.3]) == pytest.approx(0.85, abs=0.02)
+    assert not [rate for rate in rates if 0.25 < rate < 0.45]
+    identity = config.determinants(0)
+    assert identity != Diffusion(objective="diffusion").determinants(0)
 
 
 def test_each_sequence_has_one_rate(training_data):
