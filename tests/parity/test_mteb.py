@@ -22,6 +22,7 @@ if importlib.util.find_spec("mteb") is None:  # its import takes seconds
 from biphasic import analyze, evaluate, run_mteb
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError
+from biphasic.tasks.published.benchmark import load_mteb, mteb_task
 from tiny_use import write_jsonl, write_model
 
 # Beside the checkout; none of it is part of the project.
@@ -98,13 +99,6 @@ def copies(ours, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _offline(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-        yield
-
-
 def run(model, copies, out, tasks=("STS15", "SciFact")):
     return run_mteb(model, tasks, out, data=copies, max_seqlen=MAX_SEQLEN, quiet=True)
 
@@ -150,6 +144,16 @@ def test_the_packed_encoder_gives_what_sentence_transformers_gives_to_mteb(
     task.metadata = task.metadata.model_copy(update={"dataset": {"path": path, "revision": "1"}})
     found = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
     assert ours.score == pytest.approx(found.task_results[0].get_score(), abs=1e-4)
+
+
+def test_a_changed_copy_has_its_own_queries(copies, tmp_path):
+    shutil.copytree(copies / "scifact", tmp_path / "scifact")
+    queries = tmp_path / "scifact/queries.jsonl"
+    for count in (NUM_QUERIES, 3):
+        queries.write_text("".join(queries.read_text().splitlines(keepends=True)[:count]))
+        task = mteb_task("SciFact", tmp_path)
+        load_mteb(task)
+        assert len(task.dataset["default"]["test"]["queries"]) == count
 
 
 def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path, monkeypatch):

@@ -6,7 +6,8 @@ Their scores are records like all others, and the protocol sets how texts are re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from biphasic.config import nearest
+from biphasic.data.text.hub import cache_of
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.extras import install_command
 from biphasic.files import digest, file_sha256
@@ -59,8 +61,23 @@ def load_mteb(task: Any) -> None:
     with (
         reading(f"task {task.metadata.name}", DataError, remedy="give its data with --data"),
         quiet(),
+        _cache(Path(task.metadata.dataset["path"])),
     ):
         task.load_data()
+
+
+@contextmanager
+def _cache(copy: Path) -> Iterator[None]:
+    """Keep what the datasets library reads from a local copy by its content."""
+    import datasets.config  # noqa: PLC0415 - takes seconds
+
+    before = datasets.config.HF_DATASETS_CACHE
+    if copy.is_dir():
+        datasets.config.HF_DATASETS_CACHE = Path(cache_of(copy))
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = before
 
 
 def mteb_origin(task: Any) -> dict[str, Any]:
