@@ -10,7 +10,7 @@ from biphasic.study import DEFAULT_ROOT, STORE
 
 
 def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
-    """List the plugins of installed packages, and the files of plugins that a store has.
+    """List installed plugins, and the files of plugins in a store.
 
     Args:
         root: Folder of studies and their shared store.

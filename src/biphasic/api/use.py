@@ -198,9 +198,10 @@ def run_mteb(
     device: str | None = None,
     quiet: bool = False,
 ) -> BenchmarkScores:
-    """Run tasks of mteb; `biphasic analyze` compares all models whose results are in a folder.
+    """Run tasks of mteb.
 
-    A task that is finished with this model and these data is not run again.
+    `biphasic analyze` compares all models whose results are in a folder. A task that is finished
+    with this model and these data is not run again.
 
     Args:
         model: As in `encode`.
