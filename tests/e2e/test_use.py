@@ -108,6 +108,7 @@ def test_texts_come_from_another_program(place):
             "protocol: unknown key 'max_step' (did you mean 'max_steps'?)",
         ),
         (["predict", "model", "reviews/test.csv"], "no fine-tuned model here"),
+        (["predict", "reviews/test.csv", "reviews/test.csv"], "a file, not a fine-tuned model"),
         (["predict", "model", "reviews/test.csv", "--out", "o.xls"], "unknown suffix"),
         (["encode", "model", "reviews/none.csv", "--out", "o.npy"], "no such file"),
         (["encode", "model", "reviews/test.csv", "--out", "o.txt"], "unknown suffix"),

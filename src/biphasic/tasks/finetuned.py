@@ -100,7 +100,8 @@ class FinetunedModel:
 def read_head(folder: Path) -> HeadRecord:
     """Read a folder's `head.json` without loading the model."""
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+        what = "a file, not a fine-tuned model" if folder.is_file() else "no such folder"
+        raise DataError(f"{folder}: {what}")
     path = folder / HEAD_RECORD
     if not path.is_file():
         raise DataError(

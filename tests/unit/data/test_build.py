@@ -407,6 +407,12 @@ def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
         build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
 
 
+def test_a_source_without_text_is_named(tmp_path, configure):
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(DataError, match=r"a\.txt: no training document"):
+        build(configure(tmp_path / "a.txt", tokenizer=None), tmp_path / "c")
+
+
 def spoil(tokenizer_folder, folder, name):
     """Copy a tokenizer that declares an ordinary letter as a special token."""
     shutil.copytree(tokenizer_folder, folder)

@@ -213,7 +213,8 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
             texts = (doc.text for doc, split in selection.select(documents) if split == "train")
             sample.extend(islice(texts, config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):
-        raise DataError("there is no training document to train a tokenizer on")
+        names = ", ".join(source.short_name for source in config.sources)
+        raise DataError(f"{names}: no training document to train a tokenizer on; add text")
     return texts
 
 
