@@ -166,8 +166,8 @@ def _forget_parent(environment: dict[str, str] | None) -> None:
         os.environ.clear()
         os.environ.update(environment)
     if torch := sys.modules.get("torch"):
-        # torch makes its pool of threads anew at its first use after a fork. If two threads were the
-        # first, one of them would find none ("Invalid thread pool").
+        # torch makes its pool of threads anew at its first use after a fork. If two threads were
+        # the first, one of them would find none ("Invalid thread pool").
         torch.set_num_threads(torch.get_num_threads())
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
