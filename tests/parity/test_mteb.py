@@ -187,7 +187,7 @@ def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path
 
 def test_what_is_missing_is_one_line(copies, tmp_path):
     model = write_model(tmp_path / "model", "bert")
-    with pytest.raises(ConfigError, match=r"--task STS51: .*STS1"):
+    with pytest.raises(ConfigError, match=r"mteb:STS51'.*STS15"):
         run(model, copies, tmp_path, ["STS51"])
     with pytest.raises(DataError, match="no folder 'STS16' or 'sts16-sts'"):
         run(model, copies, tmp_path, ["STS16"])

@@ -38,7 +38,7 @@ def build(
         max_weak_pairs: Most weak pairs of a source, drawn at random.
         seed: Seed of the draw of weak pairs.
         root: Folder of studies and their shared store.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME.
+        copies: As in `corpus.build`.
         quiet: Show results and errors only.
 
     Raises:

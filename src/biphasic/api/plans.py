@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from biphasic.api.results.plans import PlanDifference, Registered, StudyJobs, StudyPlan
+from biphasic.api.results.lists import Findings
+from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT
 
@@ -59,9 +60,7 @@ def plan(
     return StudyPlan(planned, summary, rate, example_tokens, memory, jobs_here, advice)
 
 
-def diff(
-    first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT
-) -> PlanDifference:
+def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT) -> Findings:
     """Show how the plans of two studies differ, and why.
 
     Args:
@@ -83,7 +82,7 @@ def diff(
     from biphasic.study.study import Study
 
     one, other = (preview_study(Study(load_study(file), Path(root))) for file in (first, second))
-    return PlanDifference(tuple(difference_lines(one, other, str(first), str(second))))
+    return Findings(tuple(difference_lines(one, other, str(first), str(second))))
 
 
 def schema() -> dict[str, Any]:

@@ -38,7 +38,8 @@ from biphasic.cli.upkeep import (
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.api.results.plans import PlanDifference, Registered, StudyJobs, StudyPlan
+    from biphasic.api.results.lists import Findings
+    from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
     from biphasic.api.results.studies import Tuned
 
 study_app = Commands("Plan, compare, run and report studies.")
@@ -68,7 +69,7 @@ def _plan(
 
 @study_app.command("diff")
 @command(diff)
-def _diff(difference: PlanDifference) -> None:
+def _diff(difference: Findings) -> None:
     echo(str(difference))
 
 

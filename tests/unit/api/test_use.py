@@ -51,6 +51,10 @@ def test_a_folder_is_compared_with_its_hashes_once(one_thread, finetuned, monkey
     (finetuned / "config.json").write_text((finetuned / "config.json").read_text())
     biphasic.load(finetuned)
     assert compared == [finetuned] * 2
+    (finetuned / "below").mkdir()
+    write_jsonl(finetuned / "below" / "part.json", [])  # a folder below belongs to it, too
+    biphasic.load(finetuned)
+    assert compared == [finetuned] * 3
 
 
 def test_examples_of_two_texts_are_tuples(one_thread, encoder, finetuned):

@@ -1,4 +1,4 @@
-"""What functions about plugins, sites and single jobs return."""
+"""What functions about plugins, sites, single jobs and two plans return."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from biphasic.shown import Shown
 
 @dataclass(frozen=True, repr=False)
 class Findings(Shown):
-    """What `plugin.list`, `plugin.check` and `site.check` return.
+    """What `plugin.list`, `plugin.check`, `site.check` and `diff` return.
 
     Attributes:
-        sentences: A line for each plugin, or for each finding.
+        sentences: A line for each plugin, difference or other finding.
     """
 
     sentences: tuple[str, ...]

@@ -83,21 +83,6 @@ class StudyPlan(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class PlanDifference(Shown):
-    """What `diff` returns: how two plans differ, one line each."""
-
-    sentences: tuple[str, ...]
-
-    def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each line."""
-        return [{"difference": sentence} for sentence in self.sentences]
-
-    def lines(self) -> Sequence[str]:
-        """Return the differences."""
-        return self.sentences
-
-
-@dataclass(frozen=True, repr=False)
 class StudyJobs(Shown):
     """What `jobs` returns: the missing jobs of a study, saved in its store."""
 

@@ -79,7 +79,7 @@ def open_hub(
                 split=split,
                 revision=commit,
                 streaming=streaming,
-                cache_dir=cache_of(local) if local else None,
+                cache_dir=_cache_of(local) if local else None,
             )
     except ValueError as error:
         # The library's messages about wrong names are long, so look up the names ourselves.
@@ -149,8 +149,7 @@ def _locate(
     return local, {**origin, "local": True} if local else origin
 
 
-def cache_of(local: Path) -> str:
-    """Return the folder for what the library keeps of a local copy, by the content of the copy."""
+def _cache_of(local: Path) -> str:
     # By default the library identifies a copy by its folder name only, and would return the old
     # rows of a changed copy or of another one with the same name.
     import datasets.config  # noqa: PLC0415

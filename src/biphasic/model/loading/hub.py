@@ -159,7 +159,8 @@ def check_model(folder: Path, identity: str, *, remedy: str) -> None:
 
 def _once(read: Callable[[Path], T], folder: Path) -> T:
     """Return `read(folder)`, cached in this process until a file changes."""
-    files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [(path.relative_to(folder), path.stat()) for path in paths]
     stamps = tuple(
         (file, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         for file, stat in files

@@ -78,8 +78,8 @@ def mine(
     def write(folder: Path) -> Pairs:
         similarities = compare(pairs.texts(documents), pairs.texts(queries))
         mined = (
-            replace(pair, negatives=negatives(number, similarities), scores=())
-            for number, pair in enumerate(pairs)
+            replace(pair, negatives=negatives(place, similarities), scores=())
+            for place, pair in enumerate(pairs)
         )
         return write_pairs(folder, mined, origin=origin, card=_card(pairs))
 

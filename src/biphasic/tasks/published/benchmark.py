@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from biphasic.config import nearest
-from biphasic.data.text.hub import cache_of
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.extras import install_command
 from biphasic.files import digest, file_sha256
@@ -39,7 +38,7 @@ def mteb_task(name: str, copies: Path | None) -> Any:
         task = mteb.get_task(name)
     except KeyError:
         hint = nearest(name, [task.metadata.name for task in mteb.get_tasks()])
-        raise ConfigError(f"--task {name}: mteb has no such task{hint}") from None
+        raise ConfigError(f"task '{PREFIX}{name}': mteb has no such task{hint}") from None
     if copies is None:
         return task
     places = [copies / name, copies / Path(task.metadata.dataset["path"]).name]
@@ -61,19 +60,21 @@ def load_mteb(task: Any) -> None:
     with (
         reading(f"task {task.metadata.name}", DataError, remedy="give its data with --data"),
         quiet(),
-        _cache(Path(task.metadata.dataset["path"])),
+        _own_cache(task),
     ):
         task.load_data()
 
 
 @contextmanager
-def _cache(copy: Path) -> Iterator[None]:
-    """Keep what the datasets library reads from a local copy by its content."""
+def _own_cache(task: Any) -> Iterator[None]:
+    """Keep what the datasets library reads from a local copy by the copy's content."""
+    # The library keeps it by the folder's name, and would return the rows of an earlier copy.
     import datasets.config  # noqa: PLC0415 - takes seconds
 
-    before = datasets.config.HF_DATASETS_CACHE
-    if copy.is_dir():
-        datasets.config.HF_DATASETS_CACHE = Path(cache_of(copy))
+    before, dataset = datasets.config.HF_DATASETS_CACHE, task.metadata.dataset
+    if Path(dataset["path"]).is_absolute():  # a copy, whose revision is its content
+        place = Path(before) / "local-copies" / dataset["revision"][:32]
+        datasets.config.HF_DATASETS_CACHE = place
     try:
         yield
     finally:
