@@ -58,8 +58,8 @@ def test_a_difference_of_arms_by_hand():
     # a - d is 30 with squared error 2 x 1 / 3; its own spread, 1, is smaller than the pooled 1.41.
     compared = family_of(of_runs(EVEN), "d").compare("a", "d")
     assert compared.difference.mean == pytest.approx(30.0)
-    assert compared.contrast.error == pytest.approx((2 / 3) ** 0.5)
-    assert compared.contrast.freedom == 6
+    assert compared.contrast.deciding.error == pytest.approx((2 / 3) ** 0.5)
+    assert compared.contrast.deciding.freedom == 6
     # t(0.975; 6) = 2.447.
     assert compared.interval == pytest.approx((30 - 2.447 * 0.8165, 30 + 2.447 * 0.8165), abs=1e-3)
     assert (compared.verdict, compared.uses_blocks) == ("higher", True)
@@ -68,7 +68,7 @@ def test_a_difference_of_arms_by_hand():
 def test_a_pair_with_a_larger_spread_keeps_its_own():
     # a - b is 12, 9, 9: its deviation 1.73 exceeds the pooled 1.41.
     compared = family_of(of_runs(EVEN), "d").compare("a", "b")
-    assert compared.contrast.error == pytest.approx((3 / 3) ** 0.5)
+    assert compared.contrast.deciding.error == pytest.approx((3 / 3) ** 0.5)
 
 
 def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
@@ -78,7 +78,7 @@ def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
     assert found.uses_blocks
     for first, second in (("a", "b"), ("c", "e")):
         compared = found.compare(first, second)
-        t_value = abs(compared.difference.mean) / compared.contrast.error
+        t_value = abs(compared.difference.mean) / compared.contrast.deciding.error
         tukey = range_p_values(t_value * 2**0.5, 5, 8)[0]
         assert compared.p_adjusted == pytest.approx(max(tukey, compared.contrast.p_alone))
 
@@ -92,6 +92,12 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     assert not found.uses_blocks
     single = family_of(dataclasses.replace(scores, num_pretraining_runs=1), "d")
     assert (found.p_adjusted >= single.p_adjusted - 1e-12).all()
+    # Both tests count for the interval and the detectable difference of a quiet pair, too.
+    quiet, alone = (family.compare("a", "b") for family in (found, single))
+    assert quiet.interval[1] - quiet.interval[0] > 100 * (alone.interval[1] - alone.interval[0])
+    assert quiet.detectable > 100 * alone.detectable
+    low, high = quiet.interval
+    assert (low < 0 < high) == (quiet.contrast.p_value > 0.05)
     (sentence,) = method_sentences(found)
     assert sentence.startswith("The spreads of the arms differ")
 
@@ -129,7 +135,7 @@ def test_a_difference_of_differences_has_the_pooled_variance():
     found = contrast(scores, weights, blocks=blocks_for(scores, weights))
     assert found.mean == pytest.approx(0.0)
     # Of each run 2, -2, 0: a deviation of 2, as large as the pooled one.
-    assert found.error == pytest.approx((4 / 3) ** 0.5)
+    assert found.deciding.error == pytest.approx((4 / 3) ** 0.5)
     assert found.blocks is not None
     # A sum whose weights do not add up to zero contains the runs' own effect.
     assert blocks_for(scores, {("a", "d"): 1.0}) is None

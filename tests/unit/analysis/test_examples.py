@@ -124,14 +124,14 @@ def test_the_interval_over_seeds_alone_is_student_s():
     # All examples alike, so that only seeds vary: 1..5 as in the tests of intervals.
     found = contrast_from([1.0, 2.0, 3.0, 4.0, 5.0], errors(0.0))
     assert found.example_error == 0.0
-    assert found.seed_error == pytest.approx(math.sqrt(0.5))
+    assert found.deciding.seed_error == pytest.approx(math.sqrt(0.5))
     assert width(found) == pytest.approx(2.7764451 * math.sqrt(0.5))
     assert found.p_value == pytest.approx(0.0132, abs=1e-4)
 
 
 def test_the_interval_over_examples_alone_is_normal():
     found = contrast_from([2.0], errors(0.25, num_examples=10_000))
-    assert found.seed_error == 0.0
+    assert found.deciding.seed_error == 0.0
     assert width(found) == pytest.approx(1.96 * 0.5, rel=0.001)
     assert found.interval[0] > 0
     assert found.p_value == pytest.approx(6.3e-5, rel=0.02)

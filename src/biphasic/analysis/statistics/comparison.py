@@ -63,7 +63,7 @@ class ModelComparison:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Ends of the 95 % interval by the test that decides, not corrected; None if unknown."""
-        if self.contrast is not None and (self.num_examples or self.uses_blocks):
+        if self.contrast is not None and self.contrast.p_value is not None:
             return self.contrast.interval
         if self.difference.half_width is None:
             return None

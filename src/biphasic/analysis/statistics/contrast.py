@@ -1,8 +1,8 @@
 """A weighted sum of scores, such as a difference or a difference of differences, against zero.
 
 Over pretraining runs, the variance is pooled over arms (`blocks.py`) if the sum is on one dataset
-and the spreads are equal; otherwise it is that of the sum itself. Test examples are covered if
-they are known.
+and the spreads are equal; otherwise it is that of the sum itself. Where spreads differ, both tests
+count: the larger p value and the wider interval. Test examples are covered if they are known.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -34,24 +35,46 @@ Array = NDArray[np.float64]
 Weights = Mapping[tuple[str, str], float]  # by names of model and dataset
 
 
+class SumTest(NamedTuple):
+    """Student's test of a sum by one variance over seeds."""
+
+    error: float  # standard error over seeds and, if known, test examples
+    freedom: float
+    seed_error: float  # standard error over seeds alone
+    seed_freedom: float
+    p_value: float  # two-sided, uncorrected
+    p_over_seeds: float
+
+    @property
+    def reach(self) -> float:
+        """Half-width of the 95 % interval."""
+        return max(
+            _quantile(self.freedom, UPPER) * self.error,
+            _quantile(self.seed_freedom, UPPER) * self.seed_error,
+        )
+
+
 @dataclass(frozen=True)
 class Contrast:
     """A weighted sum of scores, averaged over the seeds that all of them have."""
 
     by_seed: Mapping[int, float]  # the sum of each seed, in percentage points
-    error: float  # standard error by the test that decides: over seeds and, if known, test examples
-    freedom: float
-    seed_error: float  # standard error over seeds alone, by the same variance
-    seed_freedom: float
+    # By the variance of the sum itself, by the pooled one, or by both where spreads differ.
+    tests: tuple[SumTest, ...]
     example_error: float  # standard error over test examples; 0 if they are unknown
     num_examples: int
-    p_value: float | None  # two-sided, of the test that decides, uncorrected; None without a test
+    p_value: float | None  # the largest of `tests`; None without a test
     p_over_seeds: float | None
     # Over seeds, by the spread of the sum itself. A difference is never clear if this is above
     # `LEVEL`. None without a spread.
     p_alone: float | None
-    blocks: Blocks | None  # the pooled variance, if it decides
+    blocks: Blocks | None  # the pooled variance, if it alone decides
     missing: str  # why test examples are unknown; empty if they are known
+
+    @property
+    def deciding(self) -> SumTest:
+        """The test with the widest interval."""
+        return max(self.tests, key=lambda test: test.reach)
 
     @property
     def mean(self) -> float:
@@ -61,10 +84,7 @@ class Contrast:
     @property
     def interval(self) -> tuple[float, float]:
         """Ends of the 95 % interval, not corrected for other comparisons."""
-        reach = max(
-            _quantile(self.freedom, UPPER) * self.error,
-            _quantile(self.seed_freedom, UPPER) * self.seed_error,
-        )
+        reach = self.deciding.reach
         return self.mean - reach, self.mean + reach
 
     def __neg__(self) -> Contrast:
@@ -80,21 +100,27 @@ class Contrast:
         # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
         if self.p_value is None:
             return None
-        share = 1 - LEVEL / 2 / num_comparisons
-        of_joint = (
-            _quantile(self.freedom, share)
-            if num_arms is None
-            else critical_range(num_arms, self.freedom) / math.sqrt(2)
-        )
-        joint = Criterion(self.error, self.freedom, of_joint)
+        share, of_alone = 1 - LEVEL / 2 / num_comparisons, len(self.by_seed) - 1
+
+        def joint(test: SumTest) -> Criterion:
+            critical = (
+                _quantile(test.freedom, share)
+                if num_arms is None
+                else critical_range(num_arms, test.freedom) / math.sqrt(2)
+            )
+            return Criterion(test.error, test.freedom, critical)
+
         if self.p_alone is None:
-            return detectable((joint,))
-        of_alone = len(self.by_seed) - 1
+            return detectable((joint(self.deciding),))
         if self.blocks is not None:
-            alone = Criterion(self.seed_error, of_alone, _quantile(of_alone, UPPER))
-            return detectable((joint, alone), other_misses=SPREAD_LEVEL)
-        alone = Criterion(self.seed_error, of_alone, _quantile(of_alone, share))
-        return max(detectable((one,)) for one in (joint, alone))
+            [test] = self.tests
+            alone = Criterion(test.seed_error, of_alone, _quantile(of_alone, UPPER))
+            return detectable((joint(test), alone), other_misses=SPREAD_LEVEL)
+        over_seeds = [
+            Criterion(test.seed_error, test.seed_freedom, _quantile(test.seed_freedom, share))
+            for test in self.tests
+        ]
+        return max(detectable((one,)) for one in (*map(joint, self.tests), *over_seeds))
 
 
 def contrast(scores: Scores, weights: Weights, *, blocks: Blocks | None) -> Contrast | None:
@@ -132,31 +158,32 @@ def contrast_of(
     mean, spread = math.fsum(by_seed.values()) / len(by_seed), deviation([*by_seed.values()])
     own, of_own = np.array([spread**2 / len(by_seed)]), seed_freedom([len(by_seed)])
 
-    def p_value(squared: Array, freedom: Array, known: CrossedErrors = errors) -> float:
-        return float(joint_p_values(mean, squared, freedom, known)[0])
+    def by(squared: Array, freedom: Array) -> SumTest:
+        joint, of_joint = joint_errors(squared, freedom, errors)
+        return SumTest(
+            error=math.sqrt(joint[0]),
+            freedom=float(of_joint[0]),
+            seed_error=math.sqrt(squared[0]),
+            seed_freedom=float(freedom[0]),
+            p_value=float(joint_p_values(mean, squared, freedom, errors)[0]),
+            p_over_seeds=float(joint_p_values(mean, squared, freedom, NO_EXAMPLES)[0]),
+        )
 
-    over_seeds, of_seeds, p_joint = own, of_own, p_value(own, of_own)
-    blocks = blocks if spread else None
+    alone = by(own, of_own)
+    tests, blocks = (alone,), blocks if spread else None
     if blocks is not None:
-        pooled, of_pooled = blocks.squared_errors(own, squares=squares), np.array([blocks.freedom])
-        if blocks.are_spreads_equal:
-            over_seeds, of_seeds, p_joint = pooled, of_pooled, p_value(pooled, of_pooled)
-        else:
-            p_joint, blocks = max(p_joint, p_value(pooled, of_pooled)), None
-    squared, freedom = joint_errors(over_seeds, of_seeds, errors)
+        pooled = by(blocks.squared_errors(own, squares=squares), np.array([float(blocks.freedom)]))
+        tests = (pooled,) if blocks.are_spreads_equal else (alone, pooled)
     has_test = spread or (without_seeds and errors.num_examples)
     return Contrast(
         by_seed=by_seed,
-        error=math.sqrt(squared[0]),
-        freedom=float(freedom[0]),
-        seed_error=math.sqrt(over_seeds[0]),
-        seed_freedom=float(of_seeds[0]),
+        tests=tests,
         example_error=math.sqrt(errors.examples[0]),
         num_examples=errors.num_examples,
-        p_value=p_joint if has_test else None,
-        p_over_seeds=p_value(over_seeds, of_seeds, NO_EXAMPLES) if spread else None,
-        p_alone=p_value(own, of_own, NO_EXAMPLES) if spread else None,
-        blocks=blocks,
+        p_value=max(test.p_value for test in tests) if has_test else None,
+        p_over_seeds=max(test.p_over_seeds for test in tests) if spread else None,
+        p_alone=alone.p_over_seeds if spread else None,
+        blocks=blocks if len(tests) == 1 else None,
         missing=missing,
     )
 

@@ -83,9 +83,9 @@ def examples_sentence(comparison: ModelComparison) -> str:
     if not one.num_examples:
         return f"Unknown over test examples: {one.missing}."
     examples = f"{number(one.example_error)} over {count(one.num_examples, 'test example')}"
-    if not one.seed_error:
+    if not (over_seeds := one.deciding.seed_error):
         return f"Standard error in points: {examples}."
-    runs = f"{number(one.seed_error)} over {count(comparison.num_pairs, comparison.unit)}"
+    runs = f"{number(over_seeds)} over {count(comparison.num_pairs, comparison.unit)}"
     return f"Standard errors in points: {runs}, {examples}."
 
 
