@@ -26,14 +26,9 @@ _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
 
 
 def write_report(study_folder: Path, store: Path) -> Path:
-    """Write `report/` into a study's folder, unless it is intact and up to date.
-
-    Each file is replaced atomically, the page after the files it describes. Last comes a note of
-    the inputs and the files, with their hashes; without it, the report is incomplete.
-
-    Returns:
-        The path of `report.html`.
-    """
+    """Write `report/` into a study's folder, unless it is intact and up to date; return the page."""
+    # Each file is replaced atomically, the page after the files it describes. Last comes a note of
+    # the inputs and the files, with their hashes; without it, the report is incomplete.
     page = study_folder / "report" / "report.html"
     # Before the records are read: one that changes meanwhile makes the report out of date.
     made_from = _inputs_digest(study_folder, store)

@@ -99,11 +99,9 @@ def run_benchmark(
     choices: Choices,
     say: Say,
 ) -> Iterator[TaskScore]:
-    """Run tasks of mteb; a task with a result of this model, data and version is not run again.
-
-    `data` is a folder with copies of the tasks' datasets, each named like its task or its
-    repository; the hub is not asked then.
-    """
+    """Run tasks of mteb; a task with a result of this model, data and version is not run again."""
+    # `data` is a folder with copies of the tasks' datasets, each named like its task or its
+    # repository; the hub is not asked then.
     prepared = [mteb_task(name, data) for name in tasks]
     folder = fetch_embedding_model(model, revision=revision)
     content = digest([files_digest(folder), repr(choices)])

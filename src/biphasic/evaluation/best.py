@@ -30,8 +30,8 @@ from biphasic.tasks.protocol import FinetuneProtocol
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)  # default rates: the inner four of the study's six
 SEEDS = (0,)
+# Default protocol: up to three epochs instead of the study's one, for small data sets.
 PROTOCOL = FinetuneProtocol(max_epochs=3)
-"""Default protocol: up to three epochs instead of the study's one, for small data sets."""
 
 
 def finetune_grid(

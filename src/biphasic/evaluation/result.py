@@ -22,8 +22,8 @@ from biphasic.shown import Shown, table_lines
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import TaskInfo
 
+# Headings of a table by type, where they are not the metric's name.
 _TYPE_COLUMNS = {"f1": "F1", "support": "entities"}
-"""Headings of a table by type, where they are not the metric's name."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -44,11 +44,10 @@ class _Beat:
 
 
 class Heartbeats:
-    """Latest heartbeats of all ranks.
+    """Latest heartbeats of all ranks."""
 
-    Time passes only while `tick` is called: a process that was itself stopped, or waited for a slow
-    disk, does not take its ranks for hanging.
-    """
+    # Time passes only while `tick` is called: a process that was itself stopped, or waited for a
+    # slow disk, does not take its ranks for hanging.
 
     def __init__(self, num_ranks: int) -> None:
         """Begin with ranks that start."""

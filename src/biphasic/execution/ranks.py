@@ -50,15 +50,12 @@ class SegmentJob(Protocol):
 def run_ranks(
     job: SegmentJob, report: Report, *, worker: str, should_stop: ShouldStop = never
 ) -> None:
-    """Train a segment in `compute.processes` processes, and wait for them.
-
-    Each uses `OMP_NUM_THREADS` threads; if it is unset they share the cores. Output of libraries
-    goes to standard error; on a terminal, only after an unexpected failure.
-
-    The caller holds the job's lock. `worker` is a module that calls
-    `biphasic.execution.rank_worker.serve` when it is run. `should_stop` is polled several times a
-    second; when it returns True, ranks save their progress and exit.
-    """
+    """Train a segment in `compute.processes` processes, and wait for them."""
+    # Each uses `OMP_NUM_THREADS` threads; if it is unset they share the cores. Output of libraries
+    # goes to standard error; on a terminal, only after an unexpected failure.
+    # The caller holds the job's lock. `worker` is a module that calls
+    # `biphasic.execution.rank_worker.serve` when it is run. `should_stop` is polled several times a
+    # second; when it returns True, ranks save their progress and exit.
     processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)
     per_node = processes // nodes.count

@@ -38,12 +38,10 @@ def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
 def extend_config(
     config: PretrainedConfig, *, max_seqlen: int, rope_theta: float | None = None
 ) -> None:
-    """Extend a configuration to positions for `max_seqlen` tokens, in place; never shorten it.
-
-    `rope_theta` is a new base of the rotary frequencies; None keeps them. If a family has one for
-    each layer type (Gemma 3, ModernBERT), only that of full attention changes, because windows do
-    not grow with the row.
-    """
+    """Extend a configuration to positions for `max_seqlen` tokens, in place; never shorten it."""
+    # `rope_theta` is a new base of the rotary frequencies; None keeps them. If a family has one for
+    # each layer type (Gemma 3, ModernBERT), only that of full attention changes, because windows do
+    # not grow with the row.
     parameters = _rope_parameters(config)
     limit = getattr(config, "max_position_embeddings", None) or 0
     if not parameters:

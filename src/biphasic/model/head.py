@@ -27,18 +27,13 @@ _TOLERANCE = 1e-4  # relative to the largest logit, in fp32
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelHead:
-    """Computes logits from final states: `cap(transform(states) @ weight.T + bias)`.
+    """Computes logits from final states: `cap(transform(states) @ weight.T + bias)`."""
 
-    Attributes:
-        weight: [vocab_size, hidden_size]; the input embeddings if they are tied.
-        bias: [vocab_size], or None.
-        softcap: Largest absolute logit, `softcap * tanh(logit / softcap)`; None without a cap.
-        transform: From and to [..., hidden_size]; None for the identity.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
+    weight: Tensor  # [vocab_size, hidden_size]; the input embeddings if they are tied
+    bias: Tensor | None  # [vocab_size], or None
+    # Largest absolute logit, `softcap * tanh(logit / softcap)`; None without a cap.
     softcap: float | None
+    # From and to [..., hidden_size]; None for the identity.
     transform: Callable[[Tensor], Tensor] | None
 
     def logits(self, states: Tensor) -> Tensor:
@@ -73,10 +68,8 @@ def has_head(model: PreTrainedModel) -> bool:
 @probing
 @torch.no_grad()
 def check_head(model: PreTrainedModel) -> None:
-    """Compare the logits of `language_model_head` with the model's own on a few tokens.
-
-    The model is in fp32, as loaded; with mixed precision only our head works.
-    """
+    """Compare the logits of `language_model_head` with the model's own on a few tokens."""
+    # The model is in fp32, as loaded; with mixed precision only our head works.
     if model.base_model is model:
         raise ModelError(
             f"{type(model).__name__}: transformers does not separate its body and its "

@@ -9,36 +9,29 @@ import numpy as np
 from biphasic.data.packing import PackedBatch
 from biphasic.model.presets import Architecture
 
+# Logits that the head stores at once: 128 MiB in bf16. Matrix products over few tokens are slow,
+# and each group adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter
+# of the time of groups of 16 tokens.
 GROUP_LOGITS = 1 << 26
-"""Logits that the head stores at once: 128 MiB in bf16. Matrix products over few tokens are slow,
-and each group adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter
-of the time of groups of 16 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Weights and widths that determine the cost of an update.
+    """Weights and widths that determine the cost of an update."""
 
-    Attributes:
-        body: Weights that each token is multiplied with: only active experts count, and shared
-            layers count each time they run.
-        head: Weights that each supervised token is multiplied with.
-        attention_width: Query heads times their dimension, in each layer.
-        reaches: Pairs of a reach (how many tokens a layer attends to on each side, None for all)
-            and the number of such layers.
-    """
-
+    # Weights that each token is multiplied with: only active experts count, and shared layers count
+    # each time they run.
     body: int
-    head: int
-    attention_width: int
+    head: int  # Weights that each supervised token is multiplied with
+    attention_width: int  # query heads times their dimension, in each layer
+    # Pairs of a reach (how many tokens a layer attends to on each side, None for all) and the
+    # number of such layers.
     reaches: tuple[tuple[int | None, int], ...]
 
     def forward_flops(self, rows: PackedBatch, *, supervised_tokens: int, causal: bool) -> int:
-        """Count the operations of matrix products in one forward pass, two per multiply-add.
-
-        Attention uses the true lengths of the sequences and the windows of the layers; norms,
-        softmax and look-ups are omitted.
-        """
+        """Count the operations of matrix products in one forward pass, two per multiply-add."""
+        # Attention uses the true lengths of the sequences and the windows of the layers; norms,
+        # softmax and look-ups are omitted.
         lengths = (rows.spans[:, 1] - rows.spans[:, 0]).astype(np.int64)
         pairs = sum(count * _pairs(lengths, reach, causal=causal) for reach, count in self.reaches)
         weights = self.body * int(lengths.sum()) + self.head * supervised_tokens

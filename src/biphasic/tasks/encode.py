@@ -40,10 +40,8 @@ def encode_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> Summary:
-    """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file or here.
-
-    `out` may be a list, which gets the ids and the vectors of each window.
-    """
+    """Write a vector for each text of an input, in order, to a `.npy` or `.parquet` file."""
+    # `out` may be a list instead, which gets the ids and the vectors of each window.
     chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))
     tune_allocator()

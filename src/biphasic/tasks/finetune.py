@@ -91,8 +91,8 @@ class TrainedModel:
     head: dict[str, Tensor]  # empty if the task has no head
 
 
+# Called after each step with the run, the steps taken, the total steps and the loss.
 Report = Callable[[FinetuneRun, int, int, float], None]
-"""Called after each step with the run, the steps taken, the total steps and the loss."""
 Keep = Callable[[TrainedModel], None]  # called after each run with the trained model
 
 
@@ -241,10 +241,8 @@ def finetune_group(
 def batch_indices(
     step: int, *, num_train: int, batch_size: int, finetune_seed: int, num_read: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the training examples of a step: each once per epoch, the last batch smaller.
-
-    With `num_read`, an epoch has that many of them; a larger choice contains a smaller one.
-    """
+    """Return the training examples of a step: each once per epoch, the last batch smaller."""
+    # With `num_read`, an epoch has that many of them; a larger choice contains a smaller one.
     num_read = num_train if num_read is None else num_read
     epoch, batch = divmod(step, -(-num_read // batch_size))
     order = _epoch_order(num_read, finetune_seed, epoch)[batch * batch_size :][:batch_size]

@@ -27,6 +27,8 @@ from biphasic.training.step.optimizer import set_head_precision, set_precision
 
 HEAD_RECORD = "head.json"
 HEAD_FORMAT = "biphasic.head/1"
+# How other libraries load a folder: with one of transformers' auto classes, or as an encoder for
+# sentences. Earlier versions also wrote an encoder with a separate head in `head.safetensors`.
 Form = Literal[
     "sequence-classification",
     "token-classification",
@@ -34,8 +36,6 @@ Form = Literal[
     "sentence-transformers",
     "separate-head",
 ]
-"""How other libraries load a folder: with one of transformers' auto classes, or as an encoder for
-sentences. Earlier versions also wrote an encoder with a separate head in `head.safetensors`."""
 
 
 class HeadWeights(Record):

@@ -53,9 +53,8 @@ class ListedInput:
 
 
 AnyInput = Input | ListedInput
+# A file of examples, `-` for standard input, or a list: of texts, of tuples, or of rows by name.
 Source = Path | str | Sequence[str] | Sequence[Sequence[str]] | Sequence[Mapping[str, Any]]
-"""A file of examples, `-` for standard input, or a list: of texts, of tuples, or of rows by name.
-"""
 
 
 def open_source(source: Source, fields: Sequence[str], *, format: str | None = None) -> AnyInput:

@@ -13,8 +13,8 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
 
+# Fields added later; a fine-tuning's identity includes them only if they are not the default.
 _ADDED = ("attention", "batching", "head", "reading", "hidden_tokens", "train_examples", "pooling")
-"""Fields added later; a fine-tuning's identity includes them only if they are not the default."""
 _OPTIMIZER_NAMES = {
     "beta1": "adam_beta1",
     "beta2": "adam_beta2",

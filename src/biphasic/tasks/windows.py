@@ -11,8 +11,8 @@ from typing import TypeVar
 from biphasic.errors import DataError
 
 Item = TypeVar("Item")
+# Called with the number of examples done and the total, if known.
 Report = Callable[[int, int | None], None]
-"""Called with the number of examples done and the total, if known."""
 
 
 @dataclass(frozen=True)

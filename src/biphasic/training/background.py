@@ -38,11 +38,9 @@ class BackgroundWriter:
 
 @contextmanager
 def background_writer(*, waits_after_errors: bool) -> Iterator[BackgroundWriter]:
-    """Yield a writer; when the block ends, its last write has ended too.
-
-    Without `waits_after_errors`, a block that fails does not wait: the other ranks, with which a
-    checkpoint is written, may be lost.
-    """
+    """Yield a writer; when the block ends, its last write has ended too."""
+    # Without `waits_after_errors`, a block that fails does not wait: the other ranks, with which a
+    # checkpoint is written, may be lost.
     executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
     writer = BackgroundWriter(executor)
     has_ended = False
@@ -58,12 +56,10 @@ def background_writer(*, waits_after_errors: bool) -> Iterator[BackgroundWriter]
 def prefetched(
     produce: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, ahead: int
 ) -> Iterator[Iterator[ResultT]]:
-    """Yield `produce(item)` for each item, in order, prepared by one thread.
-
-    An error is raised unchanged at its item's turn. The thread has always ended when the block is
-    left. `ahead` items are prepared after the current one; with 0, each is prepared on demand,
-    without a thread. `produce` is never called by two threads at once.
-    """
+    """Yield `produce(item)` for each item, in order, prepared by one thread."""
+    # An error is raised unchanged at its item's turn. The thread has always ended when the block is
+    # left. `ahead` items are prepared after the current one; with 0, each is prepared on demand,
+    # without a thread. `produce` is never called by two threads at once.
     if ahead == 0:
         yield map(produce, items)
         return

@@ -18,10 +18,9 @@ from biphasic.training.timeline import PlacedPhase
 if TYPE_CHECKING:
     import torch
 
+# Updates between two loss readings where waiting for the device would cost time.
 READ_BACK_EVERY_ON_CUDA = 10
-"""Updates between two loss readings where waiting for the device would cost time."""
-AHEAD_ON_CUDA = 2
-"""Steps whose data are prepared while the device computes an earlier one."""
+AHEAD_ON_CUDA = 2  # steps whose data are prepared while the device computes an earlier one
 
 
 class ComputeConfig(Config):
@@ -91,8 +90,6 @@ class ComputeConfig(Config):
 
 
 def steps_ahead(device: torch.device) -> int:
-    """Return the number of steps whose data are prepared ahead while a device computes.
-
-    Zero on a CPU, where the step and its data share the cores.
-    """
+    """Return the number of steps whose data are prepared ahead while a device computes."""
+    # Zero on a CPU, where the step and its data share the cores.
     return AHEAD_ON_CUDA if device.type == "cuda" else 0

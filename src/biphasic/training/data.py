@@ -16,20 +16,15 @@ from biphasic.training.lineage import DataFingerprint
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everything outside a recipe that determines its states.
+    """Everything outside a recipe that determines its states."""
 
-    Attributes:
-        corpus: Training text.
-        pretrained: The pretrained model that the recipe starts from; None for a new one.
-        corpora: Text of single phases, by folder.
-        pairs: Pairs of texts that phases read, by folder.
-    """
-
-    corpus: Corpus
+    corpus: Corpus  # training text
     heldout: Corpus
     tokenizer: TextTokenizer
+    # The pretrained model that the recipe starts from; None for a new one.
     pretrained: LocalModel | None = None
-    corpora: Mapping[Path, Corpus] = field(default_factory=dict)
+    corpora: Mapping[Path, Corpus] = field(default_factory=dict)  # text of single phases, by folder
+    # Pairs of texts that phases read, by folder.
     pairs: Mapping[Path, Pairs] = field(default_factory=dict)
 
     @property

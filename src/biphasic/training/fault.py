@@ -102,11 +102,9 @@ def find_fault(store: Path, identity: str, error: DivergedError) -> dict[str, An
 def bring_checkpoint(
     lineage: Lineage, store: Path, progress: Checkpoints, *, start: int, end: int
 ) -> None:
-    """Link the checkpoint before a skipped step from the run that stopped there.
-
-    That run skips fewer steps, so its later states, and its folder, have other identities. Without
-    such a run, or if this one has a checkpoint already, nothing happens.
-    """
+    """Link the checkpoint before a skipped step from the run that stopped there."""
+    # That run skips fewer steps, so its later states, and its folder, have other identities.
+    # Without such a run, or if this one has a checkpoint already, nothing happens.
     if progress.latest_step() is not None:
         return
     recipe = lineage.recipe

@@ -38,13 +38,11 @@ def add_step(
 def step_flops(
     shape: ModelShape, *, rows: PackedBatch, supervised_tokens: int, causal: bool
 ) -> int:
-    """Count the floating-point operations of matrix products in one update.
-
-    A multiply-add counts as two operations, and the backward pass as two forward passes. Attention
-    uses the true lengths of documents and the layers' windows, halved if it is causal; the head
-    counts supervised tokens only. Norms, softmax and the optimizer are omitted, as is usual (Kaplan
-    et al. 2020, arXiv:2001.08361, section 2.1). Frozen parameters count like trained ones. If parts
-    of a batch attend differently, `rows` is one of them.
-    """
+    """Count the floating-point operations of matrix products in one update."""
+    # A multiply-add counts as two operations, and the backward pass as two forward passes.
+    # Attention uses the true lengths of documents and the layers' windows, halved if it is causal;
+    # the head counts supervised tokens only. Norms, softmax and the optimizer are omitted, as is
+    # usual (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Frozen parameters count like
+    # trained ones. If parts of a batch attend differently, `rows` is one of them.
     forward = shape.forward_flops(rows, supervised_tokens=supervised_tokens, causal=causal)
     return _FORWARD_AND_BACKWARD * forward

@@ -20,8 +20,8 @@ from biphasic.files import canonical_json
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
+# Version of our numerics: increase by hand whenever the same recipe gives different weights.
 NUMERICS_VERSION = 2
-"""Version of our numerics: increase by hand whenever the same recipe gives different weights."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,10 @@ class DataFingerprint:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """Everything that determines one update, given the state before it.
+    """Everything that determines one update, given the state before it."""
 
-    Fields without a default are always hashed. A field added later must have a default that keeps
-    the old behaviour; it is hashed only if it differs, which keeps old identities.
-    """
+    # Fields without a default are always hashed. A field added later must have a default that keeps
+    # the old behaviour; it is hashed only if it differs, which keeps old identities.
 
     objective: dict[str, Any]
     learning_rate: float

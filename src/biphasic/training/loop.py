@@ -37,28 +37,23 @@ from biphasic.training.timeline import PlacedPhase
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Settings that change no number of a finished state, except by rounding.
+    """Settings that change no number of a finished state, except by rounding."""
 
-    Attributes:
-        checkpoint_every: Updates between checkpoints; 0 saves only the final state.
-        heldout_every: Updates between held-out evaluations; 0 evaluates only the final state.
-        heldout_objectives: Objectives whose held-out loss is recorded.
-        judge: Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
-        tensorboard: Folder for event files; None writes none.
-        report: Called for each update, in order, after its loss has been read back.
-        describe: Called with a short text on work beside updates, such as a held-out evaluation.
-        warn: Called with a line that users should see, such as a loss spike.
-        should_stop: Called after each update; if true, the run saves a checkpoint and stops.
-    """
-
+    # Updates between checkpoints; 0 saves only the final state.
     checkpoint_every: int = CHECKPOINT_EVERY.default
-    heldout_every: int = 0
+    heldout_every: int = 0  # updates between held-out evaluations; 0 evaluates only the final state
+    # Objectives whose held-out loss is recorded.
     heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
+    # Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
     judge: Judge | None = None
-    tensorboard: Path | None = None
+    tensorboard: Path | None = None  # folder for event files; None writes none
+    # Called for each update, in order, after its loss has been read back.
     report: Callable[[StepReport], None] | None = None
+    # Called with a short text on work beside updates, such as a held-out evaluation.
     describe: Callable[[str], None] | None = None
+    # Called with a line that users should see, such as a loss spike.
     warn: Callable[[str], None] | None = None
+    # Called after each update; if true, the run saves a checkpoint and stops.
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -87,18 +82,14 @@ def train_segment(
     options: RunOptions = RunOptions(),
     ranks: ProcessGroup = ALONE,
 ) -> Path:
-    """Train from the state after `start` updates to the one after `end`; return its folder.
-
-    `store` is a folder whose `states/` holds states by identity. `start` is 0, or a step whose
-    state is there; `end` is a later step, or 0 for the untrained model.
-
-    An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
-    bitwise the same as without the interruption. They are the same for any number of ranks, except
-    for the rounding of sums taken in another order.
-
-    All ranks, as many as `options.compute.processes`, call this with the same arguments, except
-    `tensorboard`, `report`, `describe`, `warn` and `should_stop`, which only the first rank has.
-    """
+    """Train from the state after `start` updates to the one after `end`; return its folder."""
+    # `store` is a folder whose `states/` holds states by identity. `start` is 0, or a step whose
+    # state is there; `end` is a later step, or 0 for the untrained model.
+    # An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
+    # bitwise the same as without the interruption. They are the same for any number of ranks,
+    # except for the rounding of sums taken in another order.
+    # All ranks, as many as `options.compute.processes`, call this with the same arguments, except
+    # `tensorboard`, `report`, `describe`, `warn` and `should_stop`, which only the first rank has.
     recipe, compute = lineage.recipe, options.compute
     compute.check_rows(recipe.placed_phases)
     if compute.processes != ranks.dp_world_size:

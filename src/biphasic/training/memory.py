@@ -24,25 +24,18 @@ _INT_MAX = 2**31 - 1
 
 _OTHER_ALLOCATORS = ("jemalloc", "mimalloc", "tbbmalloc", "tcmalloc")
 
-DEFAULT_FLOOR_BYTES = 2 * 2**30
-"""Private memory below which nothing is released."""
+DEFAULT_FLOOR_BYTES = 2 * 2**30  # private memory below which nothing is released
 
-SETTLING_CALLS = 16
-"""Calls after a release during which the memory need is measured."""
+SETTLING_CALLS = 16  # calls after a release during which the memory need is measured
 
-HEADROOM = 1.5
-"""Allowed memory, as a multiple of the need."""
+HEADROOM = 1.5  # allowed memory, as a multiple of the need
 
 
 @cache
 def tune_allocator() -> tuple[str, ...]:
-    """Make glibc serve large tensors from its heap and keep freed memory.
-
-    Call it once at process start, before the first large tensor; later calls change nothing.
-
-    Returns:
-        The settings made: none with another C library than glibc or a preloaded allocator.
-    """
+    """Make glibc serve large tensors from its heap and keep freed memory; return the settings."""
+    # To be called at process start, before the first large tensor; later calls change nothing. With
+    # another C library than glibc, or a preloaded allocator, nothing is set.
     if _glibc_version() is None or _preloaded_allocator():
         return ()
     options = {
@@ -60,26 +53,20 @@ def tune_allocator() -> tuple[str, ...]:
 
 
 def release_excess() -> int:
-    """Return memory to the system if this process holds far more than it uses.
-
-    Call it after every training step: it costs microseconds unless it releases. It does nothing
-    before :func:`tune_allocator`, or if that set nothing. Values never change.
-
-    Returns:
-        Bytes released, usually 0.
-    """
+    """Return memory to the system if this process holds far more than it uses: bytes, usually 0."""
+    # To be called after every training step: it costs microseconds unless it releases. It does
+    # nothing before `tune_allocator`, or if that set nothing. Values never change.
     bound = _process_bound()
     return 0 if bound is None else bound.check()
 
 
 class ResidentBound:
-    """Releases memory when it exceeds both a floor and 1.5 times the measured need.
+    """Releases memory when it exceeds both a floor and 1.5 times the measured need."""
 
-    A fixed bound below the real need would release at every step and be slower than no tuning. The
-    need is therefore measured: the most memory seen in the first calls after a release, when little
-    unused memory has accumulated. Releases are at least ``settling_calls`` calls apart, and memory
-    stays near the larger of the floor and ``HEADROOM`` times the need.
-    """
+    # A fixed bound below the real need would release at every step and be slower than no tuning.
+    # The need is therefore measured: the most memory seen in the first calls after a release, when
+    # little unused memory has accumulated. Releases are at least ``settling_calls`` calls apart,
+    # and memory stays near the larger of the floor and ``HEADROOM`` times the need.
 
     def __init__(
         self,
@@ -119,10 +106,8 @@ class ResidentBound:
 
 
 def private_bytes() -> int:
-    """Resident memory of this process without file-backed pages such as libraries and corpora.
-
-    Linux only, where /proc reports it without a library.
-    """
+    """Resident memory of this process without file-backed pages such as libraries and corpora."""
+    # Linux only, where /proc reports it without a library.
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     resident_pages, shared_pages = int(fields[1]), int(fields[2])
     return (resident_pages - shared_pages) * os.sysconf("SC_PAGE_SIZE")

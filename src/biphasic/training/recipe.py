@@ -24,14 +24,11 @@ SkippedSteps = Annotated[
     AfterValidator(lambda steps: tuple(sorted(set(steps)))),
     # Records of runs that skip nothing stay as they were before this setting.
     Field(exclude_if=lambda steps: not steps),
-]
-"""Steps that are skipped; not written if there are none."""
+]  # steps that are skipped; not written if there are none
+# Not written if it is the default, so earlier records stay as they were.
 Rows = Annotated[RowKind, Field(exclude_if=lambda rows: rows == "documents")]
-"""Not written if it is the default, so earlier records stay as they were."""
-Precision = Literal["bf16", "fp32"]
-"""Compute precision; weights are kept in fp32."""
-FinetunePrecision = Literal["bf16", "fp32", "paper"]
-"""`paper`: bf16 without fp32 master weights."""
+Precision = Literal["bf16", "fp32"]  # compute precision; weights are kept in fp32
+FinetunePrecision = Literal["bf16", "fp32", "paper"]  # `paper`: bf16 without fp32 master weights
 
 
 class PretrainedModel(Config):

@@ -66,14 +66,7 @@ Judge = Callable[[PreTrainedModel, Sequence[LedgerEntry]], float]
 
 @dataclass
 class Run:
-    """Everything that outlives one update.
-
-    Attributes:
-        position: What it has read so far.
-        changes: Earlier changes of versions or hardware, as in a state's record.
-        change: What has changed since the checkpoint or state that it continues from.
-        code: Hashes of the code that made it, from step 0 on.
-    """
+    """Everything that outlives one update."""
 
     lineage: Lineage
     data: TrainingData
@@ -84,11 +77,11 @@ class Run:
     divided: DividedModel | None
     log: MetricsLog
     parent: str | None
-    code: tuple[str, ...]
-    position: Position = field(default_factory=Position)
+    code: tuple[str, ...]  # hashes of the code that made it, from step 0 on
+    position: Position = field(default_factory=Position)  # what it has read so far
     seconds: float = 0.0
-    changes: tuple[str, ...] = ()
-    change: str = ""
+    changes: tuple[str, ...] = ()  # earlier changes of versions or hardware, as in a state's record
+    change: str = ""  # what has changed since the checkpoint or state that it continues from
 
     @property
     def step(self) -> int:
@@ -110,11 +103,9 @@ class Run:
         report: Callable[[str], None] | None,
         judge: Judge | None = None,
     ) -> None:
-        """Record the held-out losses, with the same code in every run.
-
-        All ranks compute them from the same rows, as they gather weights together.
-        `objectives` and `report` are as in `HeldoutLoss.evaluate`.
-        """
+        """Record the held-out losses, with the same code in every run."""
+        # All ranks compute them from the same rows, as they gather weights together. `objectives`
+        # and `report` are as in `HeldoutLoss.evaluate`.
 
         def note(text: str) -> None:
             self.ranks.heartbeat.at(Activity.HELDOUT)
@@ -216,10 +207,8 @@ def resume_or_start(
     compute: ComputeConfig,
     ranks: ProcessGroup,
 ) -> Run:
-    """Load the latest checkpoint of a segment or its start state, or initialize a new run.
-
-    All ranks load what the first rank found.
-    """
+    """Load the latest checkpoint of a segment or its start state, or initialize a new run."""
+    # All ranks load what the first rank found.
     recipe, identities = lineage.recipe, lineage.identities
     latest = _latest_step(progress, ranks)
     step = start if latest is None else latest

@@ -35,28 +35,21 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 STATE_FORMAT = "biphasic.state/1"
+# Checkpoints of a segment that is not finished; during a save, one more is on disk.
 KEPT_CHECKPOINTS = 2
-"""Checkpoints of a segment that is not finished; during a save, one more is on disk."""
 _REMEDY = "delete the folder and run again"
+# Pattern of checkpoints' folders; others beside them, such as copies, are left alone.
 _STEPS = "step-" + 8 * "[0-9]"
-"""Pattern of checkpoints' folders; others beside them, such as copies, are left alone."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state in memory.
+    """A state in memory."""
 
-    Attributes:
-        weights: fp32 weights by name.
-        moments: The optimizer's tensors by name; empty before the first update.
-        record: Content of `state.json`.
-        metrics: Content of `metrics.jsonl`.
-    """
-
-    weights: dict[str, Tensor]
-    moments: dict[str, Tensor]
-    record: StateRecord
-    metrics: str
+    weights: dict[str, Tensor]  # fp32 weights by name
+    moments: dict[str, Tensor]  # the optimizer's tensors by name; empty before the first update
+    record: StateRecord  # content of `state.json`
+    metrics: str  # content of `metrics.jsonl`
 
 
 def save_state(
@@ -78,11 +71,9 @@ def save_divided(
     tokenizer: TextTokenizer,
     group: ProcessGroup,
 ) -> None:
-    """Write a checkpoint atomically, in which each rank of a group writes its own parts.
-
-    All ranks call it. Tensors are DTensors on the CPU. torch's distributed checkpoints are written
-    as safetensors, which, unlike their default format, hold no pickle.
-    """
+    """Write a checkpoint atomically, in which each rank of a group writes its own parts."""
+    # All ranks call it. Tensors are DTensors on the CPU. torch's distributed checkpoints are
+    # written as safetensors, which, unlike their default format, hold no pickle.
     from torch import distributed as dist  # noqa: PLC0415
     from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: PLC0415
@@ -129,10 +120,8 @@ def save_tensors(
 
 
 def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
-    """Read a state and verify its hashes.
-
-    Without `hashes`, the caller has verified them.
-    """
+    """Read a state and verify its hashes."""
+    # Without `hashes`, the caller has verified them.
     verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
     # The manifest vouches for the bytes, but not for what another program wrote.
     with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
@@ -193,10 +182,9 @@ def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
 
 
 class Checkpoints:
-    """Checkpoints within a segment; the newest two are kept until the segment's state exists.
+    """Checkpoints within a segment; the newest two are kept until the segment's state exists."""
 
-    The older one is for a damaged newer one, which is reported and never skipped silently.
-    """
+    # The older one is for a damaged newer one, which is reported and never skipped silently.
 
     def __init__(self, folder: Path) -> None:
         """Manage the checkpoints in `folder`."""

@@ -15,26 +15,17 @@ from biphasic.objectives.phases import Phase
 
 @dataclass(frozen=True)
 class PlacedPhase:
-    """A phase with its position in the run.
-
-    Attributes:
-        start: Number of updates before it.
-        batches: Shape of its rows.
-        longest: Longest rows so far, in tokens; the model needs as many positions.
-        rope_theta: Base of the rotary frequencies; None if no phase has changed it yet.
-        schedule_start: First update of the schedule.
-        schedule_end: Update at which it ends (exclusive).
-    """
+    """A phase with its position in the run."""
 
     index: int
     phase: Phase
-    start: int
-    batches: BatchShape
-    longest: int
-    rope_theta: float | None
+    start: int  # number of updates before it
+    batches: BatchShape  # shape of its rows
+    longest: int  # longest rows so far, in tokens; the model needs as many positions
+    rope_theta: float | None  # base of the rotary frequencies; None if no phase has changed it yet
     schedule: LearningRateConfig
-    schedule_start: int
-    schedule_end: int
+    schedule_start: int  # first update of the schedule
+    schedule_end: int  # update at which it ends (exclusive)
 
     @property
     def end(self) -> int:
@@ -69,10 +60,8 @@ def place_phases(
     max_seqlen: int,
     rows_per_step: int,
 ) -> tuple[PlacedPhase, ...]:
-    """Place phases one after another.
-
-    The other settings are for phases that set none.
-    """
+    """Place phases one after another."""
+    # The other settings are for phases that set none.
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
     restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]
     placed: list[PlacedPhase] = []

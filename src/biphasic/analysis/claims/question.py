@@ -29,13 +29,12 @@ from biphasic.analysis.statistics.contrast import blocks_for, contrast
 
 @dataclass
 class Question:
-    """The rows of a question.
+    """The rows of a question."""
 
-    Two models on one dataset get the verdict of the report: the same test, corrected for all pairs
-    of models there. Values computed from several scores, such as differences between models, are
-    tested the same way and corrected for the comparisons of the question. In a published table,
-    only means and intervals are compared.
-    """
+    # Two models on one dataset get the verdict of the report: the same test, corrected for all
+    # pairs of models there. Values computed from several scores, such as differences between
+    # models, are tested the same way and corrected for the comparisons of the question. In a
+    # published table, only means and intervals are compared.
 
     scores: Scores
     family: Callable[[str], Family]  # tests all pairs of models on a dataset, once

@@ -89,10 +89,8 @@ def sizes_with_shares(scores: Scores) -> list[str]:
 
 @score_figure(6, "clm-share", "Scores by share of CLM and budget")
 def scores_by_clm_share(scores: Scores, *, size: str | None = None) -> Drawing | str:
-    """Compare shares of CLM at equal budgets, by default at the least size.
-
-    Each budget and each optimizer has a line.
-    """
+    """Compare shares of CLM at equal budgets, by default at the least size."""
+    # Each budget and each optimizer has a line.
     known = sizes_with_shares(scores)
     size = size if size is not None else next(iter(known), None)
     if size is None or size not in known:

@@ -32,12 +32,9 @@ _OPENING = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 
 @contextmanager
 def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
-    """Draw with fixed settings, ignoring any matplotlibrc, and without warnings on missing glyphs.
-
-    Args:
-        salt: Salt of the ids in an SVG, to make them reproducible and unique to a figure.
-        fonttype: `path` draws the text of an SVG as outlines, without a font; `none` keeps text.
-    """
+    """Draw with fixed settings, ignoring any matplotlibrc, and without warnings on missing glyphs."""
+    # `salt` makes the ids in an SVG reproducible and unique to a figure. The font type `path` draws
+    # the text of an SVG as outlines, without a font; `none` keeps text.
     with warnings.catch_warnings(), mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(

@@ -108,10 +108,8 @@ def scores_of(
 
 
 def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
-    """Read every run of the chosen datasets below a folder.
-
-    The folder holds models, or `results/` with them.
-    """
+    """Read every run of the chosen datasets below a folder."""
+    # The folder holds models, or `results/` with them.
     root = folder / "results" if (folder / "results").is_dir() else folder
     if not root.is_dir():
         raise DataError(f"{folder}: no such folder")

@@ -40,23 +40,17 @@ _BENCHMARK = "MTEB"
 _TABLES = (".jsonl", ".csv")
 _SCORES = ("score", "correct")
 _WORDS = {"true": 1.0, "false": 0.0}
-Values = dict[str, float]
-"""Scores of examples, by their names."""
-Cells = dict[tuple[str, str, str], Values]
-"""By model, dataset and metric."""
+Values = dict[str, float]  # scores of examples, by their names
+Cells = dict[tuple[str, str, str], Values]  # by model, dataset and metric
 
 
 @dataclass(frozen=True)
 class OtherResults:
-    """Scores of examples below a folder, and problems of the others.
-
-    Attributes:
-        datasets: By name.
-        values: By model and dataset; of a dataset, all models have the same examples.
-    """
+    """Scores of examples below a folder, and problems of the others."""
 
     folder: Path
-    datasets: Mapping[str, DatasetInfo]
+    datasets: Mapping[str, DatasetInfo]  # by name
+    # By model and dataset; of a dataset, all models have the same examples.
     values: Mapping[tuple[str, str], Values]
     problems: tuple[Problem, ...]
 

@@ -31,70 +31,49 @@ UNTRAINED = "none"  # the objective of an encoder with random weights
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model and the factors that distinguish it.
+    """One model and the factors that distinguish it."""
 
-    Attributes:
-        name: Unique in its table.
-        size: Such as `210M` or `nano`; empty if unknown.
-        parameters: Number of parameters without a language-model head, nominal in the paper's
-            table; None if unknown.
-        objective: `CLM`, `MLM`, `CLM+MLM`, another family of objectives, or `none`.
-        mask_rate: Share of masked tokens in the last phase with masking; None without.
-        clm_steps: Optimizer steps of CLM, including continued training.
-        mlm_steps: Optimizer steps of MLM, including continued training.
-        start: Objective or name of the finished model that continued training started from.
-        continued_steps: Steps of continued training; 0 for all others, including the start model of
-            a comparison of continued training.
-        is_final: False for intermediate states.
-        flops: FLOPs of pretraining; None if unknown.
-        labels: Tokens that pretraining predicted; None if unknown.
-        optimizer: Its name in study files; empty if unknown.
-        group: Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's
-            group in a study.
-        identity: Equal for one model under several names.
-        replicate_of: Equal for models that differ only in their pretraining seeds; empty if
-            unknown.
-        pretraining_seeds: Seeds of initial weights, order of rows and masks; empty if unknown.
-    """
-
-    name: str
+    name: str  # unique in its table
     label: str
-    size: str = ""
+    size: str = ""  # such as `210M` or `nano`; empty if unknown
+    # Number of parameters without a language-model head, nominal in the paper's table; None if
+    # unknown.
     parameters: int | None = None
-    objective: str = ""
+    objective: str = ""  # `CLM`, `MLM`, `CLM+MLM`, another family of objectives, or `none`
+    # Share of masked tokens in the last phase with masking; None without.
     mask_rate: float | None = None
-    clm_steps: int = 0
-    mlm_steps: int = 0
+    clm_steps: int = 0  # optimizer steps of CLM, including continued training
+    mlm_steps: int = 0  # optimizer steps of MLM, including continued training
     total_steps: int = 0
+    # Objective or name of the finished model that continued training started from.
     start: str | None = None
+    # Steps of continued training; 0 for all others, including the start model of a comparison of
+    # continued training.
     continued_steps: int = 0
-    is_final: bool = True
-    flops: float | None = None
-    labels: int | None = None
-    optimizer: str = ""
+    is_final: bool = True  # False for intermediate states
+    flops: float | None = None  # FLOPs of pretraining; None if unknown
+    labels: int | None = None  # tokens that pretraining predicted; None if unknown
+    optimizer: str = ""  # its name in study files; empty if unknown
+    # Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's group in a
+    # study.
     group: str = ""
-    identity: str = ""
+    identity: str = ""  # equal for one model under several names
+    # Equal for models that differ only in their pretraining seeds; empty if unknown.
     replicate_of: str = ""
+    # Seeds of initial weights, order of rows and masks; empty if unknown.
     pretraining_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A dataset, or the average over all datasets of one task category.
+    """A dataset, or the average over all datasets of one task category."""
 
-    Attributes:
-        name: Unique in its table.
-        task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
-        trained_on: Dataset that models were fine-tuned on, if it is another one.
-        about: Facts about its kind of task; None for the first kinds.
-    """
-
-    name: str
-    task: str
+    name: str  # unique in its table
+    task: str  # category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`
     metric: str
     is_average: bool = False
-    trained_on: str = ""
-    about: KindFacts | None = None
+    trained_on: str = ""  # dataset that models were fine-tuned on, if it is another one
+    about: KindFacts | None = None  # facts about its kind of task; None for the first kinds
 
     @property
     def is_zero_shot(self) -> bool:
@@ -114,29 +93,22 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Score:
-    """One model on one dataset.
+    """One model on one dataset."""
 
-    Attributes:
-        estimate: Mean and interval in percentage points; None if no run has a score.
-        by_seed: Test score of the selected run of each seed, in percentage points; None if only
-            means are known.
-        is_complete: False while runs that might change it are missing.
-        at_one_rate: Test score of each seed at the single learning rate with the best mean
-            validation score, in percentage points; None if unknown.
-        one_rate: That rate.
-        num_rates: Number of learning rates tried; None if unknown.
-        rate_spread: Standard deviation of each seed's test scores over the learning rates, from the
-            lowest to ten times the lowest, in percentage points; None if unknown.
-        by_rate: Test scores over seeds at each learning rate, in percentage points.
-    """
-
-    estimate: Estimate | None
+    estimate: Estimate | None  # mean and interval in percentage points; None if no run has a score
+    # Test score of the selected run of each seed, in percentage points; None if only means are
+    # known.
     by_seed: Mapping[int, float] | None = None
-    is_complete: bool = True
+    is_complete: bool = True  # False while runs that might change it are missing
+    # Test score of each seed at the single learning rate with the best mean validation score, in
+    # percentage points; None if unknown.
     at_one_rate: Mapping[int, float] | None = None
-    one_rate: float | None = None
-    num_rates: int | None = None
+    one_rate: float | None = None  # that rate
+    num_rates: int | None = None  # number of learning rates tried; None if unknown
+    # Standard deviation of each seed's test scores over the learning rates, from the lowest to ten
+    # times the lowest, in percentage points; None if unknown.
     rate_spread: Mapping[int, float] | None = None
+    # Test scores over seeds at each learning rate, in percentage points.
     by_rate: Mapping[float, Sequence[float]] = field(default_factory=dict)
 
 
@@ -145,11 +117,10 @@ _UNKNOWN = Score(None)
 
 @dataclass(frozen=True)
 class Planned:
-    """A comparison that the study named before its results, on some datasets.
+    """A comparison that the study named before its results, on some datasets."""
 
-    A side is a model, or all pretraining runs of a recipe; `minus` are two sides whose difference
-    is subtracted. Those of a question are corrected together; those of `compare` name none.
-    """
+    # A side is a model, or all pretraining runs of a recipe; `minus` are two sides whose difference
+    # is subtracted. Those of a question are corrected together; those of `compare` name none.
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -160,40 +131,34 @@ class Planned:
 
 @dataclass(frozen=True)
 class Scores:
-    """Models, datasets and their scores.
+    """Models, datasets and their scores."""
 
-    Attributes:
-        source: Display name of the source.
-        datasets: Datasets in order; the average of a category comes after its datasets.
-        cells: Scores by names of model and dataset; absent ones are unknown.
-        num_pretraining_runs: Minimum number of pretraining runs per model; replicates are separate
-            models, unless `over_pretraining` has combined them.
-        fixed_streams: What pretraining runs of a recipe have in common, such as `masks`.
-        shares_finetuning_seeds: Whether pretraining runs are fine-tuned with the same seeds.
-        runs: Scores of the single models, if `over_pretraining` has combined them.
-        examples: Reads per-example test scores; None if there are none.
-        planned: Comparisons named beforehand, which are corrected among themselves, those of each
-            question apart.
-        is_by_example: Whether only scores of examples are known, and nothing of seeds, as in other
-            tools' results.
-        influences: Cache of examples already read; see `example_compare.py`.
-    """
-
-    source: str
+    source: str  # display name of the source
     convention: Convention
     models: tuple[ModelInfo, ...]
+    # Datasets in order; the average of a category comes after its datasets.
     datasets: tuple[DatasetInfo, ...]
+    # Scores by names of model and dataset; absent ones are unknown.
     cells: Mapping[tuple[str, str], Score]
+    # Minimum number of pretraining runs per model; replicates are separate models, unless
+    # `over_pretraining` has combined them.
     num_pretraining_runs: int = 1
+    # What pretraining runs of a recipe have in common, such as `masks`.
     fixed_streams: tuple[str, ...] = ()
+    # Whether pretraining runs are fine-tuned with the same seeds.
     shares_finetuning_seeds: bool = False
+    # Scores of the single models, if `over_pretraining` has combined them.
     runs: Scores | None = field(default=None, compare=False, repr=False)
+    # Reads per-example test scores; None if there are none.
     examples: ExampleReader | None = field(default=None, compare=False)
+    # Comparisons named beforehand, which are corrected among themselves, those of each question
+    # apart.
     planned: tuple[Planned, ...] = ()
+    # Whether only scores of examples are known, and nothing of seeds, as in other tools' results.
     is_by_example: bool = False
     influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
-    )
+    )  # cache of examples already read; see `example_compare.py`
 
     @property
     def unit(self) -> str:

@@ -13,17 +13,13 @@ from biphasic.analysis.statistics.compare import Family
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of a ranking, best first; a model can be in several.
-
-    Attributes:
-        ranks: First and last place of each group, from 0. No two of its models differ clearly, and
-            no group is part of another.
-        num_alike: Neighbours in the ranking that do not differ clearly.
-    """
+    """Groups of a ranking, best first; a model can be in several."""
 
     order: tuple[str, ...]
+    # First and last place of each group, from 0. No two of its models differ clearly, and no group
+    # is part of another.
     ranks: tuple[tuple[int, int], ...]
-    num_alike: int
+    num_alike: int  # neighbours in the ranking that do not differ clearly
 
 
 def groups_of(scores: Scores, family: Family) -> Groups:

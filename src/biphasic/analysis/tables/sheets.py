@@ -157,11 +157,7 @@ def _factors(model: ModelInfo) -> dict[str, str]:
 def _heads(
     models: Sequence[ModelInfo], *, with_labels: bool
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], list[str]]:
-    """Choose the columns that distinguish models.
-
-    Returns:
-        Names of the columns; their texts for each model; texts that all models share.
-    """
+    """Choose the columns that distinguish models; return names, texts by model, shared texts."""
     factors = {model.name: _factors(model) for model in models}
     chosen = [] if with_labels else _telling(list(factors.values()))
     texts = {name: tuple(parts[column] for column in chosen) for name, parts in factors.items()}

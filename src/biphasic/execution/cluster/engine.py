@@ -76,12 +76,10 @@ class Engine:
     def __init__(
         self, site: Site, folder: Path, *, submissions: deque[float], group_nodes: int = 0
     ) -> None:
-        """Start the executors; blocks follow with the first jobs.
-
-        The folder, on a file system that nodes share, is for scripts, logs and certificates.
-        `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
-        are the nodes of a group of processes; 0 if there are no groups.
-        """
+        """Start the executors; blocks follow with the first jobs."""
+        # The folder, on a file system that nodes share, is for scripts, logs and certificates.
+        # `submissions` are the times of recent ones, also of engines before this one. `group_nodes`
+        # are the nodes of a group of processes; 0 if there are no groups.
         self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
         self._executors: dict[str, _Executor] = {}

@@ -46,12 +46,11 @@ class _Running:
 
 
 class ClusterExecutor:
-    """Runs jobs on the nodes of a cluster.
+    """Runs jobs on the nodes of a cluster."""
 
-    Parsl starts blocks (batch jobs) as there is work, keeps one process for each slot in them, and
-    passes identities of jobs. This class replaces an engine that has died, notices blocks that end
-    under their jobs, and follows the progress that jobs write into the study's folder.
-    """
+    # Parsl starts blocks (batch jobs) as there is work, keeps one process for each slot in them,
+    # and passes identities of jobs. This class replaces an engine that has died, notices blocks
+    # that end under their jobs, and follows the progress that jobs write into the study's folder.
 
     def __init__(
         self,

@@ -35,23 +35,19 @@ from biphasic.model.compute.layers import transformer_layers
 from biphasic.model.loading.build import load_encoder
 
 _LENGTH = 4  # of each probe document
-_TOKENS = 2 * _LENGTH
-"""Tokens of a probe row: two documents if packed; if padded, the two form one."""
+_TOKENS = 2 * _LENGTH  # tokens of a probe row: two documents if packed; if padded, the two form one
 _ROW_LENGTH = _TOKENS + 2  # with two tokens of padding
 _DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
 
-_passed: set[tuple[object, ...]] = set()
-"""Weights and code that this process has probed."""
+_passed: set[tuple[object, ...]] = set()  # weights and code that this process has probed
 
 
 @probing
 def check_contract(model: PreTrainedModel, *, causal: bool, weights: str | None = None) -> None:
-    """Probe causality or bidirectionality, document isolation, padding, and hidden states.
-
-    Padded rows hold one document each, and are never causal. In half precision only layers are
-    probed, not states. `weights` is the identity of pretrained weights, which a process probes once
-    with the same code.
-    """
+    """Probe causality or bidirectionality, document isolation, padding, and hidden states."""
+    # Padded rows hold one document each, and are never causal. In half precision only layers are
+    # probed, not states. `weights` is the identity of pretrained weights, which a process probes
+    # once with the same code.
     passed = weights, activation_dtype(model), *code_of(model, causal=causal)
     if passed in _passed:
         return
@@ -74,10 +70,8 @@ def check_contract(model: PreTrainedModel, *, causal: bool, weights: str | None 
 def load_checked_encoder(
     folder: Path | str, place: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model
 ) -> PreTrainedModel:
-    """Load an encoder for packed rows or, if it fails the checks, for padded rows.
-
-    `place` moves the model to its device.
-    """
+    """Load an encoder for packed rows or, if it fails the checks, for padded rows."""
+    # `place` moves the model to its device.
     refusals: list[ModelError] = []
     for batching in ("packed", "padded"):
         try:
@@ -155,11 +149,7 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
 
 
 class _LayerProbe:
-    """Cuts the graph before and after a layer, and takes the gradient in between.
-
-    Attributes:
-        sights: For each call, whether token i attends to token j, bool [tokens, row_length].
-    """
+    """Cuts the graph before and after a layer, and takes the gradient in between."""
 
     def __init__(self, name: str, layer: nn.Module, shape: tuple[int, int]) -> None:
         """Hook into a layer that will be called with `shape` rows and tokens."""

@@ -10,27 +10,22 @@ from biphasic.files import read_json_object
 from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.build import empty_body
 
+# Default maximum input, even if a model supports more: the study's row length.
 MAX_INPUT_TOKENS = 2048
-"""Default maximum input, even if a model supports more: the study's row length."""
 
 _LIMITS = "check the numbers in its config.json and tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """Input limits of a model.
+    """Input limits of a model."""
 
-    Attributes:
-        longest_input: Recommended maximum input in tokens, including special tokens: the lowest of
-            its positions, its authors' limit for sentences (`sentence_bert_config.json`), its
-            tokenizer's limit, and `MAX_INPUT_TOKENS`.
-        positions: Longest input that it has positions for; None without a limit.
-        num_embeddings: Number of tokens that it has embeddings for.
-    """
-
+    # Recommended maximum input in tokens, including special tokens: the lowest of its positions,
+    # its authors' limit for sentences (`sentence_bert_config.json`), its tokenizer's limit, and
+    # `MAX_INPUT_TOKENS`.
     longest_input: int
-    positions: int | None
-    num_embeddings: int
+    positions: int | None  # longest input that it has positions for; None without a limit
+    num_embeddings: int  # number of tokens that it has embeddings for
 
 
 def model_limits(folder: Path) -> ModelLimits:

@@ -58,12 +58,10 @@ def attention_arguments(
     causal: bool,
     dtype: torch.dtype,
 ) -> dict[str, Any]:
-    """Return the keyword arguments that describe a model's segments.
-
-    `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number of
-    tokens, padding included (a token beyond it would yield NaN gradients). `shape` is
-    (num_rows, row_length), and `dtype` that of the activations.
-    """
+    """Return the keyword arguments that describe a model's segments."""
+    # `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number
+    # of tokens, padding included (a token beyond it would yield NaN gradients). `shape` is
+    # (num_rows, row_length), and `dtype` that of the activations.
     has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
     return {
         "cu_seqlens": cu_seqlens,
@@ -78,10 +76,8 @@ def attention_arguments(
 def backend(
     device: torch.device, dtype: torch.dtype, *, drops: bool = False, caps: bool = False
 ) -> str:
-    """Return the backend for a device and precision: `varlen`, `dense` or `sdpa`.
-
-    `drops` is whether attention weights are dropped, `caps` whether scores are capped.
-    """
+    """Return the backend for a device and precision: `varlen`, `dense` or `sdpa`."""
+    # `drops` is whether attention weights are dropped, `caps` whether scores are capped.
     if caps:
         return "dense"
     if device.type == "cuda" and dtype in {torch.bfloat16, torch.float16}:
@@ -92,10 +88,8 @@ def backend(
 def block_mask(
     cu_seqlens: Tensor, *, shape: tuple[int, int], causal: bool, dtype: torch.dtype
 ) -> Tensor:
-    """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf.
-
-    `shape` is (num_rows, row_length). Nothing is read from the device.
-    """
+    """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf."""
+    # `shape` is (num_rows, row_length). Nothing is read from the device.
     num_tokens = shape[0] * shape[1]
     segment_starts = torch.zeros(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
     segment_starts[cu_seqlens[:-1].long()] = 1
@@ -287,10 +281,8 @@ def varlen_options(
     scaling: float | None,
     sliding_window: int | None,
 ) -> dict[str, Any]:
-    """Return causality, window and scale as options of the installed torch's `varlen_attn`.
-
-    torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
-    """
+    """Return causality, window and scale as options of the installed torch's `varlen_attn`."""
+    # torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
     reach = -1 if sliding_window is None else sliding_window - 1
     options: dict[str, Any] = {}
     if "window_size" in accepted:

@@ -35,10 +35,8 @@ def speed_up_dropout(model: nn.Module) -> None:
 
 
 def dropout(input: Tensor, chance: float) -> Tensor:
-    """Return a tensor with elements dropped at random and the others scaled up.
-
-    It uses torch's global generator; `chance` is the probability of dropping an element.
-    """
+    """Return a tensor with elements dropped at random and the others scaled up."""
+    # It uses torch's global generator; `chance` is the probability of dropping an element.
     dropped = round(chance * _RANGE)
     if input.device.type != "cpu" or not 0 < dropped < _RANGE:
         return functional.dropout(input, chance)

@@ -17,8 +17,7 @@ from biphasic.data.packing import Batching, PackedBatch, TokenIds
 from biphasic.errors import ModelError, ModelFilesError, reading
 from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
 
-REMEDY = "check its config.json and its weights"
-"""Remedy for a model that cannot be loaded or run."""
+REMEDY = "check its config.json and its weights"  # remedy for a model that cannot be loaded or run
 _Options = ParamSpec("_Options")
 
 
@@ -44,10 +43,8 @@ def first_pass(model: PreTrainedModel) -> Iterator[None]:
 
 
 def probing(check: Callable[Concatenate[PreTrainedModel, _Options], None]) -> Callable[..., None]:
-    """Name the model in any error raised while a check runs it.
-
-    Some damage of a configuration shows only then.
-    """
+    """Name the model in any error raised while a check runs it."""
+    # Some damage of a configuration shows only then.
 
     @wraps(check)
     def checked(model: PreTrainedModel, *args: _Options.args, **options: _Options.kwargs) -> None:
@@ -59,11 +56,7 @@ def probing(check: Callable[Concatenate[PreTrainedModel, _Options], None]) -> Ca
 
 
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
-    """Run the body of a model over packed rows.
-
-    Returns:
-        [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
-    """
+    """Return a model's states after the last norm, [num_rows * row_length, hidden_size]."""
     output = model.base_model(**packed_arguments(model, batch, causal=causal))
     return output.last_hidden_state.flatten(0, 1)
 
@@ -89,15 +82,10 @@ def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool
 def padded_states(
     model: PreTrainedModel, sequences: Sequence[TokenIds], *, pad_id: int
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Run the body of a model over sequences, one per row, with its own attention.
-
-    The model computes positions and masks, so this is independent of packing. The model is loaded
-    for padded rows. `pad_id` pads rows to the longest sequence.
-
-    Returns:
-        [num_sequences * longest, hidden_size]: final states, row by row; and the start and end of
-        each sequence in them, int64 [num_sequences, 2].
-    """
+    """Run the body of a model over sequences, one per row, with its own attention."""
+    # The model, loaded for padded rows, computes positions and masks, so this is independent of
+    # packing. Returned are final states, [num_sequences * longest, hidden_size], and the start and
+    # end of each sequence in them, int64 [num_sequences, 2].
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
     is_token = np.arange(lengths.max()) < lengths[:, None]
     input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
@@ -111,11 +99,9 @@ def padded_states(
 
 
 def first_position(model: PreTrainedModel) -> int:
-    """Return the position of a sequence's first token.
-
-    RoBERTa and its relatives reserve a row of their position table for padding, and count from the
-    next one.
-    """
+    """Return the position of a sequence's first token."""
+    # RoBERTa and its relatives reserve a row of their position table for padding, and count from
+    # the next one.
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return 0 if module.padding_idx is None else module.padding_idx + 1

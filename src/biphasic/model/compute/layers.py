@@ -12,16 +12,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.errors import ModelError
 
+# Graphs per layer: row shapes, causal or not, frozen or not. torch's default limit is 8; beyond it,
+# torch only warns and runs without compilation.
 _GRAPHS = 64
-"""Graphs per layer: row shapes, causal or not, frozen or not. torch's default limit is 8; beyond
-it, torch only warns and runs without compilation."""
 
 
 def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    """Return the layers of a model's body with their names.
-
-    They are those that transformers marks, or the longest list of modules.
-    """
+    """Return the layers of a model's body with their names."""
+    # They are those that transformers marks, or the longest list of modules.
     modules = dict(model.base_model.named_modules())
     marked = [
         name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
@@ -38,12 +36,10 @@ def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 
 
 def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None:
-    """Compile the layers of a model in place, one at a time: equal layers share one graph.
-
-    The first pass of each shape is slow; shapes are static, except for the number of documents.
-    Parameter names do not change. Code that hooks into layers or reads other shapes once should run
-    `uncompiled`. The model is in its compute precision, on its device.
-    """
+    """Compile the layers of a model in place, one at a time: equal layers share one graph."""
+    # The first pass of each shape is slow; shapes are static, except for the number of documents.
+    # Parameter names do not change. Code that hooks into layers or reads other shapes once should
+    # run `uncompiled`. The model is in its compute precision, on its device.
     layers = [
         module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
     ]
@@ -64,13 +60,11 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
-    """Make each layer store only its input and recompute the rest in the backward pass.
-
-    Results are bitwise the same, including dropout. It applies to training only; evaluation stores
-    no activations anyway.
-
-    Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174.
-    """
+    """Make each layer store only its input and recompute the rest in the backward pass."""
+    # Results are bitwise the same, including dropout. It applies to training only; evaluation
+    # stores no activations anyway.
+    # Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost",
+    # arXiv:1604.06174.
     if not model.supports_gradient_checkpointing:
         raise ModelError(
             f"{type(model).__name__} does not support activation checkpointing; set "

@@ -19,10 +19,8 @@ from biphasic.model.compute.products import products, widened
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Make a model's linear layers compute by the fastest libraries.
-
-    Weights, names and precision do not change; sums are taken in another order.
-    """
+    """Make a model's linear layers compute by the fastest libraries."""
+    # Weights, names and precision do not change; sums are taken in another order.
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = _FastLinear

@@ -11,11 +11,9 @@ Pooling = Literal["mean", "first", "last"]
 
 
 def pooled(hidden: Tensor, starts: Tensor, cu_seqlens: Tensor, *, pooling: Pooling) -> Tensor:
-    """Return a vector for each text, special tokens included: [num_texts, hidden_size], in fp32.
-
-    `hidden` is [num_tokens, hidden_size]. `starts` are the texts' first positions, int64
-    [num_texts]; each ends at the next border in `cu_seqlens`.
-    """
+    """Return a vector for each text, special tokens included: [num_texts, hidden_size], in fp32."""
+    # `hidden` is [num_tokens, hidden_size]. `starts` are the texts' first positions, int64
+    # [num_texts]; each ends at the next border in `cu_seqlens`.
     exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
     if pooling == "first":
         return exact[starts]

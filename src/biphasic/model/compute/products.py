@@ -29,20 +29,18 @@ _LIMITS = (
     "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA",
     "MKL_ENABLE_INSTRUCTIONS",
-)
-"""Environment variables that limit the instructions of torch and of both libraries."""
+)  # environment variables that limit the instructions of torch and of both libraries
+# Tokens, outputs and inputs of what is measured: a layer, and a block of a head.
 _SHAPES = ((2048, 512, 192), (1024, 4096, 192))
-"""Tokens, outputs and inputs of what is measured: a layer, and a block of a head."""
 _ROUNDS = 10
+# A smaller gain leaves the first choice: noise would decide, and equal machines would differ.
 _CLEARLY = 1.05
-"""A smaller gain leaves the first choice: noise would decide, and equal machines would differ."""
 
 
 class Products(NamedTuple):
-    """The library for each product of a linear layer in fp32, and how bf16 is multiplied.
+    """The library for each product of a linear layer in fp32, and how bf16 is multiplied."""
 
-    `widens_bf16` is whether bf16 factors are multiplied in fp32.
-    """
+    # `widens_bf16` is whether bf16 factors are multiplied in fp32.
 
     forward: Library
     input_gradient: Library
@@ -56,10 +54,8 @@ class Products(NamedTuple):
 
 @cache
 def products() -> Products:
-    """Return this machine's choice; the first process that asks measures it.
-
-    Where no file can be written, nothing is measured: each process would choose for itself.
-    """
+    """Return this machine's choice; the first process that asks measures it."""
+    # Where no file can be written, nothing is measured: each process would choose for itself.
     try:
         file = _cache_folder() / f"products-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -40,11 +40,9 @@ from biphasic.seeds import derive_seed
 def architecture_config(
     architecture: Architecture, *, vocab_size: int, max_seqlen: int, special_ids: dict[str, int]
 ) -> EuroBertConfig:
-    """Return the EuroBERT configuration of an architecture, with the study's shared settings.
-
-    Reference: arXiv 2507.00994, Appendix A (RMSNorm, SwiGLU, RoPE with theta 10,000, untied head,
-    no biases, no dropout); epsilon and initialiser range as in the published models.
-    """
+    """Return the EuroBERT configuration of an architecture, with the study's shared settings."""
+    # Reference: arXiv 2507.00994, Appendix A (RMSNorm, SwiGLU, RoPE with theta 10,000, untied head,
+    # no biases, no dropout); epsilon and initialiser range as in the published models.
     return EuroBertConfig(
         vocab_size=vocab_size,
         hidden_size=architecture.hidden_size,
@@ -70,10 +68,8 @@ def architecture_config(
 def new_model(
     config: PretrainedConfig, *, init_seed: int, with_head: bool = True
 ) -> PreTrainedModel:
-    """Return a model in fp32 with random weights that depend on `init_seed` alone.
-
-    Dropout is disabled in training (`dropout.py`).
-    """
+    """Return a model in fp32 with random weights that depend on `init_seed` alone."""
+    # Dropout is disabled in training (`dropout.py`).
     register_attention()
     find_class = language_model_class if with_head else body_class
     kind = find_class(config.model_type, config)
@@ -91,15 +87,12 @@ def new_model(
 def load_pretrained(
     folder: Path | str, *, num_embeddings: int = 0, head_for: Collection[str] = ("probabilities",)
 ) -> PreTrainedModel:
-    """Load a decoder or encoder with its language-model head, in fp32, with our attention.
-
-    Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
-    rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
-    output; additional rows of the model are kept.
-
-    Nothing is initialized at random. An encoder saved without its masked-LM head, unless this is
-    its embeddings, is refused, naming `head_for`; if that is empty, its body is returned.
-    """
+    """Load a decoder or encoder with its language-model head, in fp32, with our attention."""
+    # Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
+    # rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
+    # output; additional rows of the model are kept.
+    # Nothing is initialized at random. An encoder saved without its masked-LM head, unless this is
+    # its embeddings, is refused, naming `head_for`; if that is empty, its body is returned.
     register_attention()
     config = read_config(folder)
     require_packing(folder, config)
@@ -117,12 +110,10 @@ def load_pretrained(
 
 
 def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
-    """Load the body of any model as an encoder, in fp32, without head or pooler.
-
-    With `packed`, our attention function is used; `padded` keeps the model's own, with
-    transformers' switch that makes decoders bidirectional. `check_contract` verifies that the model
-    respects it.
-    """
+    """Load the body of any model as an encoder, in fp32, without head or pooler."""
+    # With `packed`, our attention function is used; `padded` keeps the model's own, with
+    # transformers' switch that makes decoders bidirectional. `check_contract` verifies that the
+    # model respects it.
     register_attention()
     config = read_config(folder)
     options: dict[str, Any] = {}
@@ -158,10 +149,8 @@ def stores_head(config: PretrainedConfig, names: Iterable[str]) -> bool:
 
 @torch.no_grad()
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model in place.
-
-    Names are those of `named_parameters`, so a tied head is absent.
-    """
+    """Copy weights into a model in place."""
+    # Names are those of `named_parameters`, so a tied head is absent.
     parameters = dict(model.named_parameters())
     differing = sorted(parameters.keys() ^ tensors.keys())
     if differing:

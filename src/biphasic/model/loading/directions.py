@@ -23,11 +23,9 @@ def is_open(config: PretrainedConfig) -> bool:
 
 
 def open_both_ways(config: PretrainedConfig) -> None:
-    """Make transformers build bidirectional masks, in place.
-
-    Hidden states then equal those of packed rows with `causal=False`. A configuration that is
-    already bidirectional does not change; neither do encoders, except for the cache.
-    """
+    """Make transformers build bidirectional masks, in place."""
+    # Hidden states then equal those of packed rows with `causal=False`. A configuration that is
+    # already bidirectional does not change; neither do encoders, except for the cache.
     config.use_cache = False  # decoders would copy all keys and values
     if is_open(config):
         return
@@ -37,10 +35,8 @@ def open_both_ways(config: PretrainedConfig) -> None:
 
 
 def close_again(config: PretrainedConfig) -> None:
-    """Undo `open_both_ways` in place, for our attention function.
-
-    Our function takes the direction from the call, and windows as in a causal decoder.
-    """
+    """Undo `open_both_ways` in place, for our attention function."""
+    # Our function takes the direction from the call, and windows as in a causal decoder.
     if not is_open(config):
         return
     del config.is_causal  # type: ignore[attr-defined]

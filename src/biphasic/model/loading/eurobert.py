@@ -15,15 +15,10 @@ _KEPT = (
 
 
 def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
-    """Return the EuroBERT configuration that gives a model's weights the same meaning.
-
-    The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs only this
-    configuration.
-
-    Returns:
-        None for any family except Llama, and if the feed-forward layers have biases: EuroBERT's
-        language-model head then has one too, for which a Llama has no weights.
-    """
+    """Return the EuroBERT configuration that gives a model's weights the same meaning."""
+    # The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs only this
+    # configuration. None for any family except Llama, and if the feed-forward layers have biases:
+    # EuroBERT's language-model head then has one too, for which a Llama has no weights.
     if type(config) is not LlamaConfig or config.mlp_bias:
         return None
     if getattr(config, "sliding_window", None) is not None:

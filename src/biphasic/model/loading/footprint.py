@@ -13,8 +13,8 @@ from biphasic.amounts import size
 from biphasic.errors import ModelError
 from biphasic.model.compute.device import compute_device
 
+# Train in this precision, with fp32 weights and AdamW; or `load` only.
 Use = Literal["fp32", "bf16", "load"]
-"""Train in this precision, with fp32 weights and AdamW; or `load` only."""
 
 # Bytes per parameter. fp32 weights: 4; gradients: 4; two moments: 8. bf16 adds working copies
 # and their gradients: 2 + 2.
@@ -65,11 +65,9 @@ def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
 
 
 def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
-    """Raise an error for a model that does not fit into memory, before loading it.
-
-    On a machine with a GPU the weights pass through main memory, and training must fit into GPU
-    memory.
-    """
+    """Raise an error for a model that does not fit into memory, before loading it."""
+    # On a machine with a GPU the weights pass through main memory, and training must fit into GPU
+    # memory.
     if use != "load" and compute_device().type == "cuda":
         import torch  # noqa: PLC0415 - already imported here; other checks do not need it
 
@@ -80,10 +78,8 @@ def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes this process may still allocate; infinite if unknown.
-
-    It is the lower of the system's available memory and the control group's limit.
-    """
+    """Return the bytes this process may still allocate; infinite if unknown."""
+    # It is the lower of the system's available memory and the control group's limit.
     free = math.inf
     if _MEMINFO.is_file():
         free = 1024.0 * _table(_MEMINFO).get("MemAvailable:", math.inf)

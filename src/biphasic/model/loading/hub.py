@@ -56,24 +56,17 @@ _CHANGED_STATE = (
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on disk.
-
-    Attributes:
-        identity: A verified state's own identity, otherwise a hash of its files.
-        revision: The resolved commit of a model from the hub.
-    """
+    """A model on disk."""
 
     folder: Path
-    identity: str
-    revision: str | None
+    identity: str  # A verified state's own identity, otherwise a hash of its files
+    revision: str | None  # the resolved commit of a model from the hub
 
 
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
-    """Find a model on disk, or fetch it from the hub.
-
-    Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
-    like `answerdotai/ModernBERT-base`; the default revision is the main branch.
-    """
+    """Find a model on disk, or fetch it from the hub."""
+    # Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
+    # like `answerdotai/ModernBERT-base`; the default revision is the main branch.
     folder, commit = locate_model(name_or_folder, revision=revision)
     with reading(folder, ModelFilesError):
         identity = model_identity(folder) if commit is None else _once(_files_identity, folder)
@@ -83,11 +76,7 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
 def locate_model(
     name_or_folder: Path | str, *, revision: str | None = None
 ) -> tuple[Path, str | None]:
-    """Find a model like `fetch_model`, without computing its identity.
-
-    Returns:
-        Its folder, and the commit of a model from the hub.
-    """
+    """Return the folder of a model, found like `fetch_model`, and its commit if it is the hub's."""
     name, folder = str(name_or_folder), expanded(name_or_folder)
     refuse_gguf(folder)
     if not is_folder(folder):
@@ -104,12 +93,10 @@ def locate_model(
 
 
 def model_identity(folder: Path) -> str:
-    """Return the identity of the model in a folder.
-
-    It is the identity in a state's record if the manifest agrees, covers every file and has each
-    file's hash; otherwise a hash of the files that determine results. A process hashes a folder
-    once, and again if a file changed.
-    """
+    """Return the identity of the model in a folder."""
+    # It is the identity in a state's record if the manifest agrees, covers every file and has each
+    # file's hash; otherwise a hash of the files that determine results. A process hashes a folder
+    # once, and again if a file changed.
     return _once(_identity, folder)
 
 
@@ -133,10 +120,8 @@ def check_claim(model: LocalModel, *, remedy: str) -> None:
 
 
 def check_intact(folder: Path) -> None:
-    """Check a folder's files against the hashes in a state's manifest, or in an export's card.
-
-    A process does so once, and again if a file changed.
-    """
+    """Check a folder's files against the hashes in a state's manifest, or in an export's card."""
+    # A process does so once, and again if a file changed.
     _once(_check_intact, folder)
 
 

@@ -37,18 +37,16 @@ _MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
 # Settings of how to run a model, not what it computes: code, kernels, other weight files.
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
+# `model_type` of fine-tuned models with a class of their own; the key `encoder` has the body's.
 OWN_TYPE = "biphasic_encoder_with_head"
-"""`model_type` of fine-tuned models with a class of their own; the key `encoder` has the body's."""
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 def read_config(folder: Path | str) -> PretrainedConfig:
-    """Read the part of a model's configuration that determines what it computes.
-
-    Code that comes with it is never run, and kernels that it names are not fetched.
-    """
+    """Read the part of a model's configuration that determines what it computes."""
+    # Code that comes with it is never run, and kernels that it names are not fetched.
     with loading(folder):
         stated, _ = PretrainedConfig.get_config_dict(folder)
         if stated.get("model_type") == OWN_TYPE:
@@ -66,11 +64,8 @@ def read_config(folder: Path | str) -> PretrainedConfig:
 def load_model(
     kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load weights in fp32, only from the files that a model's identity covers.
-
-    Returns:
-        The model, and its missing, left-over or mismatched weights.
-    """
+    """Return a model in fp32, and its missing, left-over or mismatched weights."""
+    # Only files that the model's identity covers are read.
     _check_weight_files(Path(folder))
     with loading(folder):
         return kind.from_pretrained(folder, config=config, **LOADING, **options)
@@ -171,11 +166,9 @@ def _language_model(config: PretrainedConfig) -> Any:
 
 
 def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:
-    """Raise an error for a family whose code never looks up an attention function.
-
-    Whether each layer uses the function, and passes on what it needs, is probed: transformers'
-    `_supports_attention_backend` is unset for families that do.
-    """
+    """Raise an error for a family whose code never looks up an attention function."""
+    # Whether each layer uses the function, and passes on what it needs, is probed: transformers'
+    # `_supports_attention_backend` is unset for families that do.
     body = body_class(where, config)
     if hasattr(sys.modules[body.__module__], "ALL_ATTENTION_FUNCTIONS"):
         return
@@ -197,10 +190,8 @@ def refuse_missing(folder: Path | str, missing: Collection[str], *, remedy: str 
 
 
 def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:
-    """Raise an error if weights have other shapes than the configuration states.
-
-    `mismatched` are name, stored shape and expected shape, as transformers reports them.
-    """
+    """Raise an error if weights have other shapes than the configuration states."""
+    # `mismatched` are name, stored shape and expected shape, as transformers reports them.
     if mismatched:
         name, stored, expected = min(mismatched)
         raise ModelError(

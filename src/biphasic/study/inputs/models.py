@@ -94,10 +94,9 @@ def check_training(model: LocalModel, recipes: Sequence[Recipe]) -> None:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A state, and the recipe that ends with it.
+    """A state, and the recipe that ends with it."""
 
-    The recipe is to be extended by further phases.
-    """
+    # The recipe is to be extended by further phases.
 
     folder: Path
     identity: str

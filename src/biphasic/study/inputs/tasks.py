@@ -78,10 +78,9 @@ class PlannedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResolver:
-    """Resolve the tasks of a study: `build` makes missing ones, `look` makes placeholders.
+    """Resolve the tasks of a study: `build` makes missing ones, `look` makes placeholders."""
 
-    Both read and check the files of custom tasks.
-    """
+    # Both read and check the files of custom tasks.
 
     store: Path
     libraries: tuple[str, ...] | None

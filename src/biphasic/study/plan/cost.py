@@ -102,10 +102,8 @@ def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, i
 
 
 def run_flops(body: int, task: PlannedTask, example_tokens: int) -> int:
-    """Count the FLOPs of one run, without attention: of its training, or of its test examples.
-
-    Six per weight of the body and token are for training, two for scoring.
-    """
+    """Count the FLOPs of one run, without attention: of its training, or of its test examples."""
+    # Six per weight of the body and token are for training, two for scoring.
     if task.is_trained:
         passes = 6 * task.num_steps * task.protocol.batch_size
     else:  # a search reads its corpus as well, whose size is not known here

@@ -108,10 +108,9 @@ def _key(recipe: object, step: int, corpus_hash: str) -> str:
 
 @dataclass(frozen=True)
 class OtherCode:
-    """States, checkpoints and results of a store that other code made.
+    """States, checkpoints and results of a store that other code made."""
 
-    Results of such states count as well.
-    """
+    # Results of such states count as well.
 
     store: Path
     states: tuple[str, ...] = ()

@@ -251,10 +251,8 @@ def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
 
 
 def least_memory(recipe: Recipe, *, vocab_size: int, compute: ComputeConfig, is_gpu: bool) -> int:
-    """Return the peak memory of a process in bytes; 0 if unknown.
-
-    A pretrained model's is that of weights, gradients and moments alone.
-    """
+    """Return the peak memory of a process in bytes; 0 if unknown."""
+    # A pretrained model's is that of weights, gradients and moments alone.
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     state = state_bytes(recipe, vocab_size=vocab_size)
     if parameters is None or state is None:

@@ -77,10 +77,8 @@ def precision_advice(precision: str, speed: float) -> str:
 
 
 def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeConfig) -> str:
-    """Say what training from a step on costs here, by a second of measurement.
-
-    Nothing is measured, and the text is empty, for a training of about a minute or less.
-    """
+    """Say what training from a step on costs here, by a second of measurement."""
+    # Nothing is measured, and the text is empty, for a training of about a minute or less.
     cost = training_cost(recipe, start=start, end=recipe.total_steps, vocab_size=vocab_size)
     if cost.flops is None or cost.flops < _WORTH_MEASURING:
         return ""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LABELS = "labels"  # setting of kinds with named outputs
 _TRAINING = "the training split"
+# Readers of files with named columns.
 _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
-"""Readers of files with named columns."""
 
 
 class ExampleKind(TaskKind):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # plans read kinds without torch
     from biphasic.tasks.rows.row import Row
     from biphasic.tasks.task_file import TaskFile
 
+# Setting of kinds that can be scored after fine-tuning on another task of the kind.
 TRAINED_ON = "trained_on"
-"""Setting of kinds that can be scored after fine-tuning on another task of the kind."""
+# One prediction per example, its values by column, and the number of truncated examples.
 Predictions = tuple[list[dict[str, Any]], int]
-"""One prediction per example, its values by column, and the number of truncated examples."""
 Sample = str | tuple[str, str]  # a text as the model reads it, or two that it reads as a pair
 Column = NDArray[Any] | Sequence[str] | Sequence[Sequence[str]]
 

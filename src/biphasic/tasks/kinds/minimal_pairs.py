@@ -254,10 +254,8 @@ def usual_reading(model: Path) -> Reading:
 
 
 def reading_of(ledger: Sequence[LedgerEntry], recipe: Mapping[str, Any]) -> Reading | None:
-    """Return the last objective of a training that gives sentences a probability, if there is one.
-
-    If objectives alternated or were mixed, it is the one with masks.
-    """
+    """Return the last objective of a training that gives sentences a probability, if any."""
+    # If objectives alternated or were mixed, it is the one with masks.
     if not ledger:
         return None
     last, phases = ledger[-1], recipe.get("phases") or ()

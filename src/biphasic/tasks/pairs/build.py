@@ -44,8 +44,7 @@ from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
 from biphasic.tasks.source import prepare_task
 
-BUILD_VERSION = 1
-"""Increase by hand whenever the same settings would give other pairs."""
+BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
 _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
 Say = Callable[[str], None]
 

@@ -27,15 +27,13 @@ from biphasic.tasks.embedding import (
 )
 from biphasic.tasks.metrics import top_documents
 
+# The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words.
 BM25 = "bm25"
-"""The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words."""
 
 
 def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None) -> Pairs:
-    """Write pairs with a teacher's vectors, of its own or a smaller width.
-
-    A smaller width keeps the directions in which the vectors are largest.
-    """
+    """Write pairs with a teacher's vectors, of its own or a smaller width."""
+    # A smaller width keeps the directions in which the vectors are largest.
     embedder, identity = _embedder(teacher)
     if width is not None and width > embedder.width:
         raise ConfigError(f"--width {width}: {teacher} gives {embedder.width} dimensions")
@@ -52,13 +50,10 @@ def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None)
 def mine(
     pairs: Pairs, miner: str, folder: Path, *, number: int, margin: float, depth: int
 ) -> Pairs:
-    """Write pairs with negatives: the documents most similar to a query, but less than its own.
-
-    A negative's similarity is at most `margin` times the positive's, so that few negatives are
-    unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
-
-    Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
-    """
+    """Write pairs with negatives: the documents most similar to a query, but less than its own."""
+    # A negative's similarity is at most `margin` times the positive's, so that few negatives are
+    # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
+    # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     settings = {"number": number, "margin": margin, "depth": depth}
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
     compare, identity = (_bm25, BM25) if miner == BM25 else _cosines_of(miner)
@@ -86,12 +81,12 @@ def mine(
     return _written(folder, origin, write)
 
 
+# Gives the similarities of a query to all documents, [num_documents].
 _Similarities = Callable[[int], NDArray[np.float32]]
-"""Gives the similarities of a query to all documents, [num_documents]."""
 
 
+# Compares documents with queries.
 _Compare = Callable[[Sequence[str], Sequence[str]], _Similarities]
-"""Compares documents with queries."""
 
 
 def _cosines_of(miner: str) -> tuple[_Compare, str]:

@@ -52,21 +52,13 @@ class NearTexts:
 
 @dataclass(frozen=True)
 class JudgingTask:
-    """The texts of a task that a model is scored on.
+    """The texts of a task that a model is scored on."""
 
-    Attributes:
-        name: Name of the task.
-        content: Hash of its examples.
-        corpus: Hash of the file of its documents; empty for none.
-        inputs: What a model reads of the examples of validation and test splits.
-        documents: What retrieval searches; none for other kinds.
-    """
-
-    name: str
-    content: str
-    corpus: str
-    inputs: tuple[str, ...]
-    documents: tuple[str, ...] = ()
+    name: str  # name of the task
+    content: str  # hash of its examples
+    corpus: str  # hash of the file of its documents; empty for none
+    inputs: tuple[str, ...]  # what a model reads of the examples of validation and test splits
+    documents: tuple[str, ...] = ()  # what retrieval searches; none for other kinds
 
     @classmethod
     def of(cls, folder: Path) -> JudgingTask:
@@ -107,11 +99,9 @@ class Decontamination:
         ]
 
     def matches(self, texts: Iterable[str], *, own_corpus: str = "") -> Mapping[str, Match]:
-        """Return the tasks that one of some texts matches, and how.
-
-        `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
-        them with its test split.
-        """
+        """Return the tasks that one of some texts matches, and how."""
+        # `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
+        # them with its test split.
         shingles = [self.shingler(text) for text in texts]
         found: dict[str, Match] = {}
         for task, inputs, documents in self._collections:

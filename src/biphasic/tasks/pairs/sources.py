@@ -26,11 +26,9 @@ _WORD = re.compile(r"\w+")
 
 
 def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
-    """Yield the pairs of a file or a hub dataset, in order.
-
-    Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and
-    `scores` of the positive and each negative.
-    """
+    """Yield the pairs of a file or a hub dataset, in order."""
+    # Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and
+    # `scores` of the positive and each negative.
     for row in _rows(source, copies):
         yield _pair_of(row, source=Path(source).name)
 
@@ -110,11 +108,9 @@ def task_pairs(folder: Path) -> Iterator[Pair]:
 def document_pairs(
     documents: Iterable[SourceDocument], *, seed: int, per_document: int, most: int | None
 ) -> list[Pair]:
-    """Draw weak pairs: a heading and its paragraph, a paragraph and the next.
-
-    At most `per_document` of each document, and `most` of all, are drawn at random; the draw from
-    a document depends on the seed and its number alone.
-    """
+    """Draw weak pairs: a heading and its paragraph, a paragraph and the next."""
+    # At most `per_document` of each document, and `most` of all, are drawn at random; the draw from
+    # a document depends on the seed and its number alone.
 
     def drawn() -> Iterator[tuple[float, int, int, Pair]]:
         for number, document in enumerate(documents):

@@ -24,8 +24,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.task_file import TaskFile, describe, own_files
 
 PREFIX = "mteb:"
-_KINDS = {"ndcg_at_10": "zs", "cosine_spearman": "sts"}
-"""By the main score of a task."""
+_KINDS = {"ndcg_at_10": "zs", "cosine_spearman": "sts"}  # by the main score of a task
 
 
 def mteb_task(name: str, copies: Path | None) -> Any:

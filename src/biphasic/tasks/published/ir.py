@@ -36,8 +36,8 @@ _QRELS_FILES = {
     "test": ("qrels/test.tsv",),
 }
 
+# By query and document: 1 for relevant, 0 for judged but not relevant.
 Judged = dict[str, dict[str, int]]
-"""By query and document: 1 for relevant, 0 for judged but not relevant."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from biphasic.tasks.task_file import TaskFile
 
 ItemT = TypeVar("ItemT")
+# Usual names of splits.
 SPLIT_NAMES = {"train": "train", "validation": "validation|valid|val|dev", "test": "test"}
-"""Usual names of splits."""
 USUAL_TEXTS = (
     ("text",),
     ("sentence",),

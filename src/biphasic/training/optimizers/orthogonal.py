@@ -22,8 +22,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5
 _LEAST_NORM = 1e-7
 _ADAMW_RMS = 0.2
-_MOST_NUMBERS = 1 << 25
-"""Numbers of the matrices that a GPU orthogonalizes at once."""
+_MOST_NUMBERS = 1 << 25  # numbers of the matrices that a GPU orthogonalizes at once
 
 
 class OrthogonalSteps(torch.optim.Optimizer):
@@ -100,10 +99,8 @@ def orthogonalize_(matrices: list[Tensor]) -> None:
 
 
 def orthogonal_factors(matrices: Tensor) -> Tensor:
-    """Return U V^T for each U S V^T, but for singular values of 0.7 to 1.2: [matrix, row, column].
-
-    Newton-Schulz iterations replace each singular value s by a s + b s^3 + c s^5.
-    """
+    """Return U V^T for each U S V^T, with singular values of 0.7 to 1.2: [matrix, row, column]."""
+    # Newton-Schulz iterations replace each singular value s by a s + b s^3 + c s^5.
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonal_factors(matrices.mT).mT
     norms = matrices.norm(dim=(1, 2), keepdim=True)
@@ -120,10 +117,8 @@ def orthogonal_factors(matrices: Tensor) -> Tensor:
 
 
 def _by_products(matrices: Tensor) -> Tensor:
-    """Do the same for long matrices, by iterations on their small products with themselves.
-
-    It squares singular values, for which bf16 has too few bits.
-    """
+    """Do the same for long matrices, by iterations on their small products with themselves."""
+    # It squares singular values, for which bf16 has too few bits.
     a, b, c = _COEFFICIENTS
     products = matrices @ matrices.mT
     factors = torch.empty(0)

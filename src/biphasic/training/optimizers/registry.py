@@ -16,10 +16,8 @@ OPTIMIZERS: tuple[type[OptimizerConfig], ...] = (AdamW, Muon)
 
 
 def name(settings: Any) -> str:
-    """Return the name in settings of any optimizer; those without one are AdamW's.
-
-    Error messages show this function's name as the key.
-    """
+    """Return the name in settings of any optimizer; those without one are AdamW's."""
+    # Error messages show this function's name as the key.
     if isinstance(settings, Mapping):
         return str(settings.get("name", "adamw"))
     return getattr(settings, "name", "adamw")

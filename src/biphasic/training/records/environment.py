@@ -29,8 +29,7 @@ _NUMERIC = (
     "compile",
     "shard",
     "shard_size",
-)
-"""Settings of a state's `environment` and `compute` that can change numbers, by rounding."""
+)  # settings of a state's `environment` and `compute` that can change numbers, by rounding
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
 
 
@@ -58,10 +57,8 @@ def environment() -> dict[str, Any]:
 
 
 def changed_settings(before: StateRecord, compute: Mapping[str, Any]) -> str:
-    """Describe what differs from an earlier record and can change numbers, as `threads 1 -> 4`.
-
-    Settings that an old record lacks are left out.
-    """
+    """Describe what differs from an earlier record and can change numbers, as `threads 1 -> 4`."""
+    # Settings that an old record lacks are left out.
     earlier = _settings(before.environment, before.compute)
     now = _settings(environment(), compute)
     changes = [

@@ -23,14 +23,11 @@ from biphasic.training.step.passes import Pass, summed_loss
 
 HeldoutObjective = Literal["clm", "mlm", "diffusion"]
 
-HELDOUT_TOKENS = 32_768
-"""Nominal size of the sample in tokens, including padding."""
-HELDOUT_MLM_PROBABILITY = 0.4
-"""The study's main rate (arXiv 2507.00994, section 3)."""
-HELDOUT_SEED = 0
-"""Seed of rows and masks."""
+HELDOUT_TOKENS = 32_768  # nominal size of the sample in tokens, including padding
+HELDOUT_MLM_PROBABILITY = 0.4  # the study's main rate (arXiv 2507.00994, section 3)
+HELDOUT_SEED = 0  # seed of rows and masks
+# Times that an objective masks the rows, if not once: weights of 1 / t make its loss vary.
 _DRAWS = {"diffusion": 4}
-"""Times that an objective masks the rows, if not once: weights of 1 / t make its loss vary."""
 
 
 def measured_objectives(recipe: Recipe, *, end: int) -> tuple[HeldoutObjective, ...]:
@@ -68,14 +65,10 @@ class HeldoutLoss:
         report: Callable[[str], None] | None = None,
         loss: Callable[[Pass], Tensor] | None = None,
     ) -> dict[str, float]:
-        """Return the mean loss per supervised token in nats, by objective.
-
-        That of `diffusion` is per token of the text: an upper bound, in expectation over masks, on
-        the negative log-likelihood.
-
-        `rows_per_pass` limits memory; None reads the whole batch at once. `report` receives a short
-        text before each batch. `loss` is as in `summed_loss`.
-        """
+        """Return the mean loss per supervised token in nats, by objective."""
+        # That of `diffusion` is per token of the text: an upper bound, in expectation over masks, on
+        # the negative log-likelihood. `rows_per_pass` limits memory; None reads the whole batch at
+        # once. `report` receives a short text before each batch. `loss` is as in `summed_loss`.
         configs: dict[HeldoutObjective, ObjectiveConfig] = {
             "clm": Clm(objective="clm"),
             "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),

@@ -22,17 +22,14 @@ PROJECT = "BIPHASIC_WANDB"
 
 
 class MetricsLog:
-    """Lines of metrics since the last planned state.
+    """Lines of metrics since the last planned state."""
 
-    The lines are held in memory and written with each checkpoint, so a resumed run has the same
-    lines as an uninterrupted one. Views are written immediately.
-    """
+    # The lines are held in memory and written with each checkpoint, so a resumed run has the same
+    # lines as an uninterrupted one. Views are written immediately.
 
     def __init__(self, lines: list[str], tensorboard: Path | None, *, next_step: int) -> None:
-        """Continue after `lines`; without a folder for TensorBoard there are no views.
-
-        Events of `next_step` and later are replaced.
-        """
+        """Continue after `lines`; without a folder for TensorBoard there are no views."""
+        # Events of `next_step` and later are replaced.
         self.lines = list(lines)
         self._writer = self._wandb = None
         if tensorboard:

@@ -16,14 +16,11 @@ from typing import Any
 
 from biphasic.training.recipe import Recipe
 
-WINDOW = 128
-"""Losses that one is compared with."""
-LEAST = 64
-"""Losses before the first comparison."""
-DEVIATIONS = 6.0
-"""Standard deviations above the median."""
+WINDOW = 128  # losses that one is compared with
+LEAST = 64  # losses before the first comparison
+DEVIATIONS = 6.0  # standard deviations above the median
+# Standard deviation of a normal distribution over its median distance from the median.
 _TO_DEVIATION = 1.4826
-"""Standard deviation of a normal distribution over its median distance from the median."""
 
 
 class SpikeWatch:

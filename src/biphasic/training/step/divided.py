@@ -31,11 +31,10 @@ from biphasic.training.step.passes import Pass, pass_loss
 
 
 class DividedModel(nn.Module):
-    """Computes the loss of a pass with the parameters of all ranks.
+    """Computes the loss of a pass with the parameters of all ranks."""
 
-    FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
-    forward.
-    """
+    # FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
+    # forward.
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -143,11 +142,9 @@ class DividedWeights(MasterWeights):
 
 
 def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfig) -> DividedModel:
-    """Divide a model over the process group, in place; all ranks hold the same whole weights.
-
-    Results are those of one process, except for the rounding of sums taken in another order.
-    `weights` are those of `set_precision`; the model keeps its compute precision.
-    """
+    """Divide a model over the process group, in place; all ranks hold the same whole weights."""
+    # Results are those of one process, except for the rounding of sums taken in another order.
+    # `weights` are those of `set_precision`; the model keeps its compute precision.
     root = DividedModel(model)
     full = MixedPrecisionPolicy(cast_forward_inputs=False)
     half = full
@@ -174,10 +171,8 @@ def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfi
 
 
 def _others_in_half_precision(model: PreTrainedModel) -> Iterable[nn.Module]:
-    """Return the modules with parameters of their own outside of layers, children first.
-
-    Not those of the embeddings and of the head: their parameters are rounded where they are used.
-    """
+    """Return the modules with parameters of their own outside of layers, children first."""
+    # Not those of the embeddings and of the head: their parameters are rounded where they are used.
     kept_modules = [
         model.get_input_embeddings(),
         model.get_output_embeddings(),

@@ -23,28 +23,21 @@ from biphasic.training.step.optimizer import MasterWeights
 
 @dataclass
 class ShortTable:
-    """A model's weights, with an embedding table of only some tokens' rows.
+    """A model's weights, with an embedding table of only some tokens' rows."""
 
-    Attributes:
-        weights: The weights to train.
-        decay: Factor that weight decay applies to the other rows; set before the table is restored.
-        was_read: Whether the model has looked up any embedding.
-    """
-
-    weights: MasterWeights
+    weights: MasterWeights  # the weights to train
+    # Factor that weight decay applies to the other rows; set before the table is restored.
     decay: float = 1.0
-    was_read: bool = False
+    was_read: bool = False  # whether the model has looked up any embedding
 
 
 @contextmanager
 def short_table(
     embedding: nn.Embedding, weights: MasterWeights, token_ids: NDArray[np.int64]
 ) -> Iterator[ShortTable]:
-    """Reduce an embedding to the rows of some tokens; other tokens cannot be read.
-
-    The layer's weight must be its own fp32 master. `token_ids` are distinct, int64 [num_tokens]; a
-    padding token is added.
-    """
+    """Reduce an embedding to the rows of some tokens; other tokens cannot be read."""
+    # The layer's weight must be its own fp32 master. `token_ids` are distinct, int64 [num_tokens];
+    # a padding token is added.
     table, padding_idx = embedding.weight, embedding.padding_idx
     if padding_idx is not None:
         token_ids = np.union1d(token_ids, padding_idx)

@@ -17,11 +17,9 @@ def change_whole(
     shards: dist.ProcessGroup,
     copies: dist.ProcessGroup | None,
 ) -> None:
-    """Let `function` change whole tensors of one shape in place, each on one rank.
-
-    `parts` are this rank's rows of each tensor, as `torch.chunk` divides them over `shards`, and
-    `copies` are the ranks with the same rows. All ranks call it.
-    """
+    """Let `function` change whole tensors of one shape in place, each on one rank."""
+    # `parts` are this rank's rows of each tensor, as `torch.chunk` divides them over `shards`, and
+    # `copies` are the ranks with the same rows. All ranks call it.
     num_shards = dist.get_world_size(shards)
     num_copies, copy = (
         (1, 0) if copies is None else (dist.get_world_size(copies), dist.get_rank(copies))

@@ -23,11 +23,11 @@ from biphasic.training.step.passes import Pass
 
 
 class StepRows:
-    """Reads a recipe's rows: a pure function of data, recipe and step.
+    """Reads a recipe's rows: a pure function of data, recipe and step."""
 
-    Reading a corpus resumes where it stopped, however many phases with another corpus lie between.
-    As in identities, a corpus is identified by its content: a copy in another folder is the same.
-    """
+    # Reading a corpus resumes where it stopped, however many phases with another corpus lie
+    # between. As in identities, a corpus is identified by its content: a copy in another folder is
+    # the same.
 
     def __init__(self, recipe: Recipe, data: TrainingData) -> None:
         """Prepare one plan per corpus."""
@@ -80,23 +80,16 @@ class StepRows:
 
 @dataclass(frozen=True)
 class StepInput:
-    """Rows of an update, and values known before it runs.
+    """Rows of an update, and values known before it runs."""
 
-    Attributes:
-        batch: The rows of all ranks, for the records.
-        passes: Input of this rank's model, in one or more passes; pinned if the device is CUDA.
-            None if by chance its rows have no label.
-        num_supervised: Labels of all passes of all ranks.
-        normaliser: What the sum of their losses is divided by.
-        flops: FLOPs of the whole update, over all ranks.
-    """
-
-    batch: RowBatch
+    batch: RowBatch  # the rows of all ranks, for the records
     sha256: bytes
+    # Input of this rank's model, in one or more passes; pinned if the device is CUDA. None if by
+    # chance its rows have no label.
     passes: tuple[Pass, ...]
-    num_supervised: int
-    normaliser: float
-    flops: int
+    num_supervised: int  # labels of all passes of all ranks
+    normaliser: float  # what the sum of their losses is divided by
+    flops: int  # FLOPs of the whole update, over all ranks
 
     @property
     def is_coupled(self) -> bool:
@@ -105,11 +98,10 @@ class StepInput:
 
 
 class StepInputs:
-    """Reads, masks, hashes and arranges the rows of steps: a pure function of the step.
+    """Reads, masks, hashes and arranges the rows of steps: a pure function of the step."""
 
-    Each rank reads and masks the rows of all ranks, which takes a thousandth of a step, and then
-    takes its share. Rows, masks and records therefore do not depend on the number of ranks.
-    """
+    # Each rank reads and masks the rows of all ranks, which takes a thousandth of a step, and then
+    # takes its share. Rows, masks and records therefore do not depend on the number of ranks.
 
     def __init__(
         self,
@@ -163,12 +155,10 @@ class StepInputs:
 def passes_of(
     parts: Sequence[Supervision], ranks: ProcessGroup, rows_per_pass: int | None
 ) -> Iterator[Supervision]:
-    """Return a rank's passes over its rows, as many as on every other rank.
-
-    Each part is divided separately: objectives differ in time, so every rank gets some of each. All
-    ranks gather weights and sum gradients together, so one that lacks rows for a pass reads one
-    without labels.
-    """
+    """Return a rank's passes over its rows, as many as on every other rank."""
+    # Each part is divided separately: objectives differ in time, so every rank gets some of each.
+    # All ranks gather weights and sum gradients together, so one that lacks rows for a pass reads
+    # one without labels.
     if ranks.is_alone:
         for part in parts:
             yield from part.split(rows_per_pass)

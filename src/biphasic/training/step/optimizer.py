@@ -35,10 +35,8 @@ class MasterWeights:
         self.working, self.masters = working, masters
 
     def gather_gradients(self) -> None:
-        """Add the working gradients to the masters', in fp32, and clear them.
-
-        Call it after every backward pass; several passes may form one global batch.
-        """
+        """Add the working gradients to the masters', in fp32, and clear them."""
+        # Call it after every backward pass; several passes may form one global batch.
         for name, parameter in self.working.items():
             master = self.masters[name]
             if parameter.grad is None or master is parameter:
@@ -85,11 +83,9 @@ class MasterWeights:
         return 1
 
     def on_whole(self, function: Callable[[list[Tensor]], None], parts: dict[str, Tensor]) -> None:
-        """Change tensors of one shape, by the name of the parameter that each is shaped like.
-
-        `function` changes whole tensors in place. Each is passed to it on one process only. All
-        processes call this with parts of the same tensors.
-        """
+        """Change tensors of one shape, by the name of the parameter that each is shaped like."""
+        # `function` changes whole tensors in place. Each is passed to it on one process only. All
+        # processes call this with parts of the same tensors.
         function([*parts.values()])
 
     def checksum(self) -> int:
@@ -135,15 +131,10 @@ class Optimizer:
         return norm
 
     def update(self, learning_rate: float, *, loss: Tensor | None = None) -> Tensor:
-        """Do the same as `step` without waiting for the device.
-
-        `loss` is the loss of the gradients, a scalar on the device.
-
-        Returns:
-            The norm, a scalar on the device. If it or the loss is not finite, weights and moments
-            are unchanged, and later calls change nothing either: the caller may read the numbers
-            back later, and finds the last good weights.
-        """
+        """Do the same as `step` without waiting for the device; return the norm, which is on it."""
+        # If the norm or the loss, a scalar on the device, is not finite, weights and moments are
+        # unchanged, and later calls change nothing either: the caller may read the numbers back
+        # later, and finds the last good weights.
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
         norm = self.weights.norm(gradients)
@@ -193,10 +184,8 @@ class Optimizer:
 
 
 def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> MasterWeights:
-    """Make a model built in fp32 compute in `precision`; return its master weights.
-
-    They are in fp32, except for `paper`: there each weight is rounded and is its own master.
-    """
+    """Make a model built in fp32 compute in `precision`; return its master weights."""
+    # They are in fp32, except for `paper`: there each weight is rounded and is its own master.
     working = dict(model.named_parameters())
     if precision == "paper":
         for parameter in working.values():
@@ -217,10 +206,8 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
 
 
 def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
-    """Set the precision of a new head's weights; its inputs and outputs stay fp32.
-
-    Unless the precision is `paper`, heads are small enough to stay in fp32.
-    """
+    """Set the precision of a new head's weights; its inputs and outputs stay fp32."""
+    # Unless the precision is `paper`, heads are small enough to stay in fp32.
     if precision == "paper" and any(True for _ in head.parameters()):
         head.to(torch.bfloat16)
         head.register_forward_pre_hook(lambda _, inputs: inputs[0].to(torch.bfloat16))
@@ -240,10 +227,8 @@ def layer_matrices(model: PreTrainedModel) -> set[str]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Make trainable exactly the parameters whose names match none of the patterns.
-
-    Optimizers ignore frozen parameters: their weights and moments do not change.
-    """
+    """Make trainable exactly the parameters whose names match none of the patterns."""
+    # Optimizers ignore frozen parameters: their weights and moments do not change.
     parameters = dict(model.named_parameters())
     frozen = frozen_names(parameters, patterns)
     for name, parameter in parameters.items():

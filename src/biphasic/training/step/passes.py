@@ -19,31 +19,19 @@ from biphasic.objectives.supervision import StatesLoss, Supervision
 
 @dataclass(frozen=True)
 class Pass:
-    """Supervised rows as tensors, all on one device.
+    """Supervised rows as tensors, all on one device."""
 
-    Attributes:
-        input_ids: int64 [num_rows, row_length].
-        position_ids: int64 [num_rows, row_length]; numbered as the model expects.
-        cu_seqlens: int32 [num_segments + 1]; segment borders in the flattened rows.
-        positions: int64 [num_supervised]; predicted positions in the flattened rows.
-        labels: int64 [num_supervised]; their labels.
-        max_seqlen: Length of the longest segment.
-        causal: Whether a token attends only to those before it.
-        loss: The objective's own loss, if it has one.
-        weights: fp32 [num_supervised]; factors of the labels' losses. None for 1.
-        per_label: A loss in place of the cross-entropy.
-    """
-
-    input_ids: Tensor
-    position_ids: Tensor
-    cu_seqlens: Tensor
-    positions: Tensor
-    labels: Tensor
-    max_seqlen: int
-    causal: bool
-    loss: StatesLoss | None = None
+    input_ids: Tensor  # int64 [num_rows, row_length]
+    position_ids: Tensor  # int64 [num_rows, row_length]; numbered as the model expects
+    cu_seqlens: Tensor  # int32 [num_segments + 1]; segment borders in the flattened rows
+    positions: Tensor  # int64 [num_supervised]; predicted positions in the flattened rows
+    labels: Tensor  # int64 [num_supervised]; their labels
+    max_seqlen: int  # length of the longest segment
+    causal: bool  # whether a token attends only to those before it
+    loss: StatesLoss | None = None  # the objective's own loss, if it has one
+    # fp32 [num_supervised]; factors of the labels' losses. None for 1.
     weights: Tensor | None = None
-    per_label: PerLabel | None = None
+    per_label: PerLabel | None = None  # A loss in place of the cross-entropy
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
@@ -67,11 +55,9 @@ class Pass:
         return replace(self, **{name: tensor.pin_memory() for name, tensor in self._tensors()})
 
     def to(self, device: torch.device) -> Pass:
-        """Return the pass on a device; the copy is queued in order with the computation.
-
-        Copies from pinned memory do not block. They share the computation's stream, so no other
-        stream needs synchronization; copying token ids takes microseconds.
-        """
+        """Return the pass on a device; the copy is queued in order with the computation."""
+        # Copies from pinned memory do not block. They share the computation's stream, so no other
+        # stream needs synchronization; copying token ids takes microseconds.
         return replace(
             self, **{name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors()}
         )
@@ -82,12 +68,10 @@ class Pass:
 
 
 def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
-
-    The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
-    precision; None is that of the model's weights. For a loss that couples vectors, return these:
-    `coupled_backward` computes the loss.
-    """
+    """Return the summed loss of a pass: a scalar in fp32, in nats, on the device."""
+    # The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
+    # precision; None is that of the model's weights. For a loss that couples vectors, return these:
+    # `coupled_backward` computes the loss.
     output = model.base_model(
         input_ids=given.input_ids,
         position_ids=given.position_ids,
@@ -123,9 +107,7 @@ def summed_loss(
     *,
     loss: Callable[[Pass], Tensor] | None = None,
 ) -> Tensor:
-    """Return the summed loss of all supervised tokens: a scalar in fp32, in nats.
-
-    `loss` computes that of a pass; `pass_loss` by default.
-    """
+    """Return the summed loss of all supervised tokens: a scalar in fp32, in nats."""
+    # `loss` computes that of a pass; `pass_loss` by default.
     given = Pass.of(supervision, first_position=first_position(model))
     return (loss or partial(pass_loss, model))(given.to(model.device))

@@ -35,24 +35,17 @@ class Position:
 
 @dataclass(frozen=True)
 class StepReport:
-    """An update; loss, norm and speed are known when it has been read back.
+    """An update; loss, norm and speed are known when it has been read back."""
 
-    Attributes:
-        before: What was read before it.
-        tokens: Tokens that it read, excluding padding.
-        gradient_norm: Before clipping.
-        speed: Tokens per second since the previous reading.
-    """
-
-    before: Position
+    before: Position  # what was read before it
     phase: int
     objective: str
     learning_rate: float
-    tokens: int
+    tokens: int  # tokens that it read, excluding padding
     supervised_tokens: int
     loss: float = math.nan
-    gradient_norm: float = math.nan
-    speed: float = math.nan
+    gradient_norm: float = math.nan  # before clipping
+    speed: float = math.nan  # tokens per second since the previous reading
 
     @property
     def step(self) -> int:
