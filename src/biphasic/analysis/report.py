@@ -26,7 +26,7 @@ _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
 
 
 def write_report(study_folder: Path, store: Path) -> Path:
-    """Write `report/` into a study's folder, unless it is intact and up to date; return the page."""
+    """Write `report/` into a study's folder, unless it is up to date; return its page."""
     # Each file is replaced atomically, the page after the files it describes. Last comes a note of
     # the inputs and the files, with their hashes; without it, the report is incomplete.
     page = study_folder / "report" / "report.html"

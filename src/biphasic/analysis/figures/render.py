@@ -32,7 +32,7 @@ _OPENING = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 
 @contextmanager
 def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
-    """Draw with fixed settings, ignoring any matplotlibrc, and without warnings on missing glyphs."""
+    """Draw with fixed settings, ignoring any matplotlibrc, without warnings on missing glyphs."""
     # `salt` makes the ids in an SVG reproducible and unique to a figure. The font type `path` draws
     # the text of an SVG as outlines, without a font; `none` keeps text.
     with warnings.catch_warnings(), mpl.rc_context():

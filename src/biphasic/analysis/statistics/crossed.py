@@ -39,8 +39,8 @@ NO_EXAMPLES = CrossedErrors(np.zeros(1), np.zeros(1), 0)
 
 def squared_errors(first: Array, second: Array) -> CrossedErrors:
     """Return the errors of each pair of first and second models, [num_first, num_second]."""
-    # `first` and `second` are what each test example adds to each model's score with each seed, with
-    # a mean over examples of zero: [num_models, num_seeds, num_examples].
+    # `first` and `second` are what each test example adds to each model's score with each seed,
+    # zero on average: [num_models, num_seeds, num_examples].
     _, num_seeds, num_examples = first.shape
     of_means = _squared_distances(first.mean(axis=1), second.mean(axis=1))
     examples = of_means / (num_examples * (num_examples - 1))

@@ -107,9 +107,9 @@ def pad_id(model: PreTrainedModel) -> int:
 def _difference(
     model: PreTrainedModel, reference: Callable[[Documents], Tensor], *, causal: bool
 ) -> float:
-    """Return the largest difference of a token between states of documents read together and not."""
-    # It is relative to the norm of its states. Rounding may make a router choose another expert, but
-    # hardly in every draw, so the minimum over draws counts.
+    """Return the largest difference of a token's states, documents read together, to others."""
+    # It is relative to the norm of its states. Rounding may make a router choose another expert,
+    # but hardly in every draw, so the minimum over draws counts.
     least = math.inf
     for draw in range(_DRAWS):
         documents = _documents(model, draw)

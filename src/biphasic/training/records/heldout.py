@@ -66,9 +66,9 @@ class HeldoutLoss:
         loss: Callable[[Pass], Tensor] | None = None,
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective."""
-        # That of `diffusion` is per token of the text: an upper bound, in expectation over masks, on
-        # the negative log-likelihood. `rows_per_pass` limits memory; None reads the whole batch at
-        # once. `report` receives a short text before each batch. `loss` is as in `summed_loss`.
+        # That of `diffusion` is per token of the text: an upper bound, in expectation over masks,
+        # on the negative log-likelihood. `rows_per_pass` limits memory; None reads the whole batch
+        # at once. `report` receives a text before each batch. `loss` is as in `summed_loss`.
         configs: dict[HeldoutObjective, ObjectiveConfig] = {
             "clm": Clm(objective="clm"),
             "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
