@@ -261,7 +261,7 @@ def known_speed() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (best, speed):
-            patch.setattr(module, "measure_speed", lambda _: 1e11)
+            patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1e11))
         yield
 
 

@@ -120,7 +120,7 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     speed = measure_speed(precision)
     length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
     time = (
-        f"about {rough_duration(rounds * flops / speed)} on this machine if texts have "
+        f"about {rough_duration(rounds * flops / speed.per_second)} on this machine if texts have "
         f"{length} tokens, less if they are shorter, by a second of measurement; scoring is not "
         # Weights, gradients and two moments.
         f"counted; at least {size(4 * weights)} of memory for each run, and {size(weights)} on disk"

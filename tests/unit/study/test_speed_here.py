@@ -17,7 +17,7 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.sizing import here, speed
 from biphasic.study.sizing.estimate import least_memory
 from biphasic.study.sizing.here import speed_here
-from biphasic.study.sizing.speed import measure_speed
+from biphasic.study.sizing.speed import Measured, measure_speed
 from biphasic.study.spec.study import FinetuningConfig
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
@@ -28,7 +28,9 @@ from biphasic.training.recipe import Recipe
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, precision, one_thread):
     seconds = itertools.count(0.0, 0.75)  # between two looks at the clock
+    own = itertools.count(0.0, 0.5)  # of the processor: at the beginning and at the end
     monkeypatch.setattr(speed.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(speed.time, "process_time", lambda: next(own))
     # 2,048 tokens in rows of 256. Four layers of width 192, with four matrices of attention and
     # three of 512 features; attention reads all 256 positions.
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
@@ -37,7 +39,8 @@ def test_speed_is_the_flops_of_a_pass_over_its_time(monkeypatch, precision, one_
     attention = 2 * 2 * 256 * 192 * 4
     pass_flops = 3 * (2048 * (2 * body + attention) + 2 * head * masked)
     # Two passes: 0.75 seconds after the first one are less than a second.
-    assert measure_speed(precision) == pytest.approx(2 * pass_flops / 1.5)
+    flops = 2 * pass_flops
+    assert measure_speed(precision) == pytest.approx((flops / 1.5, flops / 0.5))
 
 
 def measured_labels(monkeypatch) -> int:
@@ -83,7 +86,11 @@ def test_another_process_measures(monkeypatch):
     ],
 )
 def test_a_clearly_faster_precision_is_named(monkeypatch, precision, speeds, advice):
-    by_precision = dict(zip(("bf16", "fp32"), speeds, strict=True))
+    # Another process takes half of the first second, so only own seconds compare the two.
+    by_precision = {
+        name: Measured(busy * own, own)
+        for name, busy, own in zip(("bf16", "fp32"), (0.5, 1.0), speeds, strict=True)
+    }
     monkeypatch.setattr(speed, "measure_speed", by_precision.__getitem__)
     assert speed.precision_advice(precision, by_precision[precision]) == advice
 
@@ -112,7 +119,9 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
     row = 3 * (256 * (2 * 4 * (4 * 192 * 192 + 3 * 192 * 512) + 2 * 2 * 256 * 192 * 4))
     row += 3 * 2 * 192 * 8192 * 102
     monkeypatch.setattr(speed, "precision_advice", lambda *_: "")
-    monkeypatch.setattr(speed, "measure_speed", lambda _: 8 * row / 4)  # a step in 4 seconds
+    monkeypatch.setattr(
+        speed, "measure_speed", lambda _: Measured(8 * row / 4, 1)
+    )  # a step in 4 seconds
     for processes, told in ((1, "2.2 hours on this machine, at 510 tokens/s"),
                             (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
         compute = ComputeConfig(processes=processes)
@@ -124,7 +133,7 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
 
 
 def test_training_of_more_than_a_minute_is_measured(monkeypatch):
-    by_precision = {"bf16": 2e10, "fp32": 3e10}
+    by_precision = {"bf16": Measured(2e10, 2e10), "fp32": Measured(3e10, 3e10)}
     monkeypatch.setattr(speed, "measure_speed", by_precision.__getitem__)
     raw = {"model": "nano", "learning_rate": {"peak": 1e-3}}
     short, long = (
@@ -174,7 +183,7 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
     plan = PlannedEvaluation("m", encoder, limits, (task,), FinetuningConfig(), tmp_path)
     body = 4 * (4 * 192 * 192 + 3 * 192 * 512)
     monkeypatch.setattr(best, "precision_advice", lambda *_: "fp32 is faster")
-    monkeypatch.setattr(best, "measure_speed", lambda _: 6 * body * 10 * 32 * 64 / 40)
+    monkeypatch.setattr(best, "measure_speed", lambda _: Measured(6 * body * 10 * 32 * 64 / 40, 1))
     # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
         f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +40,15 @@ _WORTH_MEASURING = 1e13  # FLOPs: a minute on a fast core.
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def measure_speed(precision: str) -> float:
-    """Return the FLOP/s of forward and backward passes of `nano` in this process."""
+class Measured(NamedTuple):
+    """FLOPs of forward and backward passes by second, and by second of this process alone."""
+
+    per_second: float
+    per_own_second: float  # of the processor, whatever else runs on it; on a GPU, of time
+
+
+def measure_speed(precision: str) -> Measured:
+    """Measure passes of `nano` in this process for a second."""
     # Other models, reading and updates make training half to twice as fast.
     config = architecture_config(
         PRESETS["nano"], vocab_size=_VOCABULARY, max_seqlen=_LENGTH, special_ids=_SPECIAL
@@ -58,19 +66,20 @@ def measure_speed(precision: str) -> float:
         model_shape(model), rows=part.rows, supervised_tokens=len(part.labels), causal=False
     )
     pass_loss(model, given).backward()  # libraries start, and buffers are made
-    num_passes, passed, start = 0, 0.0, time.perf_counter()
+    num_passes, passed, start, own = 0, 0.0, time.perf_counter(), time.process_time()
     while passed < _SECONDS:
         loss = pass_loss(model, given)
         loss.backward()
         loss.item()  # waits for a GPU
         num_passes, passed = num_passes + 1, time.perf_counter() - start
-    return num_passes * flops / passed
+    own_passed = passed if compute_device().type == "cuda" else time.process_time() - own
+    return Measured(num_passes * flops / passed, num_passes * flops / own_passed)
 
 
-def precision_advice(precision: str, speed: float) -> str:
-    """Name the other precision if it is clearly faster on this machine; `speed` is that of ours."""
+def precision_advice(precision: str, ours: Measured) -> str:
+    """Name the other precision if it is clearly faster on this machine."""
     [other] = _DTYPES.keys() - {precision}
-    gain = measure_speed(other) / speed
+    gain = measure_speed(other).per_own_second / ours.per_own_second
     if gain < _CLEARLY:
         return ""
     return f"precision: {other} would be {gain:.1f} times as fast on this processor"
@@ -83,7 +92,7 @@ def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeCo
     if cost.flops is None or cost.flops < _WORTH_MEASURING:
         return ""
     speed = measure_speed(recipe.precision)
-    seconds = cost.flops / (speed * compute.processes)
+    seconds = cost.flops / (speed.per_second * compute.processes)
     is_gpu = compute_device().type == "cuda"
     memory = least_memory(recipe, vocab_size=vocab_size, compute=compute, is_gpu=is_gpu)
     state = state_bytes(recipe, vocab_size=vocab_size) or 0
@@ -107,7 +116,7 @@ if __name__ == "__main__":
     given = sys.argv[1]
     measured = measure_speed(given)
     found = {
-        "flops_per_second": measured,
+        "flops_per_second": measured.per_second,
         "num_jobs": len(local_slots()),
         "advice": precision_advice(given, measured),
     }
