@@ -124,7 +124,7 @@ def truncations(counts: Mapping[str, int]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Write a heading and rows as CSV."""
+    """Write a heading and rows as CSV; numbers read back exactly, and None is empty."""
     # A text that spreadsheets would run gets a leading `'`; control and bidirectional characters,
     # which would steer a terminal, are escaped.
     buffer = io.StringIO()
@@ -146,11 +146,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def exact(number: float | None) -> str:
-    """Format a number so that it reads back exactly; None is empty."""
-    return "" if number is None else repr(number)
 
 
 def listing(names: Sequence[str], *, most: int | None = None) -> str:

@@ -253,8 +253,8 @@ def paper(
 def _read(
     folder: Path | str, only: Sequence[str], without: Sequence[str]
 ) -> StudyRecords | Layout | OtherResults:
-    from biphasic.analysis.scores.datasets import DatasetChoice
     from biphasic.analysis.scores.layout import read_results
+    from biphasic.analysis.scores.reference import DatasetChoice
 
     return read_results(expanded(folder), DatasetChoice(tuple(only), tuple(without)))
 

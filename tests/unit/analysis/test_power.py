@@ -7,7 +7,7 @@ import pytest
 from made_scores import made_scores
 from paired_power import detectable_effect
 
-from biphasic.analysis.statistics.power import Design, residual_spread, smallest_detectable
+from biphasic.analysis.questions.power import Design, residual_spread, smallest_detectable
 from biphasic.errors import DataError
 
 PAIR = (1.0, -1.0)

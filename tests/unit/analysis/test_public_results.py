@@ -7,9 +7,8 @@ import pytest
 from made_layout import write_cell, write_public_results
 from typer.testing import CliRunner
 
-from biphasic.analysis.scores.datasets import DatasetChoice
 from biphasic.analysis.scores.layout import read_layout
-from biphasic.analysis.scores.reference import reference_values
+from biphasic.analysis.scores.reference import DatasetChoice, reference_values
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError

@@ -22,8 +22,12 @@ from biphasic.analysis.page.answers import answers_page
 from biphasic.analysis.page.evidence import study_answers, study_families
 from biphasic.analysis.questions.answer import Answer, ForecastOutcome
 from biphasic.analysis.questions.markdown import registration_page
-from biphasic.analysis.questions.registered import registration_sentences
-from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
+from biphasic.analysis.questions.text import (
+    answer_sentence,
+    forecast_sentence,
+    registration_sentences,
+    rule_sentence,
+)
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.statistics.pair_tests import holm

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Literal
 
 from biphasic.amounts import amount
-from biphasic.analysis.text import csv_text, exact, flat
+from biphasic.analysis.text import csv_text, flat
 from biphasic.palette import SeriesStyle, reference_style
 
 
@@ -135,7 +135,7 @@ def points_csv(chart: Chart) -> str:
         for series in panel.series:
             for point in sorted(series.points, key=lambda point: (point.x, point.model)):
                 numbers = (point.x, point.mean, point.low, point.high)
-                rows.append((panel.title, series.label, *map(exact, numbers), point.model))
+                rows.append((panel.title, series.label, *numbers, point.model))
     return csv_text(columns, rows)
 
 

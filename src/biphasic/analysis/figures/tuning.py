@@ -9,7 +9,7 @@ from dataclasses import replace
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
 from biphasic.analysis.figures.draw import FigureLayout, draw_chart
 from biphasic.analysis.figures.render import to_bytes
-from biphasic.analysis.text import csv_text, exact
+from biphasic.analysis.text import csv_text
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 from biphasic.palette import SeriesStyle, distinct_styles
 
@@ -25,7 +25,7 @@ def curve_csv(record: TuneRecord) -> str:
     for curve in record.curves:
         for trial in curve.trials:
             is_chosen = "yes" if trial.peak == curve.choice else ""
-            numbers = repr(trial.peak), exact(trial.loss)
+            numbers = trial.peak, trial.loss
             rows.append((curve.name, curve.measure, *numbers, is_chosen, trial.lost, trial.state))
     return csv_text(_COLUMNS, rows)
 

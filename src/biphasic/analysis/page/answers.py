@@ -8,11 +8,11 @@ from biphasic.amounts import count
 from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.questions.answer import Answer, AskedOutcome
 from biphasic.analysis.questions.markdown import cell, expected
-from biphasic.analysis.questions.registered import registration_sentences
 from biphasic.analysis.questions.text import (
     CLEAR,
     answer_sentence,
     forecast_sentence,
+    registration_sentences,
     rule_sentence,
 )
 from biphasic.analysis.records import StudyRecords

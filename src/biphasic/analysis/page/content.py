@@ -14,7 +14,7 @@ from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments
-from biphasic.analysis.text import csv_text, exact, rate
+from biphasic.analysis.text import csv_text, rate
 from biphasic.records import ZERO_SHOT_SEED
 
 _KINDS = {
@@ -111,8 +111,8 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
             rows.append((
                 "planned" if one.is_planned else "exploratory", one.dataset,
                 names.get(one.first, one.first), names.get(one.second, one.second),
-                repr(one.difference.mean), *map(exact, (low, high, one.p_value, one.p_adjusted)),
-                one.family_size, one.verdict, exact(one.detectable),
+                one.difference.mean, low, high, one.p_value, one.p_adjusted,
+                one.family_size, one.verdict, one.detectable,
                 "pooled" if one.uses_blocks else "pair", one.unit, one.num_pairs, one.num_examples,
             ))  # fmt: skip
     return csv_text(_COMPARISON_COLUMNS, rows)

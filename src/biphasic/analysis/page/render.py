@@ -42,8 +42,12 @@ from biphasic.analysis.page.evidence import (
 )
 from biphasic.analysis.page.figures import choice_sentence, few_arms, page_styles
 from biphasic.analysis.page.runs import run_data
-from biphasic.analysis.questions.registered import registration_sentences
-from biphasic.analysis.questions.text import answer_sentence, forecast_sentence, rule_sentence
+from biphasic.analysis.questions.text import (
+    answer_sentence,
+    forecast_sentence,
+    registration_sentences,
+    rule_sentence,
+)
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores

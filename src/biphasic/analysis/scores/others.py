@@ -26,9 +26,9 @@ from typing import Any
 from biphasic.amounts import count
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import Problem
-from biphasic.analysis.scores.datasets import EVERY, DatasetChoice
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.reference import EVERY, DatasetChoice
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
 from biphasic.errors import DataError, reading
 from biphasic.facts import KindFacts, metric_facts

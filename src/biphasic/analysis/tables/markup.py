@@ -12,7 +12,7 @@ import jinja2
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.tables.sheets import Sheet
-from biphasic.analysis.text import csv_text, exact, flat
+from biphasic.analysis.text import csv_text, flat
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$^&@])")
 _LATEX_SPECIAL = {
@@ -73,7 +73,7 @@ def to_csv(sheets: Iterable[Sheet]) -> str:
             rows.append((
                 model.group, dataset.task, dataset.name, _flag(dataset.is_average),
                 dataset.metric, model.name, model.label, model.size, model.objective,
-                exact(model.mask_rate), model.clm_steps, model.mlm_steps, model.total_steps,
+                model.mask_rate, model.clm_steps, model.mlm_steps, model.total_steps,
                 model.start or "", model.continued_steps, _flag(model.is_final),
                 *_numbers(score.estimate), score.estimate.num_seeds if score.estimate else "",
                 sheet.scores.convention, sheet.marks.get(key) or "", _flag(score.is_complete),
@@ -122,8 +122,8 @@ def _html(text: str) -> str:
     return html.escape(flat(text), quote=True)
 
 
-def _numbers(estimate: Estimate | None) -> tuple[str, str]:
-    return ("", "") if estimate is None else (exact(estimate.mean), exact(estimate.half_width))
+def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None]:
+    return (None, None) if estimate is None else (estimate.mean, estimate.half_width)
 
 
 def _flag(is_set: bool) -> str:

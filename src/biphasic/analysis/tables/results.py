@@ -14,7 +14,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import OBJECTIVES, csv_text, exact, objective_name, plain, points_cell
+from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
 from biphasic.records import PRETRAINING, Convention
 
 _ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
@@ -42,9 +42,9 @@ def results_csv(records: StudyRecords) -> str:
             outcomes = groups.get((arm.name, task.name), ())
             rows += [
                 (
-                    arm.name, task.name, task.metric, repr(one.run.learning_rate), one.run.seed,
+                    arm.name, task.name, task.metric, one.run.learning_rate, one.run.seed,
                     one.status, str(one.run.id in chosen).lower(),
-                    *(exact(one.score(split, task.metric)) for split in ("validation", "test")),
+                    one.score("validation", task.metric), one.score("test", task.metric),
                 )
                 for one in sorted(outcomes, key=lambda o: (o.run.learning_rate, o.run.seed))
             ]  # fmt: skip
@@ -64,20 +64,16 @@ def table_csv(records: StudyRecords) -> str:
         for metric in (main, *sorted(others - {main})):
             found = [run.test[metric] for run in runs if run.test and metric in run.test]
             score = estimate(found, convention=convention)
-            mean = repr(score.mean) if score else ""
-            half_width = exact(score.half_width) if score else ""
-            num_seeds = score.num_seeds if score else 0
-            rows.append(
-                (arm_name, task_name, metric, mean, half_width, num_seeds, complete, convention)
-            )
+            numbers = (score.mean, score.half_width, score.num_seeds) if score else ("", "", 0)
+            rows.append((arm_name, task_name, metric, *numbers, complete, convention))
     return csv_text(_TABLE_COLUMNS, rows)
 
 
-def _heldout_losses(records: StudyRecords) -> Iterator[tuple[str, str, str, str]]:
+def _heldout_losses(records: StudyRecords) -> Iterator[tuple[str, str, str, float]]:
     """Yield arm, task, metric and value of each final held-out loss."""
     for arm in records.arms:
         for objective, loss in sorted(arm.final_heldout.items()):
-            yield arm.name, PRETRAINING, f"heldout_{objective}_loss", repr(loss)
+            yield arm.name, PRETRAINING, f"heldout_{objective}_loss", loss
 
 
 def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:

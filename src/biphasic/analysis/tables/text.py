@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.estimate import LEVEL, Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.statistics.groups import groups_of
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -110,19 +111,47 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
 
 def _groups_sentence(scores: Scores, family: Family) -> str:
     """Say which ranks cannot be told apart; empty for two models."""
-    found = groups_of(scores, family)
-    num = len(found.order) - 1
+    num = len(family.order) - 1
     if num < 2:
         return ""
-    groups = [(start, end) for start, end in found.ranks if end > start]
+    is_clear = _clear_pairs(scores, family)
     names = [
-        ", ".join(plain(scores.labels[name]) for name in found.order[start : end + 1])
+        ", ".join(plain(scores.labels[name]) for name in family.order[start : end + 1])
         if end - start < _MOST_NAMED
         else f"ranks {start + 1} to {end + 1}"
-        for start, end in groups
+        for start, end in _alike(is_clear)
     ]
-    alike = f"{found.num_alike} of {num} neighbouring ranks cannot be told apart"
+    alike = f"{(~np.diagonal(is_clear, 1)).sum()} of {num} neighbouring ranks cannot be told apart"
     return f"{alike}{'; groups without a clear difference: ' * bool(names)}{'; '.join(names)}."
+
+
+def _clear_pairs(scores: Scores, family: Family) -> NDArray[np.bool_]:
+    """Return which models, best first, differ clearly from which later ones."""
+    num = len(family.order)
+    firsts, seconds = np.triu_indices(num, k=1)
+    means = scores.means(family.dataset.name)
+    values = np.array([means[name] for name in family.order])
+    table = np.zeros((num, num), dtype=np.bool_)
+    # NaN, without a test, is not clear.
+    table[firsts, seconds] = (family.p_adjusted <= LEVEL) & (values[firsts] != values[seconds])
+    places = {name: place for place, name in enumerate(family.order)}
+    for (first, second), plan in family.planned.items():
+        if first in places and second in places:
+            low, high = sorted((places[first], places[second]))
+            table[low, high] = plan.p_adjusted <= LEVEL and values[low] != values[high]
+    return table
+
+
+def _alike(is_clear: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield first and last place of the groups without a clear difference, none within another."""
+    end = last = 0
+    for start in range(len(is_clear)):
+        end = max(end, start)
+        while end + 1 < len(is_clear) and not is_clear[start : end + 1, end + 1].any():
+            end += 1
+        if end > max(start, last):
+            yield start, end
+        last = max(last, end)
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
