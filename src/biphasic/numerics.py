@@ -32,6 +32,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "model/head.py",
         "model/loading/build.py",
         "model/loading/directions.py",
+        "model/merge.py",
         "objectives",
         "seeds.py",
         "training/loop.py",

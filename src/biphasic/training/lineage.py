@@ -63,6 +63,7 @@ class StepSpec:
     resets_optimizer: bool = False
     skipped: bool = False
     rows: RowKind = "documents"
+    merges_with: int | None = None
 
     def determinants(self) -> dict[str, Any]:
         """Return what is hashed."""
@@ -93,6 +94,7 @@ def step_spec(
         resets_optimizer=placed.resets_optimizer(step),
         skipped=step in recipe.skip_steps,
         rows=recipe.rows,
+        merges_with=placed.merges_with,
     )
 
 

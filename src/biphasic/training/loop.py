@@ -152,6 +152,8 @@ def _train_until(  # noqa: PLR0917
         while run.step < end:
             if phase is None or run.step == phase.end:
                 phase = recipe.phase_at(run.step)
+                if phase.merges_with is not None:
+                    raise ConfigError(f"a segment goes through the merge at step {run.step}")
                 run.enter(phase)
             pending.begin()
             ranks.heartbeat.at(Activity.READING, run.step)

@@ -124,6 +124,11 @@ class Recipe(RecipeSettings):
         """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
 
+    def merge_at(self, step: int) -> PlacedPhase | None:
+        """Return the merge that is update `step`; None if this trains, or there is no such step."""
+        merges = (placed for placed in self.placed_phases if placed.merges_with is not None)
+        return next((placed for placed in merges if placed.start == step), None)
+
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""
         check_phases(self.placed_phases)
@@ -132,6 +137,8 @@ class Recipe(RecipeSettings):
                 raise ConfigError(
                     f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
                 )
+            if self.merge_at(step):
+                raise ConfigError(f"skip_steps: step {step} is a merge; remove the phase instead")
 
     def skipping(self, steps: Iterable[int]) -> Recipe:
         """Return the recipe with further steps to skip."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
+from biphasic.objectives.merge import Merge
 from biphasic.objectives.phases import uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
@@ -221,6 +222,8 @@ def resume_or_start(
             folder = progress.path(latest)
             progress.verify(latest)
         snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
+        if (merge := recipe.merge_at(step)) is not None:
+            snapshot, step = _merged(snapshot, merge, lineage, data, store), step + 1
         model = saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else snapshot.metrics.splitlines()
     _check_phases(model, recipe)
@@ -243,6 +246,23 @@ def resume_or_start(
         _resume(run, snapshot, is_checkpoint=latest is not None)
     run.require_agreement()
     return run
+
+
+def _merged(
+    snapshot: Snapshot, merge: PlacedPhase, lineage: Lineage, data: TrainingData, store: Path
+) -> Snapshot:
+    """Return a state after a merge with an earlier one of its run."""
+    settings, step = merge.phase, merge.merges_with
+    if not isinstance(settings, Merge):
+        raise TypeError(f"phase {merge.index} is no merge")
+    if step:
+        earlier = lineage.identities[step]
+        base = load_state(store / "states" / earlier, identity=earlier).weights
+    else:
+        base = dict(first_model(lineage.recipe, data).named_parameters())
+    weights = settings.between(base, snapshot.weights)
+    record = snapshot.record.model_copy(update={"step": snapshot.record.step + 1})
+    return replace(snapshot, weights=weights, record=record)
 
 
 def _trainable(

@@ -9,6 +9,7 @@ from pathlib import Path
 from biphasic.data.rows import BatchShape
 from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
+from biphasic.objectives.merge import Merge
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import Phase
 
@@ -23,6 +24,7 @@ class PlacedPhase:
     batches: BatchShape  # shape of its rows
     longest: int  # longest rows so far, in tokens; the model needs as many positions
     rope_theta: float | None  # base of the rotary frequencies; None if no phase has changed it yet
+    merges_with: int | None  # step of the earlier state of a merge; None if it trains
     schedule: LearningRateConfig
     schedule_start: int  # first update of the schedule
     schedule_end: int  # update at which it ends (exclusive)
@@ -40,6 +42,8 @@ class PlacedPhase:
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step` of the run."""
+        if self.merges_with is not None:
+            return 0.0
         total = self.schedule_end - self.schedule_start
         rate = learning_rate(self.schedule, step - self.schedule_start, total_steps=total)
         return self.phase.learning_rate_scale * rate
@@ -61,16 +65,19 @@ def place_phases(
     rows_per_step: int,
 ) -> tuple[PlacedPhase, ...]:
     """Place phases one after another."""
-    # The other settings are for phases that set none.
+    # The other settings are for phases that set none. A schedule ends before a merge, which reads
+    # no rows, and another one starts after it.
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
-    restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]
+    restarts = [index for index in range(1, len(phases)) if _starts_schedule(phases, index)]
     placed: list[PlacedPhase] = []
     rope_theta, longest = None, max_seqlen
     for index, phase in enumerate(phases):
         # The rows of pairs differ in number and length; these are at least as many and as long.
         usual = phase.reading.most_texts if phase.reading else rows_per_step
         shape = BatchShape(
-            phase.max_seqlen or max_seqlen, phase.rows_per_step or usual, phase.steps
+            phase.max_seqlen or max_seqlen,
+            phase.rows_per_step or usual,
+            0 if isinstance(phase, Merge) else phase.steps,
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
@@ -84,6 +91,7 @@ def place_phases(
                 batches=shape,
                 longest=longest,
                 rope_theta=rope_theta,
+                merges_with=starts[_base_of(phase, index)] if isinstance(phase, Merge) else None,
                 schedule=phases[first].learning_rate or learning_rate,
                 schedule_start=starts[first],
                 schedule_end=starts[after],
@@ -92,11 +100,25 @@ def place_phases(
     return tuple(placed)
 
 
+def _starts_schedule(phases: Sequence[Phase], index: int) -> bool:
+    """Return whether a later phase starts a schedule."""
+    is_at_merge = any(isinstance(phase, Merge) for phase in phases[index - 1 : index + 1])
+    return is_at_merge or phases[index].learning_rate is not None
+
+
+def _base_of(merge: Merge, index: int) -> int:
+    """Return the phase before which the earlier state of a merge is."""
+    last = max(index - 1, 0)
+    return last if merge.before_phase is None else min(merge.before_phase, last)
+
+
 def check_phases(placed: Sequence[PlacedPhase]) -> None:
     """Raise an error if a phase's settings are invalid for any data."""
     for phase in placed:
         try:
-            if phase.schedule_start == phase.start:
+            if isinstance(phase.phase, Merge):
+                _check_merge(phase.phase, phase.index)
+            elif phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)
             if phase.phase.reading:
@@ -107,6 +129,13 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
         except ConfigError as error:
             where = f"phases.{phase.index}." if phase.index else ""
             raise ConfigError(f"{where}{error}") from None
+
+
+def _check_merge(merge: Merge, index: int) -> None:
+    if index == 0:
+        raise ConfigError("objective: a merge needs a phase before it")
+    if (merge.before_phase or 0) >= index:
+        raise ConfigError(f"before_phase: give 0 to {index - 1}, a phase before the merge")
 
 
 def _check_pair_phase(phase: Phase) -> None:

@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from biphasic import pretrain
 from biphasic.errors import ConfigError, ModelError
-from biphasic.export.merge import merge_models, merge_tensors
+from biphasic.export.merge import merge_models
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
+from biphasic.model.merge import merge_tensors
 from tiny_use import write_model
 
 
@@ -48,22 +49,22 @@ def test_a_linear_merge_is_a_weighted_mean_and_loads_as_a_model(models, tmp_path
 
 def test_a_spherical_merge_stays_on_the_arc():
     one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])
-    merged = merge_tensors({"w": one}, {"w": other}, weights={"w": 1 / 3}, method="spherical")["w"]
+    merged = merge_tensors({"w": one}, {"w": other}, shares={"w": 1 / 3}, method="spherical")["w"]
     # A third of a right angle.
     expected = torch.tensor([[3 * math.cos(math.pi / 6), 3 * math.sin(math.pi / 6)]])
     torch.testing.assert_close(merged, expected)
-    opposite = merge_tensors({"w": one}, {"w": -one}, weights={"w": 0.25}, method="spherical")["w"]
+    opposite = merge_tensors({"w": one}, {"w": -one}, shares={"w": 0.25}, method="spherical")["w"]
     torch.testing.assert_close(opposite, 0.5 * one)  # no arc is the shortest: linear
 
 
 def test_rows_that_the_base_lacks_are_kept():
     base, adapted = torch.zeros(2, 3), torch.ones(3, 3)
-    merged = merge_tensors({"w": base}, {"w": adapted}, weights={"w": 0.5}, method="linear")["w"]
+    merged = merge_tensors({"w": base}, {"w": adapted}, shares={"w": 0.5}, method="linear")["w"]
     assert merged.tolist() == [[0.5] * 3, [0.5] * 3, [1.0] * 3]
     assert adapted.tolist() == [[1.0] * 3] * 3
     for other in ({"w": torch.zeros(4, 3)}, {"w": torch.zeros(2, 4)}, {"v": base}):
         with pytest.raises(ModelError, match="merge models of one architecture"):
-            merge_tensors(other, {"w": adapted}, weights={"w": 0.5}, method="linear")
+            merge_tensors(other, {"w": adapted}, shares={"w": 0.5}, method="linear")
 
 
 def test_groups_have_weights_of_their_own(models, tmp_path):
@@ -88,12 +89,31 @@ def test_groups_have_weights_of_their_own(models, tmp_path):
         ({"2": 0.1}, "group '2': the models have no such weights"),
         ({"0-1": 0.1, "1": 0.2}, r"group '1': model\.layers\.1\.\S+ is in another group, too"),
         ({"last": 0.1}, "group 'last': give a layer as 3, layers as 0-5, embeddings, or rest"),
-        ({"0": 1.2}, r"0: 1\.2 is not between 0 and 1"),
+        ({"0": 1.2}, r"merge: groups\.0: .*less than or equal to 1"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(models, tmp_path, groups, problem):
     with pytest.raises(ConfigError, match=problem):
         merge_models(*models, tmp_path / "merged", groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "problem"),
+    [
+        ("config.json", ('"intermediate_size": ', '"intermediate_size": 1'), "has the shapes"),
+        ("config.json", ('"num_hidden_layers": ', '"num_hidden_layers": 1'), "different weights"),
+        ("tokenizer.json", ('"~": ', '"~~~": '), "token '[^']*' has id .* merge models of one"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused_before_their_weights_are_read(
+    models, tmp_path, file, change, problem
+):
+    path = models[1] / file
+    path.write_text(path.read_text().replace(*change))
+    for model in models:
+        (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=problem):
+        merge_models(*models, tmp_path / "merged")
 
 
 def test_training_begins_with_a_merged_model_and_knows_it(models, tmp_path, text_file):
@@ -140,7 +160,7 @@ def test_the_command(models, tmp_path, cli):
     assert (code, json.loads((parts / "merge.json").read_text())["groups"]) == (0, {"0-1": 0.1})
     code, _, error = cli("merge", *models, "--out", tmp_path / "z", "--group", "0-1")
     assert (code, error) == (2, "error: --group 0-1: give GROUP=WEIGHT, as 0-5=0.3\n")
-    with pytest.raises(ConfigError, match=r"weight: 1\.5 is not between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"weight: .*less than or equal to 1"):
         merge_models(*models, tmp_path / "x", weight=1.5)
     code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
-    assert (code, "method: 'cubic' is not one of linear, spherical" in error) == (2, True)
+    assert (code, "method: unknown value 'cubic' (known: linear, spherical)" in error) == (2, True)

@@ -43,15 +43,10 @@ def fetch_pretrained(
 
 def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> None:
     """Check that a corpus's tokenizer gives every token of a model the same id."""
-    if (model / "tokenizer.json").is_file():
-        ids = tokenizer.vocabulary()
-        for token, token_id in TextTokenizer.load(model).vocabulary().items():
-            if ids.get(token) != token_id:
-                difference = "is missing from" if token not in ids else f"has id {ids[token]} in"
-                raise ModelError(
-                    f"{name}: token {token!r} has id {token_id} in the model's tokenizer, but "
-                    f"{difference} the corpus's; build the corpus with '--tokenizer {name}'"
-                )
+    if difference := token_difference(model, tokenizer):
+        raise ModelError(
+            f"{name}: {difference} the corpus's; build the corpus with '--tokenizer {name}'"
+        )
     num_embeddings = model_limits(model).num_embeddings
     # Decoders may lack the mask token.
     if tokenizer.vocab_size > num_embeddings + 1:
@@ -59,6 +54,18 @@ def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> Non
             f"{name}: the corpus's tokenizer has {tokenizer.vocab_size} entries, but the model "
             f"has {num_embeddings}; build the corpus with '--tokenizer {name}'"
         )
+
+
+def token_difference(model: Path, tokenizer: TextTokenizer) -> str:
+    """Describe a token of a model that another tokenizer does not give the same id, if any."""
+    if not (model / "tokenizer.json").is_file():
+        return ""
+    ids = tokenizer.vocabulary()
+    for token, token_id in TextTokenizer.load(model).vocabulary().items():
+        if ids.get(token) != token_id:
+            difference = "is missing from" if token not in ids else f"has id {ids[token]} in"
+            return f"token {token!r} has id {token_id} in the model's tokenizer, but {difference}"
+    return ""
 
 
 def check_positions(recipe: Recipe, model: Path) -> None:

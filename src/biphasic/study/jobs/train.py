@@ -77,10 +77,11 @@ class TrainJob(Job):
         return is_complete(self.store / "states" / self.id)
 
     def check_needs(self) -> None:
-        """Check that the state this job continues from exists."""
-        if self.start:
+        """Check that the state this job continues from exists, and one that it merges with."""
+        merge = self.recipe.merge_at(self.start)
+        for step in filter(None, (self.start, merge and merge.merges_with)):
             data = _open(self.data.model_dump_json(), self.data.content())
-            check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[self.start])
+            check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[step])
 
     def train(
         self, report: Report, *, should_stop: ShouldStop = never, ranks: ProcessGroup | None = None

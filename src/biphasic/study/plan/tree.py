@@ -64,15 +64,19 @@ class StateTree:
         self._roots: dict[str, Node] = {}
 
     def add(self, lineage: Lineage, steps: Iterable[int] = ()) -> dict[int, Node]:
-        """Add a run; return its nodes at `steps` and at its end, by step."""
+        """Add a run; return its nodes at `steps` and at its end, by step.
+
+        The two states of each merge are nodes as well.
+        """
         expansion = expand(lineage)
         root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
         total = sum(count for _, count in expansion.stretches)
-        stops = sorted({step for step in steps if 0 < step < total} | {total})
+        wanted = {step for step in steps if 0 < step < total} | {total}
+        stops = sorted(wanted | _merged_steps(lineage.recipe))
         nodes, node = {0: root}, root
         for step, part in zip(stops, _cut(expansion.stretches, stops), strict=True):
             node = nodes[step] = _extend(node, part)
-        return {step: nodes[step] for step in stops}
+        return {step: nodes[step] for step in sorted(wanted)}
 
     def name_states(self, known: Set[str] = frozenset()) -> None:
         """Compute the identity of each node, as `Lineage.identities` does."""
@@ -99,6 +103,12 @@ def expand(lineage: Lineage) -> Expansion:
             else:
                 merged.append((text, count))
     return Expansion(Lineage(untrained, fingerprint).identities[0], tuple(merged))
+
+
+def _merged_steps(recipe: Recipe) -> set[int]:
+    """Return the steps of the states that a recipe merges, except the initial model."""
+    merges = (each for each in recipe.placed_phases if each.merges_with is not None)
+    return {step for each in merges for step in (each.start, each.merges_with) if step}
 
 
 def is_steady(placed: PlacedPhase) -> bool:
