@@ -304,9 +304,9 @@ def scores(root: Path) -> list[str]:
     return [line for line in lines if ",pretraining," not in line]
 
 
-def arms(root: Path) -> dict[str, dict[str, Any]]:
+def arms(root: Path, name: str = "mini") -> dict[str, dict[str, Any]]:
     """Return what `study.json` says of each arm."""
-    study = json.loads((root / "mini/study.json").read_text(encoding="utf-8"))
+    study = json.loads((root / name / "study.json").read_text(encoding="utf-8"))
     return {arm["name"]: arm for arm in study["arms"]}
 
 

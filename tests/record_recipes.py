@@ -48,6 +48,9 @@ UNITS = {
     "final_mlm_probability": "share",
     "shares": "share",
     "least_rate": "share",
+    "weight": "share",
+    "groups": "share",
+    "before_phase": "",
     "mask": "share",
     "random": "share",
     "keep": "share",
@@ -163,6 +166,9 @@ def page() -> str:
             found["AlternatePhase"], without=("objective", *phase["properties"])
         ),
         "`phases`: `mix`": _table(found["MixPhase"], without=("objective", *phase["properties"])),
+        "`phases`: `merge`": _table(
+            found["MergePhase"], without=("objective", *phase["properties"])
+        ),
         "`optimizer`": _table(found["AdamW"]) + _OPTIMIZERS,
         "`optimizer`: `muon`": _table(found["Muon"], without=found["AdamW"]["properties"]),
         "`seeds`": _table(found["Seeds"]),
@@ -217,6 +223,8 @@ def type_of(field: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(told))
     if field.get("type") == "array":
         return f"list of {type_of(field['items'])}"
+    if "additionalProperties" in field and "properties" not in field:
+        return f"{type_of(field['additionalProperties'])} by name"
     names = {
         "integer": "whole number",
         "number": "number",

@@ -49,6 +49,8 @@ class PhaseRecord(Record):
     final_mask_rate: float | None = None  # Share of masked tokens at its end, if the share changes.
     # Number of steps by objective; several objectives if they alternate.
     steps_by_objective: dict[str, NonNegativeInt] = {}
+    # Its other settings that are not the default.
+    settings: Annotated[dict[str, Any], Field(exclude_if=lambda settings: not settings)] = {}
 
 
 class ArmRecord(Record):

@@ -261,8 +261,11 @@ def _merged(
     else:
         base = dict(first_model(lineage.recipe, data).named_parameters())
     weights = settings.between(base, snapshot.weights)
-    record = snapshot.record.model_copy(update={"step": snapshot.record.step + 1})
-    return replace(snapshot, weights=weights, record=record)
+    record = snapshot.record
+    costs = {"documents": 0, "tokens": 0, "supervised_tokens": 0, "flops": 0}
+    entry = LedgerEntry(phase=merge.index, objective=settings.objective, steps=1, **costs)
+    changes = {"step": record.step + 1, "ledger": (*record.ledger, entry)}
+    return replace(snapshot, weights=weights, record=record.model_copy(update=changes))
 
 
 def _trainable(

@@ -18,6 +18,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.distill import Distill
 from biphasic.objectives.margin_mse import MarginMse
+from biphasic.objectives.merge import Merge
 from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES
@@ -78,7 +79,7 @@ def test_the_example_supervises(example):
 
 def test_the_table_names_every_objective():
     _, *rows = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
-    kinds = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse)
+    kinds = (*OBJECTIVES, Alternate, Mix, Contrastive, Distill, MarginMse, Merge)
     names = [each.model_fields["objective"].annotation for each in kinds]
     assert rows == [name.__args__[0] for name in names]
 

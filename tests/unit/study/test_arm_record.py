@@ -2,6 +2,7 @@
 
 import pytest
 
+from biphasic.analysis.scores.source import replicate_of
 from biphasic.study.run.record import arm_record
 from tiny_study import clm, mlm, plan_of, tiny_study
 
@@ -28,6 +29,19 @@ def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
     assert [(p.objective, p.steps) for p in found["both-7"].phases] == [("clm", 4), ("mlm", 3)]
     assert [(p.objective, p.steps) for p in found["both-3"].phases] == [("clm", 3)]
     assert not found["both-3"].is_final
+
+
+def test_arms_that_differ_in_a_setting_of_a_phase_are_no_replicates():
+    arms = {
+        "plain": [clm(4), mlm(6)],
+        "bert": [clm(4), mlm(6, replacement="bert")],
+        "frozen": [clm(4), mlm(6, freeze=["model.embed*"])],
+        "at-0.3": [clm(4), mlm(6), {"objective": "merge", "weight": 0.3}],
+        "at-0.7": [clm(4), mlm(6), {"objective": "merge", "weight": 0.7}],
+    }
+    found = records(*({"name": name, "phases": phases} for name, phases in arms.items()))
+    assert "settings" not in found["plain"].phases[1].model_dump()
+    assert len({replicate_of(record) for record in found.values()}) == len(arms)
 
 
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():

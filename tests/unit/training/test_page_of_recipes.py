@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from biphasic.config import parse_config
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.recipe import Recipe
 from record_recipes import PAGE, page, unit_of
 
@@ -30,8 +31,11 @@ def test_a_number_without_a_unit_is_noticed():
 
 def test_recipes_of_adaptation_are_recipes():
     blocks = re.findall(r"```yaml\n(.*?)```", ADAPTING, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        recipe = parse_config(Recipe, yaml.safe_load(block), where="docs/adapt.md")
+    assert len(blocks) == 4
+    for block in map(yaml.safe_load, blocks):
+        if "arms" in block:
+            assert parse_config(StudyConfig, block, where="docs/adapt.md").arms
+            continue
+        recipe = parse_config(Recipe, block, where="docs/adapt.md")
         assert recipe.phases
         recipe.check()

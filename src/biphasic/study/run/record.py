@@ -11,6 +11,7 @@ from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.objectives.masking import MaskingConfig
+from biphasic.objectives.phases import Phase
 from biphasic.plugins import named_plugins
 from biphasic.records import (
     AgainstRecord,
@@ -36,6 +37,8 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.state import read_state_record
 from biphasic.training.timeline import PlacedPhase
+
+_IN_RECORD = {"objective", "steps", "mlm_probability", "final_mlm_probability"}
 
 
 def study_record(prepared: PreparedStudy) -> StudyRecord:
@@ -125,17 +128,26 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
         objective=placed.phase.short_name,
         steps=end - placed.start,
         steps_by_objective=dict(steps),
+        settings=_other_settings(placed.phase),
         # Fields that do not apply are omitted from the file.
         **({} if first is None else {"mask_rate": first}),
         **({} if last == first else {"final_mask_rate": last}),
     )
 
 
+def _other_settings(phase: Phase) -> dict[str, Any]:
+    """Return the settings of a phase that no field of its record has; folders by their names."""
+    changed = phase.model_dump(mode="json", exclude=_IN_RECORD, exclude_defaults=True)
+    folders = {name: own.name for name in changed if isinstance(own := getattr(phase, name), Path)}
+    return changed | folders
+
+
 def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
     """Return the finished model that training continued from, and the number of steps since."""
     # A model is finished when its schedule has decayed and another one begins; the last one counts.
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
-        if placed.schedule_start == placed.start and before.schedule.decay_steps:
+        is_start = placed.schedule_start == placed.start and placed.merges_with is None
+        if is_start and before.schedule.decay_steps:
             objectives = family_of([earlier.phase for earlier in begun[: placed.index]])
             return objectives, step - placed.start
     if isinstance(recipe.model, PretrainedModel):
