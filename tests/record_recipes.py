@@ -223,8 +223,8 @@ def type_of(field: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(told))
     if field.get("type") == "array":
         return f"list of {type_of(field['items'])}"
-    if "additionalProperties" in field and "properties" not in field:
-        return f"{type_of(field['additionalProperties'])} by name"
+    by_name = field.get("additionalProperties")
+    field = by_name if isinstance(by_name, Mapping) else field
     names = {
         "integer": "whole number",
         "number": "number",
@@ -235,7 +235,7 @@ def type_of(field: Mapping[str, Any]) -> str:
     limits = {"exclusiveMinimum": "above", "minimum": "from", "exclusiveMaximum": "below",
               "maximum": "to"}  # fmt: skip
     told = [f"{word} {field[limit]:,}" for limit, word in limits.items() if limit in field]
-    return " ".join([name, *told])
+    return " ".join([name, *told, *(["by name"] if isinstance(by_name, Mapping) else ())])
 
 
 def unit_of(key: str, field: Mapping[str, Any]) -> str:
