@@ -25,6 +25,7 @@ from biphasic.export.source import Source, open_source
 from biphasic.files import expanded
 from biphasic.locks import Say, sole_writer
 from biphasic.records import StateRecord
+from biphasic.tasks.finetuned import HEAD_RECORD, read_head
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -97,6 +98,11 @@ def export_model(
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
         return out
+    if (source.folder / HEAD_RECORD).is_file() and (head := read_head(source.folder)).head:
+        say(
+            f"warning: the export has no head for {head.task}, so it gives vectors and no answers; "
+            f"for answers, serve {source.folder} itself (docs/export.md)"
+        )
     with sole_writer(out, say=say):
         if format == "onnx":
             _write_with_graph(source, out, say, **settings)

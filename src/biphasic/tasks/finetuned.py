@@ -75,6 +75,8 @@ class HeadRecord(Record):
     labels: tuple[str, ...] = ()  # `sc`, `ml` and `tc`: names of the outputs
     fields: tuple[str, ...] = ()
     """`sc`, `ml` and `sr`: fields of an example, named as in the template."""
+    columns: dict[str, str] = {}
+    """`sc`, `ml` and `sr`: the columns that the task file named, by field."""
     template: str | None = None
     """`sc`, `ml` and `sr`: joins the fields into one text; None if the single field is the text."""
     query_template: str | None = None  # `ir` and `zs`: template of a query, over {text}

@@ -30,9 +30,12 @@ class TextColumns:
     """The input columns of a task's fields; chosen by the first row."""
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
-        """Choose columns, in the order of the fields; by default those with the usual names."""
+        """Choose columns, in the order of the fields; by default those of the fields, of the
+        training files, or with the usual names.
+        """
         kind = KINDS[record.kind]
         self.fields = record.fields or kind.input_fields
+        self._trained = {field: record.columns.get(field, field) for field in self.fields}
         self._ready_field = None if given else kind.ready_field
         if given and len(given) != len(self.fields):
             raise DataError(
@@ -63,6 +66,8 @@ class TextColumns:
         there = row.value
         if all(field in there for field in self.fields):
             return {field: field for field in self.fields}
+        if all(column in there for column in self._trained.values()):
+            return self._trained
         usual = [
             names
             for names in USUAL_TEXTS

@@ -106,6 +106,7 @@ class ExampleTask:
     labels: tuple[str, ...] = ()  # names of the outputs
     fields: tuple[str, ...] = ()  # fields of a row that are joined into one text
     template: str | None = None  # joins them; None for the usual one
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the user's files, by field
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts, sentences or questions in a split."""

@@ -135,6 +135,8 @@ def _own(source: str) -> _Making:
     if (path / DESCRIPTION).is_file():
         return _copy(path, read_description(path), source="task folder")
     known = nearest(source, PUBLISHED)
+    if path.is_file():
+        raise ConfigError(_one_file(path, "sc"), about=f"task '{source}'")
     if path.exists():
         raise ConfigError(f"no kind of task given; write {_ACCEPTED}", about=f"task '{source}'")
     raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
@@ -150,12 +152,25 @@ def _kind_folder(path: Path, kind: str, *, source: str) -> _Making:
         file = TaskFile(kind=kind, name=name_of(path, kind), test=path)
         return _files(file, kind_of_source="file", where=str(path))
     if not path.is_dir():
-        remedy = "name a task file without the kind" if path.is_file() else "no such folder"
-        if str(path) in PUBLISHED:
-            remedy = f"for the published dataset, write '{path}'"
-        raise DataError(remedy, about=f"task '{source}'")
+        raise DataError(_remedy(path, kind), about=f"task '{source}'")
     file = TaskFile(kind=kind, name=name_in_kind(name_of(path, kind), kind), folder=path)
     return _files(file, kind_of_source="folder", where=str(path))
+
+
+def _remedy(path: Path, kind: str) -> str:
+    """Say how to name what is no folder of a task."""
+    if str(path) in PUBLISHED:
+        return f"for the published dataset, write '{path}'"
+    if not path.is_file():
+        return "no such folder"
+    if path.suffix in _TASK_FILES:
+        return "name a task file without the kind"
+    return _one_file(path, kind) if KINDS[kind].facts.is_trained else "a file, not a folder"
+
+
+def _one_file(path: Path, kind: str) -> str:
+    lines = f"{{kind: {kind}, train: {path.name}, validation_fraction: 0.1, test_fraction: 0.2}}"
+    return f"one file, without splits; write {path.stem}.yaml with {lines}, and name that instead"
 
 
 def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:

@@ -14,7 +14,7 @@ GRID = (1e-5, 1e-4, 5e-4, 1e-3)
 SCORES = (0.6, 0.62, 0.64, 0.66, 0.68)
 
 
-def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc"):
+def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc", others=0.1):
     """Return one whose seeds prefer `rates` in turn, of `GRID` unless it is 1e-4 alone."""
     results = tuple(
         ResultRecord(
@@ -25,12 +25,13 @@ def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc"):
         )
         for seed, score in enumerate(scores)
     )  # fmt: skip
-    others = tuple(results[0].model_copy(update={"learning_rate": each}) for each in GRID)
+    changes = [{"learning_rate": r, "validation": {"accuracy": others}} for r in GRID]
+    rest = tuple(results[0].model_copy(update=change) for change in changes)
     return Evaluation(
         task=TaskInfo("t", kind, "T", "accuracy", "0" * 64), metric="accuracy",
         convention=convention,
         estimate=estimate([100 * score for score in scores], convention=convention),
-        selected=results, results=results + (() if rates == (1e-4,) else others), folder=Path(),
+        selected=results, results=results + (() if rates == (1e-4,) else rest), folder=Path(),
     )  # fmt: skip
 
 
@@ -70,6 +71,23 @@ def test_intervals_by_the_paper_s_convention_state_their_coverage(scores, conven
 def test_the_best_rate_is_printed_with_its_place_in_the_grid(rates, line, capsys):
     assert print_evaluation(evaluation(SCORES, rates=rates))
     assert capsys.readouterr().out.splitlines()[1] == f"  {line}"
+
+
+@pytest.mark.parametrize(
+    ("scores", "rates", "line"),
+    [
+        (SCORES[:1], (1e-5,), "all 4 rates tried have the same validation score; best rate: 1e-5"),
+        (
+            SCORES[:2],
+            (1e-3,),
+            "best rate: 1e-3 with 2 seeds; 1e-3 is the highest of 4 tried; a higher one may be "
+            "better (--learning-rate); for 1 of 2 seeds, other rates have the same validation",
+        ),
+    ],
+)
+def test_a_tie_suggests_no_other_rate(scores, rates, line, capsys):
+    assert print_evaluation(evaluation(scores, rates=rates, others=scores[0]))
+    assert capsys.readouterr().out.splitlines()[1].startswith(f"  {line}")
 
 
 def test_a_zero_shot_task_has_no_rate(capsys):

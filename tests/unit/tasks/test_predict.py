@@ -173,12 +173,15 @@ def test_pairs_are_written_as_in_training(one_thread, finetuned, tmp_path):
     _, usual = run(folder, write_jsonl(tmp_path / "a.jsonl", [pair]), tmp_path / "1.jsonl")
     other = write_jsonl(tmp_path / "b.jsonl", [{"x": "the cat", "y": "a dog"}])
     _, named = run(folder, other, tmp_path / "2.jsonl", columns=("x", "y"))
+    shutil.rmtree(folder)
+    folder = finetuned("sc", fields=("text_a", "text_b"), columns={"text_a": "x", "text_b": "y"})
+    _, as_trained = run(folder, other, tmp_path / "7.jsonl")
     _, swapped = run(folder, other, tmp_path / "3.jsonl", columns=("y", "x"))
     shutil.rmtree(folder)
     folder = finetuned("sc")
     whole = write_jsonl(tmp_path / "c.jsonl", [{"text": "Sentence 1: the cat\nSentence 2: a dog"}])
     _, written = run(folder, whole, tmp_path / "4.jsonl")
-    assert usual == named == written != swapped
+    assert usual == named == as_trained == written != swapped
     shutil.rmtree(folder)
     folder = finetuned("sc", fields=("x", "y"), template="{x} / {y}")
     slash = write_jsonl(tmp_path / "d.jsonl", [{"text": "the cat / a dog"}])

@@ -191,6 +191,8 @@ def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, mon
         ("sc:nowhere", DataError, "task 'sc:nowhere': no such folder"),
         ("sc:sst2", DataError, "for the published dataset, write 'sst2'"),
         ("sc:mood/task.yaml", DataError, "name a task file without the kind"),
+        ("sc:mood/all.csv", DataError, "write all.yaml with {kind: sc, train: all.csv, valid"),
+        ("mood/all.csv", ConfigError, "write all.yaml with {kind: sc, train: all.csv, valid"),
         ("nowhere.yaml", ConfigError, "nowhere.yaml: no such file"),
     ],
 )
@@ -198,6 +200,7 @@ def test_sources_that_are_none(custom, monkeypatch, source, kind, message):
     store = Store(custom / "store")
     monkeypatch.chdir(custom.parent)
     write_yaml(custom, "kind: sc\n")
+    (custom / "all.csv").write_text("text,label\n")
     refused(store, source, message, kind)
 
 

@@ -79,13 +79,20 @@ class TextKind(ExampleKind):
         else:
             first = next(read_jsonl(folder / f"{next(iter(task.splits))}.jsonl"))
             fields = _PAIR if "text_a" in first.value else ("text",)
-        return replace(task, fields=fields, template=description.template)
+        columns = description.origin.get("settings", {}).get("columns", {})
+        named = _named(columns["text"]) if "text" in columns else {}
+        return replace(task, fields=fields, template=description.template, columns=named)
 
     def head_fields(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
     ) -> dict[str, Any]:
         """Return labels, fields and template."""
-        return {"labels": task.labels, "fields": task.fields, "template": task.template}
+        return {
+            "labels": task.labels,
+            "fields": task.fields,
+            "columns": task.columns,
+            "template": task.template,
+        }
 
     def example(self, row: Row, record: HeadRecord) -> str:
         """Return the text of a row."""
@@ -159,13 +166,17 @@ def _text_columns(there: Collection[str], path: Path, file: TaskFile) -> dict[st
     fields = template_fields(file.template) if file.template is not None else ()
     given: Any = file.columns.get("text")
     if given is not None:
-        chosen = _numbered((given,) if isinstance(given, str) else given)
+        chosen = _named(given)
     elif fields and all(field in there for field in fields):
         chosen = {}
     else:
         chosen = _numbered(usual_columns(USUAL_TEXTS, there, path=path))
     # A template may name any column; columns that it omits are not part of the text.
     return {field: chosen.get(field, field) for field in fields} or chosen
+
+
+def _named(given: str | Sequence[str]) -> dict[str, str]:
+    return _numbered((given,) if isinstance(given, str) else given)
 
 
 def _numbered(names: Sequence[str]) -> dict[str, str]:

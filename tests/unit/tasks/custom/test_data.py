@@ -207,6 +207,7 @@ license: CC0
     number = record.id.removeprefix("k")
     assert record.text == f"h{number} - b{number}"
     assert task.labels == ("pos", "neg")
+    assert task.columns == {"text_a": "headline", "text_b": "body of text"}
     assert record.label == int(number) % 2
     described = json.loads((folder / "task.json").read_text())
     assert described["protocol"] == {"max_steps": 7}
