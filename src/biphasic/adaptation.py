@@ -15,8 +15,7 @@ from rich.console import Console
 
 from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.text.sources import SourceConfig
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError
 from biphasic.export.output import find_made, refuse_existing
 from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import expanded
@@ -188,7 +187,7 @@ def adapt(
     find_made(out)
     settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute, chosen = parse_compute(compute), parse_device(device)
-    corpus = _corpus_settings(corpus)
+    corpus = corpus_settings(corpus)
     console = console or progress_console(quiet=quiet)
     say, store = say_on(console), Path(root).resolve() / STORE
     look_in(store)
@@ -266,7 +265,7 @@ def adaptation_text(
 ) -> str:
     """Return the recipe that `adapt` would train, as a recipe file, without training."""
     settings = parse_config(AdaptConfig, settings or {}, where="adapt")
-    corpus, how = _corpus_settings(corpus), parse_compute(compute)
+    corpus, how = corpus_settings(corpus), parse_compute(compute)
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))
     recipe.check()
@@ -339,19 +338,6 @@ def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
     }
     raw = recipe.model_dump(mode="json")
     return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
-
-
-def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> CorpusConfig:
-    """Return the settings of a corpus, and check that its text exists."""
-    if not isinstance(corpus, (str, Path)):
-        return corpus_settings(corpus)
-    path, source = expanded(corpus), str(corpus)
-    if path.suffix in {".yaml", ".yml"} or (path / "train").is_dir():
-        return corpus_settings(path)
-    named = SourceConfig(source=source).path if source.strip() else Path()
-    if named is not None and not named.exists():
-        raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
-    return corpus_settings({"sources": [source]})
 
 
 def _plan(recipe: Recipe, compute: ComputeConfig) -> str:

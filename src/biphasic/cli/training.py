@@ -53,7 +53,7 @@ HeldoutEvery = Annotated[int, typer.Option(min=0, help=HELDOUT_EVERY.help)]
 
 def pretrain_command(
     file: RecipeFile,
-    corpus: Path | None = None,
+    corpus: str | None = None,
     root: Root = Path("runs"),
     overrides: Overrides = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY.default,
@@ -72,8 +72,8 @@ def pretrain_command(
     """Train one recipe on a corpus, and print the state's folder.
 
     Args:
-        corpus: Folder made by 'biphasic corpus build', or a corpus file (YAML). Default: the
-            built-in documentation.
+        corpus: Text file or folder, hf:DATASET, a folder made by 'biphasic corpus build', or a
+            corpus file (YAML). Default: the built-in documentation.
         overrides: Override a setting, e.g. model=micro.
         minimal_pairs: File of minimal pairs such as BLiMP's, or a task file of kind mp: record the
             accuracy on it with each held-out loss.

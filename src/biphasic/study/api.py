@@ -143,8 +143,8 @@ def pretrain(
 
     Args:
         recipe: Model, phases, schedule, seeds; or a recipe file.
-        corpus: A folder made by `biphasic corpus build`, a corpus file, or settings of a corpus;
-            the built-in documentation when None.
+        corpus: A folder made by `biphasic corpus build`, a corpus file, settings of a corpus, or
+            text, such as a folder of files; the built-in documentation when None.
         overrides: Settings that replace those of the recipe file, as `a.b=value`.
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.

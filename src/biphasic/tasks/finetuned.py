@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -75,7 +75,7 @@ class HeadRecord(Record):
     labels: tuple[str, ...] = ()  # `sc`, `ml` and `tc`: names of the outputs
     fields: tuple[str, ...] = ()
     """`sc`, `ml` and `sr`: fields of an example, named as in the template."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field(default_factory=dict)
     """`sc`, `ml` and `sr`: the columns that the task file named, by field."""
     template: str | None = None
     """`sc`, `ml` and `sr`: joins the fields into one text; None if the single field is the text."""

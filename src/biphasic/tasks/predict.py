@@ -27,12 +27,13 @@ _WINDOW = 65_536
 
 
 class TextColumns:
-    """The input columns of a task's fields; chosen by the first row."""
+    """The input columns of a task's fields; chosen by the first row.
+
+    By default those of the fields, of the task file, or with the usual names.
+    """
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
-        """Choose columns, in the order of the fields; by default those of the fields, of the
-        training files, or with the usual names.
-        """
+        """Choose columns, in the order of the fields; by default by the first row."""
         kind = KINDS[record.kind]
         self.fields = record.fields or kind.input_fields
         self._trained = {field: record.columns.get(field, field) for field in self.fields}

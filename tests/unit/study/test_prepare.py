@@ -20,6 +20,7 @@ from biphasic.execution.job import save_job
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
     builtin_tasks_folder,
+    corpus_settings,
     locate_corpus,
     prepare_builtin_tasks,
     prepare_corpus,
@@ -199,6 +200,14 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
 def test_a_folder_without_a_corpus_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no finished corpus here; build one with"):
         locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")
+
+
+def test_text_is_named_as_for_adapt(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("{}")
+    assert corpus_settings(file) == corpus_settings({"sources": [str(file)]})
+    with pytest.raises(DataError, match=r"b.jsonl: no such file or folder; give text, or hf:"):
+        corpus_settings(tmp_path / "b.jsonl")
 
 
 def test_files_of_other_text_have_another_corpus_and_copies_the_same(tmp_path):

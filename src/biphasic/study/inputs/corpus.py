@@ -14,6 +14,7 @@ from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import Corpus
 from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
+from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import Say, wait_for_work
@@ -120,16 +121,22 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
 
     Args:
         corpus: Settings; a folder made by `biphasic corpus build`; a corpus file (YAML), with paths
-            relative to its folder; or None for the built-in documentation.
+            relative to its folder; a source of text, such as a file; or None for the built-in
+            documentation.
     """
     if isinstance(corpus, CorpusConfig):
         return corpus
     if corpus is None or isinstance(corpus, Mapping):
         return parse_config(CorpusConfig, corpus or {}, where="corpus")
-    path = expanded(corpus).resolve()
-    if path.is_dir():
+    path, source = expanded(corpus).resolve(), str(corpus)
+    if path.suffix in {".yaml", ".yml"}:
+        return load_pinned(CorpusConfig, path).anchored(path.parent)
+    if (path / "train").is_dir():
         return CorpusConfig(folder=path)
-    return load_pinned(CorpusConfig, path).anchored(path.parent)
+    named = SourceConfig(source=source).path if source.strip() else Path()
+    if named is not None and not named.exists():
+        raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
+    return corpus_settings({"sources": [source]})
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
