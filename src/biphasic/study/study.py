@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DataError, StudyError
@@ -38,7 +40,10 @@ class Study:
         if raw.get("format") != _FORMAT or "study" not in raw:
             raise StudyError(f"{path}: not a study of this version; run its study file again")
         try:
-            return cls(parse_config(StudyConfig, raw["study"], where=str(path)), folder.parent)
+            config = parse_config(StudyConfig, raw["study"], where=str(path))
+            if isinstance(raw.get("file"), str):
+                config = config.anchored(_base(folder, raw["file"]))
+            return cls(config, folder.parent)
         except ConfigError as error:
             message = f"{error}: written by another version? Run its study file again"
             raise StudyError(message) from None
@@ -57,20 +62,30 @@ class Study:
         path, before = self.folder / RESOLVED, {}
         with suppress(DataError):
             before = read_json_object(path) if path.is_file() else {}
-        # Unset values stay unset: the needs of a task override defaults, but not settings.
-        settings = self.config.model_dump(mode="json", exclude_unset=True)
-        record = {"format": _FORMAT, "study": settings}
-        known = before.get("file")
-        if isinstance(known, str):
-            if before == {**record, "file": known}:
+        known = file if isinstance(file := before.get("file"), str) else None
+        if known is not None:
+            if before.get("study") in (self._settings(None), self._settings(known)):
                 return  # the same study, from whichever file
             self._refuse_other_file(known)
-            record["file"] = known
         if self.file is not None:
-            # Relative, so that a project can be moved or copied as a whole.
-            record["file"] = os.path.relpath(self.file.resolve(), self.folder)
+            known = os.path.relpath(self.file.resolve(), self.folder)
+        record = {"format": _FORMAT, "study": self._settings(known)}
+        if known is not None:
+            record["file"] = known
         if record != before:
             write_json(path, record)
+
+    def _settings(self, file: str | None) -> dict[str, Any]:
+        """Return the settings, with paths relative to the folder of the study file."""
+        # Unset values stay unset: the needs of a task override defaults, but not settings.
+        settings = self.config.model_dump(mode="json", exclude_unset=True)
+        if file is None:
+            return settings
+        # Relative, so that a project can be moved or copied as a whole.
+        base = _base(self.folder, file)
+        moved = _relative(settings, f"{base}/")
+        is_same = parse_config(StudyConfig, moved, where=RESOLVED).anchored(base) == self.config
+        return moved if is_same else settings
 
     def _refuse_other_file(self, known: str) -> None:
         """Refuse a folder whose study is from another file, which was not moved away."""
@@ -83,3 +98,20 @@ class Study:
                 "choose another 'name' or --root, or delete that folder (its states and results "
                 "stay in the store)"
             )
+
+
+def _base(folder: Path, file: str) -> Path:
+    """Return the folder of the study file that a study's folder names."""
+    return Path(os.path.normpath(folder.resolve() / file)).parent
+
+
+def _relative(value: Any, base: str) -> Any:
+    """Return settings with paths below `base` relative to it, also those behind a kind."""
+    if isinstance(value, Mapping):
+        return {key: _relative(each, base) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_relative(each, base) for each in value]
+    if isinstance(value, str):
+        kind, place, path = value.partition(base)
+        return f"{kind}./{path}" if place and (not kind or kind.endswith(":")) else value
+    return value

@@ -1,4 +1,4 @@
-"""Study files that include others."""
+"""Study files: includes, and the settings that are saved of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from biphasic.errors import ConfigError
 from biphasic.study.spec import load as study_file
 from biphasic.study.spec.load import load_study
+from biphasic.study.study import Study
 
 BASE = """
 name: base
@@ -88,3 +89,24 @@ def test_each_file_is_read_once_however_often_it_is_included(write, monkeypatch)
         below = f"[{level}a.yaml, {level}b.yaml]"
     config = load_study(write("own.yaml", f"include: {below}\nname: own\n"))
     assert (config.name, config.title, len(read)) == ("own", "Base", 62)
+
+
+def test_saved_settings_have_the_paths_of_a_project_that_was_moved(write, tmp_path):
+    write("project/mood.yaml", "kind: sc\n")
+    path = write(
+        "project/own.yaml",
+        "include: ../base.yaml\ncorpus: {sources: [texts, ../texts, builtin:pydocs]}\n"
+        "tasks: [{name: a, source: mood.yaml}, {name: b, source: 'sc:b'}, {name: pydocs-sc}]\n",
+    )
+    study = Study(load_study(path), path.parent / "runs", file=path)
+    study.folder.mkdir(parents=True)
+    study.save()
+    assert str(tmp_path) not in (study.folder / "config.json").read_text()
+    assert Study.saved(study.folder).config == study.config
+    for name in ("moved", "again"):
+        project = path.parent.rename(tmp_path / name)
+        path = project / "own.yaml"
+        saved = Study.saved(project / "runs" / "base")
+        assert saved.config == load_study(path) != study.config
+        saved.save()  # as 'study retry' does: the study file stays known
+        assert Study.saved(saved.folder).config == saved.config
