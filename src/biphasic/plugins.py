@@ -32,7 +32,7 @@ from biphasic.errors import ConfigError, reading
 from biphasic.files import complete_folder, digest, expanded
 from biphasic.numerics import code_sha256
 
-Group = Literal["objectives", "optimizers", "task_kinds", "sources"]
+Group = Literal["objectives", "optimizers", "task_kinds", "sources", "executors"]
 FOLDER = "plugins"
 """Folder of a store with the files of plugins, by the hash of their code."""
 _NAMED = re.compile(
@@ -40,7 +40,7 @@ _NAMED = re.compile(
     r"(?:@(?P<code>[0-9a-f]{64}))?"
 )
 _PINNED = r"[\w.:-]+@[0-9a-f]{64}"
-_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?)")
+_KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?|executor)")
 """Settings that may name a plugin, also in a study's axes."""
 _sources: dict[str, bytes] = {}
 _stores: list[Path] = []

@@ -1,4 +1,4 @@
-"""A study with an objective from a file, in spawned workers and two ranks."""
+"""A study with an objective and an executor from files, in spawned workers and two ranks."""
 
 import json
 
@@ -7,7 +7,7 @@ import yaml
 
 from biphasic.files import complete_names
 from mini_study import run_command
-from plugin_files import write_stride
+from plugin_files import page_code, write_stride
 from warm import forking
 
 
@@ -44,14 +44,21 @@ def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     root, path = tmp_path / "root", write_stride(tmp_path)
     file = study(tmp_path, compute={"processes": 2})
     # Processes are spawned, not forked: they know nothing but what the store says.
-    ran = run_command("study", "run", file, "--root", root, "--workers", "2")
+    (tmp_path / "hosts.py").write_text(page_code("Hosts"), encoding="utf-8")
+    site = tmp_path / "site.yaml"
+    site.write_text("{executor: './hosts.py:Hosts', hosts: [-n1, -n2], command: [nice]}")
+    ran = run_command("study", "run", file, "--root", root, "--site", site)
     assert ran.returncode == 0, ran.stderr
+    runner = json.loads((root / "own/progress.json").read_text())["runner"]
+    assert runner["executor"].startswith("hosts.py:Hosts@")
+    assert [path.name for path in root.glob("store/plugins/*/hosts.py")] == ["hosts.py"]
     [state] = (root / "store/states").glob("*/state.json")
     record = json.loads(state.read_text())
     assert [entry["objective"] for entry in record["ledger"]] == ["clm", "stride"]
     reference = record["recipe"]["phases"][1]["objective"]
     assert reference.startswith("stride.py:Stride@")
     assert record["plugins"] == {"stride": [reference]}
+    assert "hosts" not in json.dumps(record["recipe"]) + json.dumps(record["ground"])
 
     path.unlink()
     report = root / "own/report/report.html"

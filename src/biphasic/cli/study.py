@@ -101,7 +101,8 @@ def study_run(
     Args:
         per_gpu: Jobs per GPU; they must fit into its memory.
         tries: Attempts per job after transient failures (process killed, disk full).
-        site: Site file (YAML) of a cluster to run on; see 'biphasic site'.
+        site: Site file (YAML) of a cluster to run on (see 'biphasic site'), or an
+            executor of your own.
         overrides: Override a setting, e.g. recipe.model=micro.
     """
     from biphasic.study.api import run_study

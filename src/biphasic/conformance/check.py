@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from biphasic.config import Config, parse_config
-from biphasic.conformance import objectives, optimizers, sources
+from biphasic.conformance import executors, objectives, optimizers, sources
 from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import AnySource
 from biphasic.errors import ConfigError
+from biphasic.execution.executor import ExecutorConfig
+from biphasic.execution.registry import AnyExecutor
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.plugins import Group, classes_of, installed_names, shown
@@ -24,6 +26,10 @@ class _Objective(Config):
 
 class _Optimizer(Config):
     settings: AnyOptimizer
+
+
+class _Executor(Config):
+    settings: AnyExecutor
 
 
 class _Source(Config):
@@ -47,6 +53,9 @@ _KINDS: Mapping[Group, _Kind] = {
     ),
     "optimizers": _Kind(
         OptimizerConfig, "name", _Optimizer, optimizers.check_optimizer, len(optimizers.RULES)
+    ),
+    "executors": _Kind(
+        ExecutorConfig, "executor", _Executor, executors.check_executor, len(executors.RULES)
     ),
     "sources": _Kind(TextSource, "source", _Source, sources.check_source, len(sources.RULES)),
 }

@@ -17,11 +17,12 @@ from biphasic.errors import ConfigError, StudyError
 from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
 from biphasic.evaluation.result import Evaluation
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import LocalExecutor
+from biphasic.execution.executor import Work
 from biphasic.execution.inline import run_here
 from biphasic.execution.job import WorkItem
+from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
-from biphasic.execution.slots import check_cores, local_slots
+from biphasic.execution.slots import check_cores
 from biphasic.files import verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.progress import progress_console, say_on
@@ -197,19 +198,19 @@ def run_finetunings(
             run_here(job, console=console)
         return
     items = [_part(part) for part in parts]
-    with (
-        StudyDisplay(console, items, num_slots=len(parts)) as display,
-        LocalExecutor(
+    local = Local(workers=len(parts), threads=num_threads, per_gpu=len(parts))
+    with StudyDisplay(console, items, num_slots=len(parts)) as display:
+        work = Work(
             job.store,
-            local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),
+            job.store.parent,
             load_job=load_job,
             worker=WORKER,
-            num_threads=num_threads,
-            log_folder=job.store.parent / "logs",
+            processes=1,
             watch=display.progress,
-        ) as executor,
-    ):
-        outcome = Scheduler(items, executor, policy=RetryPolicy(), watcher=display).run()
+            say=display.say,
+        )
+        with local.start(work) as executor:
+            outcome = Scheduler(items, executor, policy=RetryPolicy(), watcher=display).run()
     if outcome.failures:
         raise StudyError(str(outcome.failures[0]))
 

@@ -1,125 +1,119 @@
-"""Executors run jobs, which they get by identity, from the store; the local one on this machine."""
+"""The interface of executors, which run the jobs of a study."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import ClassVar, Protocol
 
-from biphasic.errors import StudyError
+from biphasic.config import Config
 from biphasic.execution.job import LoadJob, Progress
-from biphasic.execution.slots import Slot, devices_environment
-from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
+from biphasic.execution.worker import WorkerProcess
+from biphasic.locks import Say
+from biphasic.plugins import Plugin
 
 # Progress callback with a job's identity, called from executor threads.
 Watch = Callable[[str, Progress], None]
 
 
 class Executor(Protocol):
-    """Runs jobs from the store."""
+    """An executor at work."""
 
     @property
     def num_slots(self) -> int:
-        """Return the number of slots."""
+        """How many jobs to submit at once; a job of several processes takes as many slots."""
         ...
 
     def submit(self, job_id: str) -> Future[None]:
-        """Run a job as soon as slots are free."""
-        # The future raises JobFailedError; LockHeldError or DoneElsewhereError if another process
-        # runs it or has finished it; StoppedError if it was stopped on request.
+        """Run a job as soon as slots are free.
+
+        The future raises `JobFailedError`; `LockHeldError` or `DoneElsewhereError` if another
+        process runs the job or has finished it; `StoppedError` if it was stopped on request.
+        """
         ...
 
 
-class LocalExecutor:
-    """Runs jobs on one long-lived process per slot."""
+@dataclass(frozen=True)
+class Work:
+    """What an executor is given to run the jobs of a study.
 
-    # Results depend neither on slots nor on a worker's earlier jobs, but on threads: order of sums.
+    Attributes:
+        store: Folder with jobs and results. Processes on other machines need it at the same path.
+        folder: Folder of the study; logs are in `logs` there.
+        load_job: Loads a job from the store by its identity. `job.run(report, should_stop=...)`
+            runs it in this process.
+        worker: Module of the processes that run jobs; `process` starts them.
+        processes: Processes that train one model together.
+        watch: Takes the progress of a job, by its identity.
+        say: Prints a line.
+    """
 
-    def __init__(
+    store: Path
+    folder: Path
+    load_job: LoadJob
+    worker: str
+    processes: int
+    watch: Watch
+    say: Say
+
+    def process(
         self,
-        store: Path,
-        slots: Sequence[Slot],
+        name: str,
         *,
-        load_job: LoadJob,
-        worker: str,
-        num_threads: int,
-        log_folder: Path,
-        watch: Watch,
-    ) -> None:
-        """Prepare; each slot's worker runs the module `worker` and starts with its first job."""
-        log_folder.mkdir(parents=True, exist_ok=True)
-        self._store, self._watch, self._load_job = store, watch, load_job
-        self._workers = {
-            slot: WorkerProcess(
-                store,
-                module=worker,
-                num_threads=num_threads,
-                log_folder=log_folder,
-                name=f"worker-{slot.index}",
-                environment=devices_environment([slot]),
-            )
-            for slot in slots
-        }
-        self.num_slots = len(slots)
-        self._free = list(slots)
-        self._queue: deque[tuple[str, int, Future[None]]] = deque()
-        self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(len(slots), thread_name_prefix="biphasic-slot")
+        launch: Sequence[str] = (),
+        threads: int = 1,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> WorkerProcess:
+        """Return a process that runs jobs one after another; it starts with its first job.
 
-    def submit(self, job_id: str) -> Future[None]:
-        """Queue a job; it runs when enough slots are free."""
-        needed = self._load_job(self._store, job_id).num_slots
-        if needed > self.num_slots:
-            raise StudyError(f"job {job_id}: needs {needed} slots; there are {self.num_slots}")
-        future: Future[None] = Future()
-        with self._lock:
-            self._queue.append((job_id, needed, future))
-        self._dispatch()
-        return future
+        Args:
+            name: Name of its log.
+            launch: Command that starts the process, such as `("ssh", "node1")`; none for this
+                machine. It must pass standard input and output on.
+            threads: Compute threads.
+            environment: Variables of the process.
+        """
+        logs = self.folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        return WorkerProcess(
+            self.store,
+            module=self.worker,
+            num_threads=threads,
+            log_folder=logs,
+            name=name,
+            environment=environment,
+            launch=launch,
+        )
 
-    def __enter__(self) -> LocalExecutor:
-        return self
 
-    def __exit__(self, *_exception: object) -> None:
-        """Stop the workers; running training jobs save their progress first."""
-        with self._lock:
-            waiting, self._queue = self._queue, deque()
-        for _, _, future in waiting:
-            future.cancel()
-        for worker in self._workers.values():
-            worker.ask_to_stop()
-        for worker in self._workers.values():
-            worker.end(STOP_SECONDS)
-        self._threads.shutdown(wait=True)
-        for worker in self._workers.values():
-            worker.close()
+class ExecutorConfig(Config):
+    """Where jobs run; this machine, clusters and plugins alike.
 
-    def _dispatch(self) -> None:
-        """Assign free slots to jobs, strictly in queue order."""
-        with self._lock:
-            while self._queue and self._queue[0][1] <= len(self._free):
-                job_id, needed, future = self._queue.popleft()
-                slots, self._free = self._free[:needed], self._free[needed:]
-                self._threads.submit(self._do, job_id, slots, future)
+    Nothing here is part of an identity: an executor decides where and when jobs run, and not what
+    they compute.
+    """
 
-    def _do(self, job_id: str, slots: list[Slot], future: Future[None]) -> None:
-        error: BaseException | None = None
-        try:
-            self._workers[slots[0]].run(
-                job_id,
-                lambda progress: self._watch(job_id, progress),
-                environment=devices_environment(slots),
-            )
-        except Exception as raised:  # noqa: BLE001 - passed to the future
-            error = raised
-        # Free the slots before setting the result: callbacks may submit another job.
-        with self._lock:
-            self._free = sorted([*self._free, *slots], key=lambda slot: slot.index)
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-        self._dispatch()
+    plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
+    executor: str
+    """Its name, or what names a plugin."""
+
+    @property
+    @abstractmethod
+    def num_slots(self) -> int:
+        """How many jobs run at once."""
+
+    def check(self, folder: Path, *, processes: int) -> None:
+        """Check that jobs of a study in `folder` can run; by default, all can.
+
+        Raises:
+            ConfigError: They cannot; the message states what would work.
+        """
+
+    @abstractmethod
+    def start(self, work: Work) -> AbstractContextManager[Executor]:
+        """Return a context in which jobs run; at its end, running jobs are asked to stop."""

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -174,13 +174,17 @@ class WorkerProcess(Child):
         log_folder: Path,
         name: str,
         environment: Mapping[str, str],
+        launch: Sequence[str] = (),
     ) -> None:
         """Prepare a process that runs `module`, with variables beside those of this one."""
         threads = {"OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"}
+        variables = {**environment, **threads}
+        # On another machine, the process does not inherit them.
+        begin = (*launch, "env", *(f"{n}={v}" for n, v in variables.items())) if launch else ()
         super().__init__(
-            [sys.executable, "-m", module, str(store), str(num_threads)],
+            [*begin, sys.executable, "-m", module, str(store), str(num_threads)],
             log=log_folder / f"{name}.log",
-            environment={**environment, **threads},
+            environment=variables,
         )
         self._logs = log_folder
 

@@ -13,8 +13,9 @@ from rich.console import Console
 from biphasic.config import parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DivergedError
-from biphasic.execution.cluster.site import load_site
 from biphasic.execution.inline import run_here
+from biphasic.execution.local import Local
+from biphasic.execution.registry import load_executor
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import is_complete, verify_folder
 from biphasic.locks import Say
@@ -27,7 +28,7 @@ from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
-from biphasic.study.run.run import Resources, StudyOutcome, execute_study
+from biphasic.study.run.run import StudyOutcome, execute_study
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name
@@ -69,7 +70,8 @@ def run_study(
         per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
         tries: Maximum number of tries of a job with a transient failure, such as a killed process
             or a full disk. Permanent failures are not retried.
-        site: Site file of a cluster to run on; it has the three settings above for its nodes.
+        site: Site file of a cluster to run on, which has the three settings above for its nodes;
+            or an executor of your own, as `./mine.py:Mine`, its name, or a file with its settings.
         fresh: Delete what other code than the running one made (states, checkpoints, results), and
             make it again.
         wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
@@ -105,13 +107,10 @@ def run_study(
     with viewed_in_wandb(wandb):
         return execute_study(
             Study(config, Path(root), file=file),
-            resources=Resources(
-                site=None if site is None else load_site(Path(site)),
-                num_workers=workers,
-                num_threads=threads,
-                jobs_per_gpu=per_gpu,
-                policy=RetryPolicy(tries=tries),
-            ),
+            executor=Local(workers=workers, threads=threads, per_gpu=per_gpu)
+            if site is None
+            else load_executor(site),
+            policy=RetryPolicy(tries=tries),
             console=console or progress_console(quiet=quiet),
             fresh=fresh,
         )

@@ -19,6 +19,7 @@ from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
 from biphasic.execution.cluster.remote import RemoteJob, RemoteProgress, run_job
 from biphasic.execution.cluster.site import Site, check_fits
+from biphasic.execution.executor import Work
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
@@ -31,16 +32,16 @@ SITE = Site(scheduler="local", jobs_per_node=1, poll_seconds=1)
 
 
 def on_blocks(store, *, site=SITE, processes=1, seen=None, said=None):
-    return ClusterExecutor(
+    work = Work(
         store,
-        site,
+        store / "study",
         load_job=load_job,
         worker=WORKER,
-        folder=store / "study",
         processes=processes,
         watch=lambda job, progress: seen.append((job, progress)) if seen is not None else None,
         say=(said if said is not None else []).append,
     )
+    return ClusterExecutor(work, site)
 
 
 def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_path):

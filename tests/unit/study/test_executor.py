@@ -17,8 +17,9 @@ from biphasic.errors import (
     LockHeldError,
     StudyError,
 )
-from biphasic.execution.executor import LocalExecutor
+from biphasic.execution.executor import Work
 from biphasic.execution.job import JobFailedError
+from biphasic.execution.local import WorkerPool
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
@@ -31,15 +32,16 @@ ONE = (Slot(0),)
 
 
 def executor_on(store, *, slots=ONE, load=load_job):
-    return LocalExecutor(
+    work = Work(
         store,
-        slots,
+        store,
         load_job=load,
         worker=WORKER,
-        num_threads=1,
-        log_folder=store / "logs",
+        processes=1,
         watch=lambda *_: None,
+        say=print,
     )
+    return WorkerPool(work, {slot: work.process(f"worker-{slot.index}") for slot in slots})
 
 
 def failure(executor, job_id):

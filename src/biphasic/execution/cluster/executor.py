@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine
 from biphasic.execution.cluster.providers import cancel_blocks
 from biphasic.execution.cluster.remote import RUNNING, STOP, RemoteJob, RemoteProgress, run_job
 from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
-from biphasic.execution.executor import Watch
-from biphasic.execution.job import ExecutorError, JobFailedError, LoadJob, Progress, RequeuedError
+from biphasic.execution.executor import Work
+from biphasic.execution.job import ExecutorError, JobFailedError, Progress, RequeuedError
 from biphasic.execution.slots import Nodes
 from biphasic.execution.worker import STOP_SECONDS
 from biphasic.files import write_text
@@ -52,24 +51,11 @@ class ClusterExecutor:
     # and passes identities of jobs. This class replaces an engine that has died, notices blocks
     # that end under their jobs, and follows the progress that jobs write into the study's folder.
 
-    def __init__(
-        self,
-        store: Path,
-        site: Site,
-        *,
-        load_job: LoadJob,
-        worker: str,
-        folder: Path,
-        processes: int,
-        watch: Watch,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, work: Work, site: Site) -> None:
         """Prepare; `with` starts Parsl. Nodes share the file system of store and folder."""
-        self._store, self._site, self._load_job = store, site, load_job
-        self._worker, self._watch, self._say = worker, watch, say
-        self._folder = folder
-        self._run = folder / _FOLDER / uuid.uuid4().hex[:12]
-        self._group_nodes = group_nodes(site, processes)
+        self._work, self._site, self._say = work, site, work.say
+        self._run = work.folder / _FOLDER / uuid.uuid4().hex[:12]
+        self._group_nodes = group_nodes(site, work.processes)
         self._running: dict[str, _Running] = {}
         self._first: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -116,13 +102,13 @@ class ClusterExecutor:
         """Queue a job."""
         if self._error is not None:
             raise self._error
-        is_group = self._load_job(self._store, job_id).num_slots > 1
+        is_group = self._work.load_job(self._work.store, job_id).num_slots > 1
         request = RemoteJob(
             job=job_id,
-            store=self._store,
-            worker=self._worker,
+            store=self._work.store,
+            worker=self._work.worker,
             threads=self._site.threads,
-            logs=self._folder / "logs",
+            logs=self._work.folder / "logs",
             run=self._run,
             drain_seconds=self._site.drain_seconds,
             label=GROUPS if is_group else SINGLE,
@@ -192,7 +178,7 @@ class ClusterExecutor:
             if seen != job.seen:
                 job.seen = seen
                 place = f"on {seen.host}, block {seen.block}"
-                self._watch(seen.job, Progress(seen.done, seen.total, seen.text, place))
+                self._work.watch(seen.job, Progress(seen.done, seen.total, seen.text, place))
             if (seen.label, seen.block) in over:
                 self._end(job, self._lost(seen))
 
@@ -276,7 +262,7 @@ class ClusterExecutor:
     def _cancel_leftovers(self) -> None:
         """Cancel the blocks of an earlier run that was killed; their jobs save their progress."""
         try:
-            ids = json.loads((self._folder / _FOLDER / _BLOCKS).read_text(encoding="utf-8"))
+            ids = json.loads((self._work.folder / _FOLDER / _BLOCKS).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return
         if isinstance(ids, list) and (known := [str(one) for one in ids if is_batch_id(str(one))]):
@@ -286,7 +272,7 @@ class ClusterExecutor:
 
     def _write_blocks(self, ids: list[str]) -> None:
         self._ids = ids
-        path = self._folder / _FOLDER / _BLOCKS
+        path = self._work.folder / _FOLDER / _BLOCKS
         write_text(path, json.dumps([*self._left, *ids]), is_flushed=False)
 
 

@@ -33,6 +33,7 @@ _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 class Site(Config):
     """How to get nodes from a cluster's scheduler, and how many jobs share one."""
 
+    executor: Literal["cluster"] = "cluster"
     scheduler: Literal["slurm", "pbs", "lsf", "local"]
     """The scheduler; `local` starts blocks as processes on this machine."""
     partition: Word | None = None

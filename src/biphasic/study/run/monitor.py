@@ -48,7 +48,13 @@ class Monitor:
     """Track the jobs of a study."""
 
     def __init__(
-        self, items: Iterable[WorkItem], plan: Plan, *, num_slots: int, console: Console
+        self,
+        items: Iterable[WorkItem],
+        plan: Plan,
+        *,
+        num_slots: int,
+        console: Console,
+        executor: str = "local",
     ) -> None:
         """Prepare; `items` are the remaining jobs of the plan."""
         self._items = {item.id: item for item in items}
@@ -64,7 +70,7 @@ class Monitor:
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
         self._by_arm = progress_by_arm(plan.jobs_by_arm(), lambda job: job not in self._items)
         host, pid = this_process()
-        self._runner = RunnerRecord(host=host, pid=pid, since=_now())
+        self._runner = RunnerRecord(host=host, pid=pid, since=_now(), executor=executor)
         self._written = 0.0
         self._is_unseen = False
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from biphasic.analysis.records import StudyRecords, load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.text import score_rows
-from biphasic.execution.cluster.site import Site, check_fits
-from biphasic.execution.executor import Executor, LocalExecutor
+from biphasic.execution.executor import ExecutorConfig, Work
 from biphasic.execution.job import WorkItem
 from biphasic.execution.requests import read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
-from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import refuse_while_cleaning
 from biphasic.model.compute.device import compute_device, parse_device
+from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
 from biphasic.study import STORE
@@ -34,25 +32,6 @@ from biphasic.study.run.prepare import prepare_study
 from biphasic.study.run.register import could_register
 from biphasic.study.run.report import refresh_record, write_study_report
 from biphasic.study.study import Study
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a study may compute on."""
-
-    site: Site | None = None  # A cluster; this machine when None, which all but `policy` describe.
-    num_workers: int | None = None  # Parallel jobs; as many as fit when None.
-    num_threads: int = 1  # Threads per job.
-    jobs_per_gpu: int = 1  # Jobs that share a GPU.
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-
-    def slots(self) -> tuple[Slot, ...]:
-        """Return the slots that jobs run on."""
-        return local_slots(
-            num_workers=self.num_workers,
-            num_threads=self.num_threads,
-            jobs_per_gpu=self.jobs_per_gpu,
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,11 +67,16 @@ class StudyOutcome(Shown):
 
 
 def execute_study(
-    study: Study, *, resources: Resources, console: Console, fresh: bool = False
+    study: Study,
+    *,
+    executor: ExecutorConfig,
+    policy: RetryPolicy,
+    console: Console,
+    fresh: bool = False,
 ) -> StudyOutcome:
     """Run the missing jobs of a study, and write its report."""
-    if resources.site is not None:
-        check_fits(resources.site, study.folder, study.config.compute.processes)
+    executor.check(study.folder, processes=study.config.compute.processes)
+    keep_files(study.store, executor)
     with study.locked():
         refuse_while_cleaning(study.store)
         read_requests(study.folder)  # those to an earlier run are void
@@ -108,7 +92,7 @@ def execute_study(
         outcome = WorkOutcome(0, (), ())
         try:
             if items:
-                outcome = _run(items, prepared.plan, resources, console)
+                outcome = _run(items, prepared.plan, executor, policy, console)
         finally:
             names = {point.name: point.state for point in prepared.plan.points}
             link_states(study.store, study.config.name, names, say=say_on(console))
@@ -131,44 +115,31 @@ def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
     return 1 if is_gpu else max((os.cpu_count() or 1) // num_threads, 1)
 
 
-def _run(items: list[WorkItem], plan: Plan, resources: Resources, console: Console) -> WorkOutcome:
-    slots = () if resources.site else resources.slots()
-    num_slots = resources.site.num_slots if resources.site else len(slots)
-    monitor = Monitor(items, plan, num_slots=num_slots, console=console)
-    with monitor, _executor(plan.study, resources, slots, monitor) as executor:
-        return Scheduler(
-            items,
-            executor,
-            policy=resources.policy,
-            watcher=monitor,
-            read_requests=lambda: read_requests(plan.study.folder),
-        ).run()
-
-
-def _executor(
-    study: Study, resources: Resources, slots: Sequence[Slot], monitor: Monitor
-) -> AbstractContextManager[Executor]:
-    """Return the executor of this machine, or of a cluster."""
-    if resources.site is None:
-        return LocalExecutor(
-            study.store,
-            slots,
-            load_job=load_job,
-            worker=WORKER,
-            num_threads=resources.num_threads,
-            log_folder=study.folder / "logs",
-            watch=monitor.progress,
-        )
-    # Parsl is an optional dependency.
-    from biphasic.execution.cluster.executor import ClusterExecutor  # noqa: PLC0415
-
-    return ClusterExecutor(
+def _run(
+    items: list[WorkItem],
+    plan: Plan,
+    executor: ExecutorConfig,
+    policy: RetryPolicy,
+    console: Console,
+) -> WorkOutcome:
+    study = plan.study
+    monitor = Monitor(
+        items, plan, num_slots=executor.num_slots, executor=executor.executor, console=console
+    )
+    work = Work(
         study.store,
-        resources.site,
+        study.folder,
         load_job=load_job,
         worker=WORKER,
-        folder=study.folder,
         processes=study.config.compute.processes,
         watch=monitor.progress,
         say=monitor.say,
     )
+    with monitor, executor.start(work) as started:
+        return Scheduler(
+            items,
+            started,
+            policy=policy,
+            watcher=monitor,
+            read_requests=lambda: read_requests(study.folder),
+        ).run()

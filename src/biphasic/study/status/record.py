@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -62,6 +62,8 @@ class RunnerRecord(Config):
     host: str
     pid: int
     since: str  # ISO 8601, UTC.
+    # What runs its jobs, with the hash of a plugin's code.
+    executor: Annotated[str, Field(exclude_if=lambda name: name == "local")] = "local"
 
 
 class StudyProgress(Config):

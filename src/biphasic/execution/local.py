@@ -1,0 +1,122 @@
+"""Worker processes that take turns at jobs, and the executor of this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+
+from biphasic.errors import StudyError
+from biphasic.execution.executor import ExecutorConfig, Work
+from biphasic.execution.slots import Slot, devices_environment, local_slots
+from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
+
+
+class WorkerPool:
+    """Runs jobs on one long-lived process per slot."""
+
+    # Results depend neither on slots nor on a worker's earlier jobs, but on threads: order of sums.
+
+    def __init__(self, work: Work, workers: Mapping[Slot, WorkerProcess]) -> None:
+        """Prepare; each worker starts with its first job."""
+        self._work, self._workers = work, dict(workers)
+        self.num_slots = len(workers)
+        self._free = [*workers]
+        self._queue: deque[tuple[str, int, Future[None]]] = deque()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(len(workers), thread_name_prefix="biphasic-slot")
+
+    def submit(self, job_id: str) -> Future[None]:
+        """Queue a job; it runs when enough slots are free."""
+        needed = self._work.load_job(self._work.store, job_id).num_slots
+        if needed > self.num_slots:
+            raise StudyError(f"job {job_id}: needs {needed} slots; there are {self.num_slots}")
+        future: Future[None] = Future()
+        with self._lock:
+            self._queue.append((job_id, needed, future))
+        self._dispatch()
+        return future
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Stop the workers; running training jobs save their progress first."""
+        with self._lock:
+            waiting, self._queue = self._queue, deque()
+        for _, _, future in waiting:
+            future.cancel()
+        for worker in self._workers.values():
+            worker.ask_to_stop()
+        for worker in self._workers.values():
+            worker.end(STOP_SECONDS)
+        self._threads.shutdown(wait=True)
+        for worker in self._workers.values():
+            worker.close()
+
+    def _dispatch(self) -> None:
+        """Assign free slots to jobs, strictly in queue order."""
+        with self._lock:
+            while self._queue and self._queue[0][1] <= len(self._free):
+                job_id, needed, future = self._queue.popleft()
+                slots, self._free = self._free[:needed], self._free[needed:]
+                self._threads.submit(self._do, job_id, slots, future)
+
+    def _do(self, job_id: str, slots: list[Slot], future: Future[None]) -> None:
+        error: BaseException | None = None
+        try:
+            self._workers[slots[0]].run(
+                job_id,
+                lambda progress: self._work.watch(job_id, progress),
+                environment=devices_environment(slots),
+            )
+        except Exception as raised:  # noqa: BLE001 - passed to the future
+            error = raised
+        # Free the slots before setting the result: callbacks may submit another job.
+        with self._lock:
+            self._free = sorted([*self._free, *slots], key=lambda slot: slot.index)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        self._dispatch()
+
+
+class Local(ExecutorConfig):
+    """Processes on this machine."""
+
+    executor: Literal["local"] = "local"  # type: ignore[assignment]
+    workers: int | None = None
+    """Parallel jobs; by default one on each GPU, or as many as there are cores for."""
+    threads: int = 1
+    """Compute threads of a job."""
+    per_gpu: int = 1
+    """Jobs that share a GPU."""
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Its shares of the machine."""
+        return local_slots(
+            num_workers=self.workers, num_threads=self.threads, jobs_per_gpu=self.per_gpu
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """One for each worker."""
+        return len(self.slots)
+
+    def start(self, work: Work) -> WorkerPool:
+        """Return one process for each slot."""
+        return WorkerPool(
+            work,
+            {
+                slot: work.process(
+                    f"worker-{slot.index}",
+                    threads=self.threads,
+                    environment=devices_environment([slot]),
+                )
+                for slot in self.slots
+            },
+        )
