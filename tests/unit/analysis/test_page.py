@@ -62,6 +62,25 @@ def test_one_score_alone_still_has_an_axis():
     assert len(on.ticks) >= 2
 
 
+@pytest.mark.parametrize(
+    ("rates", "edge"),
+    [
+        ((5e-5, 1e-4), "the highest one tried, 1e-4: higher ones"),
+        ((5e-4, 1e-3), "the lowest one tried, 5e-4: lower ones"),
+        ((2e-4,), None),
+        ((1e-4, 2e-4, 5e-4), None),
+    ],
+)
+def test_best_rates_at_an_end_of_the_grid_are_named(tmp_path, rates, edge):
+    # The best rate of all arms is near 2e-4.
+    page = render(
+        loaded(tmp_path, learning_rates=rates, arms=ARMS[:2], tasks=TASKS[:1]), store="../store"
+    )
+    found = re.findall(r"On \S+, (\d+) of 10 choices of a learning rate are (.+?) may give", page)
+    assert [text for _, text in found] == ([edge] if edge else [])
+    assert all(int(num) > 5 for num, _ in found)
+
+
 def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
     record = json.loads((folder / "study.json").read_text())

@@ -89,6 +89,21 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
 
+def edge_sentences(records: StudyRecords) -> Iterator[str]:
+    """Yield each task on which most arms choose the end of the grid of learning rates."""
+    rates = sorted(records.study.learning_rates)
+    for task in records.tasks if len(rates) > 1 else ():
+        runs = [run for arm in records.arms for run in selected_runs(records)[arm.name, task.name]]
+        for end, beyond, most in ((rates[-1], "higher", "highest"), (rates[0], "lower", "lowest")):
+            num_at = sum(run.learning_rate == end for run in runs if not run.is_zero_shot)
+            if 2 * num_at > len(runs):
+                yield (
+                    f"On {task.name}, {num_at:,} of {count(len(runs), 'choice')} of a learning "
+                    f"rate are the {most} one tried, {rate(end)}: {beyond} ones may give other "
+                    "scores and another order of arms."
+                )
+
+
 def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
     """Yield notes on the comparisons of a dataset's best arm with the others."""
     if rest := family.with_best[MOST_COMPARISONS:]:

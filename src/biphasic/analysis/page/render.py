@@ -25,6 +25,7 @@ from biphasic.analysis.page.content import (
     MOST_COMPARISONS,
     common_peak,
     comparison_notes,
+    edge_sentences,
     facts,
     gaps,
     peak_text,
@@ -102,7 +103,8 @@ def render(records: StudyRecords, *, store: str) -> str:
         forecasts=forecast_sentence(answers),
         headline=headline(compared, families, titles),
         findings=(
-            *loss_sentences(records, recipes), heldout_note(records), cost_sentence(records),
+            *loss_sentences(records, recipes), heldout_note(records), *edge_sentences(records),
+            cost_sentence(records),
         ),
         caveats=caveats(recipes),
         columns=columns_of(recipes, paper, first_cell=first_cell),
