@@ -38,6 +38,7 @@ PARTS: Mapping[Part, tuple[str, ...]] = {
         "training/loop.py",
         "training/optimizers",
         "training/records/heldout.py",
+        "training/records/heldout_pairs.py",
         "training/run.py",
         "training/step",
         "training/timeline.py",

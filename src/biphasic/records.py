@@ -85,6 +85,9 @@ class ArmRecord(Record):
     is_tuned: bool = False  # Whether this rate was tuned.
     # Rates that were tried; None if the rate was not tuned, or the study file does not say.
     num_trials: Annotated[int | None, Field(exclude_if=lambda number: number is None)] = None
+    # Peak rate of its last schedule, and the rates that were tried; None if it was not tuned.
+    last_peak: Annotated[float | None, Field(exclude_if=lambda peak: peak is None)] = None
+    last_trials: Annotated[int | None, Field(exclude_if=lambda number: number is None)] = None
 
 
 class KindRecord(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from biphasic.study.plan.preview import phase_data
 from biphasic.study.spec.naming import recipe_name
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
+from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.run import first_model
 from biphasic.training.state import read_state_record
 from biphasic.training.step.coupled import coupled_backward
@@ -206,6 +208,11 @@ def test_gradients_of_weights_are_those_of_the_oracle_in_one_pass_and_in_several
                 torch.testing.assert_close(gradient[name], grad, rtol=0, atol=1e-6 * largest)
 
 
+def framed(data: TrainingData, text: str, max_seqlen: int) -> list[int]:
+    ids = data.tokenizer.encode(text)[: max_seqlen - 2]
+    return [data.tokenizer.bos_id, *ids, data.tokenizer.eos_id]
+
+
 def taken(model: Any, *, keep: bool = False) -> dict[str, torch.Tensor]:
     gradients = {
         name: parameter.grad.clone()
@@ -238,12 +245,14 @@ def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
 ):
     data = replace(training_data, pairs={pairs.folder: pairs})
     first = {"objective": "mlm", "steps": 2} if has_head else phase(pairs)
-    phases = [first, phase(pairs, steps=5), phase(pairs, steps=2, batch=4)]
+    phases = [first, phase(pairs, steps=5), phase(pairs, steps=2, batch=4, heldout_fraction=0.3)]
     model: Any = {} if has_head else {"model": {"pretrained": str(tmp_path / "body")}}
     recipe = make_recipe(*phases, **model)
     if not has_head:
         data = replace(data, pretrained=saved_body(tmp_path / "body", data))
     whole = train(recipe, "whole", data=data)
+    measured = {"clm", "mlm", "contrastive"} if has_head else {"contrastive"}
+    assert read_state_record(whole, identity=whole.name).heldout.keys() == measured
     if not has_head:
         names = load_file(whole / "model.safetensors").keys()
         assert names == dict(load_encoder(tmp_path / "body").named_parameters()).keys()
@@ -254,8 +263,46 @@ def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
             train(more, "other", data=data)
     options = {"checkpoint_every": 1}
     with pytest.raises(Killed):
-        train(recipe, "cut", data=data, options={**options, "report": killing(5)})
+        train(recipe, "cut", data=data, options={**options, "report": killing(8)})
     assert_same(train(recipe, "cut", data=data, options=options), whole)
+
+
+def test_held_out_queries_are_read_in_no_step_and_their_loss_is_that_of_the_oracle(
+    pairs, training_data, make_recipe
+):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    recipe = make_recipe(phase(pairs, heldout_fraction=0.4, batch=4, steps=9), precision="fp32")
+    read = map(StepRows(recipe, data).batch, range(9))
+    trained = {int(query) for batch in read for query in batch.queries}
+    held = set(pairs.queries.tolist()) - trained
+    chosen = {  # by the definition: the first 8 bytes of BLAKE2b, as a share
+        int(query)
+        for query, pair in zip(pairs.queries, pairs, strict=True)
+        if int.from_bytes(blake2b(pair.query.encode(), digest_size=16).digest()[:8]) < 0.4 * 2**64
+    }
+    assert held == chosen
+    model = first_model(recipe, data)
+    losses = [
+        HeldoutPairs(recipe, data, ComputeConfig(max_tokens_per_pass=tokens)).evaluate(
+            model, step=step, report=lambda _: None, loss=None
+        )
+        for tokens, step in ((None, 9), (64, 1), (None, 0))
+    ]
+    numbers = [number for number, query in enumerate(pairs.queries) if int(query) in held]
+    texts = [pairs.pair(number) for number in numbers]
+    columns = [
+        [framed(data, text, recipe.max_seqlen) for text in column]
+        for column in zip(*((p.query, p.positive, *p.negatives) for p in texts), strict=True)
+    ]
+    oracle = MultipleNegativesRankingLoss(nn.Sequential(Padded(new_padded(model))))
+    with torch.no_grad():
+        expected = float(oracle([padded(column) for column in columns], torch.tensor(0)))
+    assert losses[0]["contrastive"] == pytest.approx(expected, rel=1e-5)
+    assert losses[1]["contrastive"] == pytest.approx(expected, rel=1e-5)
+    assert losses[2] == {}
+    few = make_recipe(phase(pairs, heldout_fraction=1e-6))
+    with pytest.raises(ConfigError, match=r"heldout_fraction: 1e-06 holds out 0 of the 24 pairs"):
+        HeldoutPairs(few, data, ComputeConfig())
 
 
 def test_a_run_does_not_resume_on_changed_pairs(pairs, training_data, make_recipe, train, tmp_path):
@@ -305,7 +352,7 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
     changes = {
         "batch": 32, "temperature": 0.1, "hard_negatives": 1, "symmetric": True, "hardness": 1.0,
         "pooling": "last", "attention": "causal", "query_prompt": "q: ", "document_prompt": "d: ",
-        "matryoshka": (8,),
+        "matryoshka": (8,), "heldout_fraction": 0.1,
     }  # fmt: skip
     assert changes.keys() == Contrastive.model_fields.keys() - {"objective", "pairs"}
     for name, value in changes.items():
@@ -396,7 +443,7 @@ def test_ranks_have_the_losses_and_gradients_of_one_process(
     tmp_path, pairs, training_data, make_recipe, ranks
 ):
     data = replace(training_data, pairs={pairs.folder: pairs})
-    settings = {"symmetric": True, "batch": 16}
+    settings = {"symmetric": True, "batch": 12, "heldout_fraction": 0.3}
     recipes = {
         "first": make_recipe(phase(pairs, steps=1, **settings), precision="fp32"),
         "several": make_recipe(
@@ -425,6 +472,9 @@ def test_ranks_have_the_losses_and_gradients_of_one_process(
             if "loss" in line:
                 assert line["loss"] == pytest.approx(other["loss"], rel=tolerance)
                 assert line["supervised_tokens"] == other["supervised_tokens"]
+            else:
+                ours, theirs = (each["heldout"]["contrastive"] for each in (line, other))
+                assert ours == pytest.approx(theirs, rel=1e-5)
         if name.startswith("first"):
             moments, others = first_moments(state), first_moments(expected)
             assert moments.keys() == others.keys()

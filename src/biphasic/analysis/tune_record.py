@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from biphasic.records import Record
 
 FORMAT = "biphasic.tune/1"
-TuneBy = Literal["beginning", "arm"]  # what gets a rate of its own
+TuneBy = Literal["beginning", "arm", "last"]  # what gets a rate of its own
 FLAT_NATS = 0.01  # rates whose loss is this close to the lowest count as equally good
 
 
@@ -18,7 +18,7 @@ class TrialRecord(Record):
 
     arm: str  # its name in the study of trials
     peak: PositiveFloat
-    loss: float | None  # loss that decides, in nats per supervised token; None if the trial failed
+    loss: float | None  # loss that decides; None if the trial failed
     # Held-out losses at its end, by objective.
     heldout: dict[str, float] = Field(default_factory=dict)
     state: str  # identity of the state at its end
@@ -30,6 +30,7 @@ class CurveRecord(Record):
 
     name: str  # short name, such as `nano-mlm40`
     measure: str  # name of the loss, such as `MLM at 40 %`
+    unit: str = "nats per token"  # unit of the loss
     # Arms of the study that get this rate; trials have the settings and seeds of the first.
     arms: tuple[str, ...]
     trials: tuple[TrialRecord, ...]  # trials by ascending rate
@@ -45,7 +46,8 @@ class TuneRecord(Record):
     format: Literal["biphasic.tune/1"]
     study: str  # name of the study
     # What got a rate of its own. Trials of beginnings train the first objective; trials of arms
-    # train all phases, and the last objective decides.
+    # train all phases, and the last objective decides; those of `last`, the last schedule of arms,
+    # shorten it alone.
     by: TuneBy = "beginning"
     share: PositiveFloat  # share of the longest budget used by a trial
     budget: PositiveInt  # optimizer steps of the longest schedule

@@ -225,8 +225,9 @@ def tune(
 
     Args:
         file: Study file (YAML).
-        by: What gets a rate of its own: `beginning` (model, first objective and optimizer) or `arm`
-            (trials have all phases, and the last objective decides).
+        by: What gets a rate of its own: `beginning` (model, first objective and optimizer), `arm`
+            (trials have all phases, and the last objective decides), or `last` (the last
+            schedule of each arm, such as that of training on pairs).
         rates: Peak rates to try. Default: 1/4, 1/2, 1, 2 and 4 times the file's rate.
         share: Trial length as a share of the longest schedule.
         extend: If the best rate is at an edge of the list, try up to three beyond it.

@@ -39,7 +39,7 @@ _TYPES: dict[str, Any] = {
     "Sequence[Path | str]": list[Path],
     "Precision": Literal["fp32", "bf16"],
     "Convention | None": Literal["standard", "paper"] | None,
-    "TuneBy": Literal["beginning", "arm"],
+    "TuneBy": Literal["beginning", "arm", "last"],
 }
 # May be the name of a study or the id of a model, which a `Path` would change.
 _NAMES = {"adapted", "base", "miner", "model", "pilot", "study", "teacher", "tokenizer"}

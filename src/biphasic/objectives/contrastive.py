@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,10 +20,14 @@ from biphasic.data.rows import RowBatch
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
+HeldoutFraction = Annotated[float, Field(ge=0, le=0.5, exclude_if=lambda share: not share)]
+# Not written if nothing is held out: earlier identities and records stay as they were.
+
 
 class PairObjective(ObjectiveConfig):
     """An objective on the vectors of texts in pairs."""
 
+    loss_unit: ClassVar[str]
     pairs: Path
     """Folder of pairs, made by `biphasic pairs`."""
     batch: Annotated[int, Field(ge=2)] = 64
@@ -37,6 +41,9 @@ class PairObjective(ObjectiveConfig):
     """Text before each query."""
     document_prompt: str = ""
     """Text before each document."""
+    heldout_fraction: HeldoutFraction = 0.0
+    """Share of the queries, by their hash, whose pairs are not trained on. Their loss is recorded,
+    and `biphasic study tune` chooses rates by it."""
 
     @property
     def directions(self) -> frozenset[bool]:
@@ -52,7 +59,9 @@ class PairObjective(ObjectiveConfig):
     def reading(self) -> PairReading:
         """The pairs of each step."""
         prompts = (self.query_prompt, self.document_prompt)
-        return PairReading(self.pairs, self.batch, prompts=prompts)
+        return PairReading(
+            self.pairs, self.batch, prompts=prompts, heldout_fraction=self.heldout_fraction
+        )
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return all settings; identities have the content of the pairs, not their path."""
@@ -79,6 +88,7 @@ class PairObjective(ObjectiveConfig):
 class Contrastive(PairObjective):
     """Queries find their documents, and other documents of the step are negatives."""
 
+    loss_unit: ClassVar[str] = "nats per pair"
     objective: Literal["contrastive"]  # type: ignore[assignment]
     temperature: PositiveFloat = 0.05
     """Cosine similarities are divided by it."""

@@ -7,7 +7,7 @@ student's vectors to the teacher's width; `biphasic pairs teach` reduces the tea
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
@@ -18,6 +18,7 @@ from biphasic.objectives.supervision import StatesLoss
 class Distill(PairObjective):
     """Squared distance of unit vectors to those of a teacher, per text."""
 
+    loss_unit: ClassVar[str] = "squared distance per text"
     objective: Literal["distill"]  # type: ignore[assignment]
 
     @property

@@ -6,7 +6,7 @@ Reference: Hofstätter et al. 2020, arXiv:2010.02666, section 3.2.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt
 
@@ -19,6 +19,7 @@ from biphasic.objectives.supervision import StatesLoss
 class MarginMse(PairObjective):
     """Squared error of the margin of each document over each of its negatives."""
 
+    loss_unit: ClassVar[str] = "squared error per margin"
     objective: Literal["margin_mse"]  # type: ignore[assignment]
     hard_negatives: NonNegativeInt | None = None
     """Most negatives of a pair that are read, the first ones; by default all."""

@@ -25,6 +25,7 @@ from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Judge, Run, resume_or_start
 from biphasic.training.state import Checkpoints
@@ -115,6 +116,7 @@ def train_segment(
     watch = partial(
         run.watch,
         HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),
+        HeldoutPairs(recipe, data, compute),
         objectives=options.heldout_objectives,
         report=options.describe,
         judge=options.judge,

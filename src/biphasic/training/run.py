@@ -42,6 +42,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import changed_settings, environment
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
     STATE_FORMAT,
@@ -99,6 +100,7 @@ class Run:
     def watch(
         self,
         heldout: HeldoutLoss,
+        pairs: HeldoutPairs,
         *,
         objectives: tuple[HeldoutObjective, ...],
         report: Callable[[str], None] | None,
@@ -121,6 +123,7 @@ class Run:
                 report=note,
                 loss=self.divided,
             )
+            losses |= pairs.evaluate(self.model, step=self.step, report=note, loss=self.divided)
             accuracy = None
             if judge is not None:
                 note("minimal pairs")

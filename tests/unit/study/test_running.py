@@ -106,7 +106,7 @@ def test_requests_are_read_once(tmp_path):
 def watched(items, folder, *, num_segments=1, num_slots=1):
     """Return a monitor of these items, out of as many segments, and what it prints."""
     study = Study(tiny_study({"name": "a"}, name=folder.name), folder.parent)
-    arm = PlannedArm(study.config.arms[0], Lineage(study.recipes["a"], GROUND), "", None)
+    arm = PlannedArm(study.config.arms[0], Lineage(study.recipes["a"], GROUND), "", None, None)
     segments = tuple(Segment(f"s{i}", 0, 1, None, arm) for i in range(num_segments))
     plan = Plan(study, arms=(), points=(), segments=segments)
     printed = io.StringIO()

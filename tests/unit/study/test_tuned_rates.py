@@ -11,6 +11,7 @@ from biphasic.errors import ConfigError
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
 from biphasic.study.spec.study import StudyConfig
+from biphasic.study.spec.tuned_rates import ArmRate
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from tiny_study import GROUND, clm, mlm, tiny_study
@@ -77,6 +78,15 @@ def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_beginning():
         "mlm", "mlm20", "clm", "clm-mlm", "adapted", "own-warm-up",
     }  # fmt: skip
     assert config.unused_rates() == []
+
+
+def test_a_rate_of_the_last_schedule_leaves_the_first_alone():
+    arms = ["untrained", "adapted", "clm", "own-peak", "own-schedule"]
+    last = {"arms": arms, "schedule": "last", "peak": 9e-3}
+    before, after = (peaks(study(tuned_rates=rates)) for rates in (RATES, [*RATES, last]))
+    one = {name: [9e-3] for name in ("clm", "own-peak", "own-schedule")}
+    assert after == {**before, **one, "adapted": [4e-3, 9e-3]}
+    assert "schedule" not in ArmRate(arms=("mlm",), peak=1.0).model_dump()
 
 
 def test_a_rate_that_no_arm_uses_is_noted():

@@ -44,7 +44,7 @@ def _chart(record: TuneRecord) -> Chart:
         losses = [t.loss for curve in curves for t in curve.trials if t.loss is not None]
         top = min(losses, default=0.0) + _TALLEST_NATS
         series = (line for c in curves for line in _series(c, styles[c.name], top))
-        panels.append(Panel(measure, f"Held-out {measure}", "nats per token", tuple(series)))
+        panels.append(Panel(measure, f"Held-out {measure}", curves[0].unit, tuple(series)))
     peaks = [trial.peak for curve in record.curves for trial in curve.trials]
     axis = Axis("peak rate", "log", ticks_at(peaks, lambda peak: f"{peak:.3g}"))
     title = f"{record.study}: loss after {record.steps:,} steps, by peak rate (ring: chosen)"

@@ -1,7 +1,8 @@
 """Rows of the pairs of a step: a pure function of pairs, settings, `data_seed` and step.
 
 Pairs are taken in a seeded order, epoch after epoch. A text that several pairs of a step share is
-read once in each role. Texts are tokenised when they are read.
+read once in each role. Texts are tokenised when they are read. Some queries may be held out, by
+their hash: all pairs of a query are on one side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.building.selection import CorpusSplit, digest_of, split_of
 from biphasic.data.packing import pack_sequences
 from biphasic.data.pairs.folder import Pairs
 from biphasic.data.rows import Piece, RowBatch
@@ -36,6 +38,7 @@ class PairReading:
         hard_negatives: Most negatives of a pair that are read; None for all.
         prompts: Text before each query, and before each document.
         margins: Whether a teacher's margins of positives over negatives are needed.
+        heldout_fraction: Share of the queries, by hash, whose pairs are held out.
     """
 
     folder: Path
@@ -43,6 +46,7 @@ class PairReading:
     hard_negatives: int | None = None
     prompts: tuple[str, str] = ("", "")
     margins: bool = False
+    heldout_fraction: float = 0.0
 
     @property
     def most_texts(self) -> int:
@@ -89,6 +93,15 @@ def count_cut(
     return num_cut, num_texts
 
 
+def chosen_pairs(pairs: Pairs, heldout_fraction: float, split: CorpusSplit) -> NDArray[np.int64]:
+    """Return the numbers of the pairs of a split, ascending."""
+    if not heldout_fraction:
+        return np.arange(len(pairs) if split == "train" else 0)
+    queries, of_pair = np.unique(pairs.queries, return_inverse=True)
+    splits = [split_of(digest_of(text), heldout_fraction) for text in pairs.texts(queries)]
+    return np.flatnonzero((np.array(splits) == split)[of_pair])
+
+
 class PairReader:
     """Batches of pairs for a phase."""
 
@@ -101,11 +114,14 @@ class PairReader:
         first_place: int,
         max_seqlen: int,
         data_seed: int,
+        split: CorpusSplit = "train",
     ) -> None:
         """Prepare reading; `first_place` counts the pairs that earlier phases have read."""
-        if reading.batch > len(pairs):
+        self._chosen = chosen_pairs(pairs, reading.heldout_fraction, split)
+        if reading.batch > len(self._chosen):
             raise ConfigError(
-                f"batch: {reading.batch:,} is more than the {len(pairs):,} pairs of {pairs.folder}"
+                f"batch: {reading.batch:,} is more than the {len(self._chosen):,} pairs of "
+                f"{pairs.folder}"
             )
         self._pairs, self._tokenizer, self._reading = pairs, tokenizer, reading
         self._first_place = first_place
@@ -114,7 +130,7 @@ class PairReader:
     def batch(self, step: int) -> PairBatch:
         """Return the batch of a step of the phase."""
         place = self._first_place + step * self._reading.batch
-        numbers, epoch = self._numbers(place), place // len(self._pairs)
+        numbers, epoch = self._numbers(place), place // len(self._chosen)
         negatives = [row for number in numbers.tolist() for row in self._negatives(number)]
         queries, owners = np.unique(self._pairs.queries[numbers], return_inverse=True)
         positives = self._pairs.positives[numbers]
@@ -171,13 +187,13 @@ class PairReader:
     def _numbers(self, place: int) -> NDArray[np.int64]:
         """Return the pairs of a batch; it may end an epoch and begin the next."""
         places = np.arange(place, place + self._reading.batch)
-        epochs, indices = np.divmod(places, len(self._pairs))
+        epochs, indices = np.divmod(places, len(self._chosen))
         shuffle = partial(stream, "training pairs", self._data_seed)
         parts = [
-            permute(shuffle(epoch), indices[epochs == epoch], len(self._pairs))
+            permute(shuffle(epoch), indices[epochs == epoch], len(self._chosen))
             for epoch in np.unique(epochs).tolist()
         ]
-        return np.concatenate(parts)
+        return self._chosen[np.concatenate(parts)]
 
     def _negatives(self, number: int) -> list[int]:
         return self._pairs.negatives(number)[: self._reading.hard_negatives]

@@ -17,7 +17,7 @@ from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_grou
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
 from biphasic.study.spec.naming import point_name
-from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.study.spec.tuned_rates import TunedRate, last_rate
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
@@ -30,7 +30,8 @@ class PlannedArm:
     config: ArmConfig
     lineage: Lineage
     state: str
-    tuned: TunedRate | None  # Its tuned rate.
+    tuned: TunedRate | None  # Tuned rate of its first schedule.
+    tuned_last: TunedRate | None  # Tuned rate of its last schedule.
 
     @property
     def name(self) -> str:
@@ -177,7 +178,8 @@ def plan_study(
     segments: dict[str, Segment] = {}
     for settings, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
         *between, (_, end) = sorted(by_step.items())
-        arm = PlannedArm(settings, lineage, end.identity, config.tuned_rate_of(settings))
+        rates = config.tuned_rate_of(settings), last_rate(settings, config.tuned_rates)
+        arm = PlannedArm(settings, lineage, end.identity, *rates)
         arms.append(arm)
         ends.append(PlannedPoint(arm, end.step, end.identity))
         intermediate += [PlannedPoint(arm, step, node.identity) for step, node in between]

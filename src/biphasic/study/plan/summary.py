@@ -254,6 +254,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
             line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
         if placed := arm.recipe.placed_phases:
             line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.tuned else ''}"
+            line += f"; last peak {arm.tuned_last.peak:g}, tuned" if arm.tuned_last else ""
         yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"

@@ -79,6 +79,7 @@ def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord
     recipe, arm = point.arm.recipe, point.arm.config
     begun = [placed for placed in recipe.placed_phases if placed.start < point.step]
     continues, continued_steps = _continuation(recipe, begun, point.step)
+    last = point.arm.tuned_last if point.is_final else None
     return ArmRecord(
         name=point.name,
         label=point.label,
@@ -99,6 +100,8 @@ def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord
         peak=begun[0].schedule.peak if begun else None,
         is_tuned=point.arm.tuned is not None,
         num_trials=point.arm.tuned and point.arm.tuned.trials,
+        last_peak=last and last.peak,
+        last_trials=last and last.trials,
     )
 
 

@@ -31,7 +31,15 @@ from biphasic.study.spec.questions import (
     resolve,
     resolve_question,
 )
-from biphasic.study.spec.tuned_rates import BeginningRate, TunedRate, check_rates, tuned_rate
+from biphasic.study.spec.tuned_rates import (
+    BeginningRate,
+    TunedRate,
+    check_rates,
+    last_rate,
+    tuned_rate,
+    with_first_peak,
+    with_last_peak,
+)
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -240,7 +248,11 @@ class StudyConfig(Config):
     def unused_rates(self) -> list[str]:
         """Return a note for each tuned rate that no arm uses, perhaps because of an override."""
         rates = self.tuned_rates
-        used = [tuned_rate(arm.recipe_from(self.recipe), arm, rates) for arm in self.arms]
+        used = [
+            rate
+            for arm in self.arms
+            for rate in (self.tuned_rate_of(arm), last_rate(arm, self.tuned_rates))
+        ]
         return [
             f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm without a rate of its "
             "own has its name, or begins with its model and phase"
@@ -287,16 +299,16 @@ class StudyConfig(Config):
         return recipes
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
-        """Return an arm's recipe, with its tuned rate if it has one."""
+        """Return an arm's recipe, with its tuned rates if it has some."""
         recipe = arm.recipe_from(self.recipe)
-        rate = self.tuned_rate_of(arm)
-        if rate is None:
-            return recipe
-        schedule = recipe.learning_rate.model_copy(update={"peak": rate.peak})
-        return recipe.model_copy(update={"learning_rate": schedule})
+        if rate := self.tuned_rate_of(arm):
+            recipe = with_first_peak(recipe, rate.peak)
+        if last := last_rate(arm, self.tuned_rates):
+            recipe = with_last_peak(recipe, last.peak)
+        return recipe
 
     def tuned_rate_of(self, arm: ArmConfig) -> TunedRate | None:
-        """Return the tuned rate of an arm, if it has one."""
+        """Return the tuned rate of an arm's first schedule, if it has one."""
         return tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
     @property

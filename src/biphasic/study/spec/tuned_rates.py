@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag
 
 from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phases import PHASE_OBJECTIVES, PhaseConfig
+from biphasic.objectives.phases import PHASE_OBJECTIVES, Phase, PhaseConfig
 from biphasic.objectives.registry import one_of
 from biphasic.study.spec.arms import ArmConfig, Name
 from biphasic.training.optimizers.registry import OptimizerName
@@ -28,6 +28,8 @@ else:
     FirstObjective = one_of(*PHASE_OBJECTIVES)
 
 NumTrials = Annotated[PositiveInt | None, Field(exclude_if=lambda number: number is None)]
+Schedule = Annotated[Literal["first", "last"], Field(exclude_if=lambda which: which == "first")]
+# Not written if it is the first one: earlier records stay as they were.
 Model = PresetName | Architecture | PretrainedModel
 
 
@@ -65,8 +67,11 @@ class ArmRate(Config):
 
     arms: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Names of arms; the rate was tuned with the settings and seeds of the first."""
+    schedule: Schedule = "first"
+    """The schedule that gets the rate. The first one ends where a phase has its own
+    `learning_rate`. The last one ends with the arm."""
     peak: PositiveFloat
-    """Peak rate of the first schedule, which ends where a phase has its own schedule."""
+    """Peak rate of the schedule."""
     trials: NumTrials = None
     """Number of rates that were tried, for the report."""
 
@@ -98,10 +103,14 @@ def why_not_tuned(arm: ArmConfig) -> str | None:
 def tuned_rate(
     recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]
 ) -> ArmRate | BeginningRate | None:
-    """Return the tuned rate of an arm, if it has one; a rate by name precedes one by beginning."""
+    """Return the rate of an arm's first schedule, if it has one; names precede beginnings."""
     if not rates or why_not_tuned(arm) is not None:
         return None
-    named = (rate for rate in rates if isinstance(rate, ArmRate) and arm.name in rate.arms)
+    named = (
+        rate
+        for rate in rates
+        if isinstance(rate, ArmRate) and rate.schedule == "first" and arm.name in rate.arms
+    )
     begun = (
         rate
         for rate in rates
@@ -110,10 +119,47 @@ def tuned_rate(
     return next(chain(named, begun), None)
 
 
+def last_rate(arm: ArmConfig, rates: Sequence[TunedRate]) -> ArmRate | None:
+    """Return the tuned rate of an arm's last schedule, if it has one."""
+    last = (rate for rate in rates if is_of_last(rate) and arm.name in rate.arms)
+    return next(last, None) if arm.phases else None
+
+
+def is_of_last(rate: TunedRate) -> TypeGuard[ArmRate]:
+    """Return whether a rate is that of the last schedule of arms."""
+    return isinstance(rate, ArmRate) and rate.schedule == "last"
+
+
+def with_first_peak(recipe: Recipe, peak: float) -> Recipe:
+    """Return a recipe with another peak of its first schedule."""
+    schedule = recipe.learning_rate.model_copy(update={"peak": peak})
+    return recipe.model_copy(update={"learning_rate": schedule})
+
+
+def with_last_peak(recipe: Recipe, peak: float) -> Recipe:
+    """Return a recipe with another peak of its last schedule."""
+    first = start_of_last(recipe.phases)
+    schedule = recipe.phases[first].learning_rate
+    if schedule is None:
+        return with_first_peak(recipe, peak)
+    own = schedule.model_copy(update={"peak": peak})
+    phases = list(recipe.phases)
+    phases[first] = phases[first].model_copy(update={"learning_rate": own})
+    return recipe.model_copy(update={"phases": tuple(phases)})
+
+
+def start_of_last(phases: Sequence[Phase]) -> int:
+    """Return the index of the phase with which the last schedule starts."""
+    return max((index for index, phase in enumerate(phases) if phase.learning_rate), default=0)
+
+
 def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
     """Check that no two rates are for the same arms by rule, and that named arms exist."""
-    named = [name for rate in rates if isinstance(rate, ArmRate) for name in rate.arms]
-    refuse_repeats("tuned_rates: arms", named)
+    by_name = [rate for rate in rates if isinstance(rate, ArmRate)]
+    for schedule in ("first", "last"):
+        same = (rate.arms for rate in by_name if rate.schedule == schedule)
+        refuse_repeats("tuned_rates: arms", list(chain.from_iterable(same)))
+    named = chain.from_iterable(rate.arms for rate in by_name)
     if unknown := next((name for name in named if name not in arms), None):
         raise ValueError(f"tuned_rates: no arm '{unknown}'{nearest(unknown, arms)}")
     for (one, first), (other, second) in combinations(enumerate(rates), 2):

@@ -80,7 +80,8 @@ def tune_study(
         root: Folder for studies and for the store that they share.
         by: What gets a rate of its own: a `beginning` (model, first objective and optimizer), which
             is trained alone, or an `arm`, of which all phases are trained and the last objective
-            decides. Replicates of an arm share a rate, which is tuned with the seeds of the first.
+            decides, or the `last` schedule of an arm, which follows its earlier phases in full.
+            Replicates of an arm share a rate, which is tuned with the seeds of the first.
         rates: Peak rates to try; rates around the study's own when None.
         share: Length of a trial, as a share of the longest budget.
         extend: Try rates beyond the list while its lowest or highest rate is the best; every arm is
@@ -111,15 +112,16 @@ def tune_study(
         for group, curve in zip(tuning.groups, record.curves, strict=True)
         if curve.choice is not None
     )
+    rates_now = (*tuning.kept_rates, *chosen)
     difference = write_tuned(
-        file, Path(out or file), tuning.config, chosen, curve=trials.folder / "curve.csv"
+        file, Path(out or file), tuning.config, rates_now, curve=trials.folder / "curve.csv"
     )
     return TuneOutcome(record, trials.folder, trials.num_executed, tuple(difference))
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
     """Return the first rates to try, by group: `rates`, or rates around its own."""
-    peaks = {group.name: group.recipe.learning_rate.peak for group in tuning.groups}
+    peaks = {group.name: group.schedule.peak for group in tuning.groups}
     return {
         name: tuple(sorted(rates or (factor * peak for factor in LADDER)))
         for name, peak in peaks.items()
@@ -235,7 +237,7 @@ def _trial(
 
 
 def _record(tuning: Tuning, trials: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
-    schedule = trial_schedule(tuning, tuning.groups[0].recipe.learning_rate)
+    schedule = trial_schedule(tuning, tuning.groups[0].schedule)
     return TuneRecord(
         format=FORMAT,
         study=tuning.config.name,
@@ -256,6 +258,7 @@ def _curve(group: RateGroup, trials: Sequence[TrialRecord]) -> CurveRecord:
     return CurveRecord(
         name=group.name,
         measure=group.measure,
+        unit=group.unit,
         arms=tuple(arm.name for arm in group.arms),
         trials=tuple(trials),
         choice=chosen.peak if chosen else None,

@@ -16,7 +16,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path)
     """Yield the lines that describe the trials to run in a root."""
     plan = preview_study(Study(trial_study(tuning, rates), root))
     summary = summarise_plan(plan)
-    schedule = trial_schedule(tuning, tuning.groups[0].recipe.learning_rate)
+    schedule = trial_schedule(tuning, tuning.groups[0].schedule)
     yield (
         f"{tuning.name}: {len(plan.arms):,} trials of {tuning.steps:,} steps "
         f"({100 * tuning.share:g} % of {tuning.budget:,}), {schedule.warmup_steps:,} of them "
@@ -45,11 +45,11 @@ def result_lines(record: TuneRecord) -> Iterator[str]:
     """Yield the lines that describe the trials and the chosen rates."""
     yield (
         f"{record.study}: trials of {record.steps:,} steps ({100 * record.share:g} % of "
-        f"{record.budget:,}), held-out losses in nats per token"
+        f"{record.budget:,}), held-out losses"
     )
     for curve in record.curves:
-        yield f"  {curve.name}, by {curve.measure}"
-        if record.by == "arm" and len(curve.arms) > 1:
+        yield f"  {curve.name}, by {curve.measure}, in {curve.unit}"
+        if record.by != "beginning" and len(curve.arms) > 1:
             yield f"    for {tuned_arms(record.by, curve.arms)}"
         for trial in curve.trials:
             mark = "  <- chosen" if trial.peak == curve.choice else ""
@@ -63,7 +63,7 @@ def remarks(curve: CurveRecord) -> Iterator[str]:
     """Yield remarks about a chosen rate."""
     if curve.equals:
         rates = ", ".join(f"{rate:.4g}" for rate in curve.equals)
-        yield f"flat: {rates} within {FLAT_NATS:g} nats of it, so these rates are about as good"
+        yield f"flat: {rates} within {FLAT_NATS:g} of its loss, so these rates are about as good"
     if curve.edge:
         beyond = "lower" if curve.edge == "lowest" else "higher"
         yield (
@@ -85,8 +85,9 @@ def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[
 
 def tuned_arms(by: TuneBy, names: Sequence[str]) -> str:
     """Return the names of arms with one rate, and the seeds of replicates that trials have."""
-    seeds = f"; trials have the seeds of '{names[0]}'" if by == "arm" and len(names) > 1 else ""
-    return f"{_names(names)}{seeds}"
+    if by == "beginning" or len(names) == 1:
+        return _names(names)
+    return f"{_names(names)}; trials have the seeds of '{names[0]}'"
 
 
 def differing_arms(group: RateGroup) -> list[str]:

@@ -15,6 +15,7 @@ from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
+from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.mlm import Mlm
@@ -23,16 +24,26 @@ from biphasic.objectives.phases import Phase
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import ArmRate, BeginningRate, why_not_tuned
+from biphasic.study.spec.tuned_rates import (
+    ArmRate,
+    BeginningRate,
+    TunedRate,
+    is_of_last,
+    start_of_last,
+    why_not_tuned,
+    with_first_peak,
+    with_last_peak,
+)
 from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
 _LONGEST_GROUP = 50
-# Setting that trials leave out: another rate has other faults, and a trial ends earlier.
+# Setting that trials leave out where they have a rate of their own, which has other faults.
 _SKIP = "skip_steps"
 _NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
+_NO_PAIRS = "it trains on all pairs; set `heldout_fraction` in the phase, such as 0.05"
 
 
 @dataclass(frozen=True)
@@ -48,20 +59,38 @@ class RateGroup:
     recipe: Recipe  # Recipe of the first arm, at the shared rate.
 
     @property
+    def schedule(self) -> LearningRateConfig:
+        """The schedule whose peak is tuned, as the study has it."""
+        first = start_of_last(self.recipe.phases) if self.by == "last" else 0
+        return self.recipe.placed_phases[first].schedule
+
+    @property
     def measure(self) -> str:
         """Human-readable description of the loss that trials are compared by."""
         names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
         parts = [
-            names[objective] if weight == 1 else f"{weight:.3g} x {names[objective]}"
+            name if weight == 1 else f"{weight:.3g} x {name}"
             for objective, weight in self.weights.items()
+            for name in (names.get(objective, f"{objective} loss of pairs"),)
         ]
         return " + ".join(parts)
 
+    @property
+    def unit(self) -> str:
+        """Unit of this loss."""
+        deciding = _deciding(self.recipe.phases, self.by)
+        return deciding.loss_unit if isinstance(deciding, PairObjective) else "nats per token"
+
     def tuned(self, peak: float, *, trials: int) -> ArmRate | BeginningRate:
         """Return the entry of the study file for a rate."""
-        if self.by == "arm":
-            return ArmRate(arms=tuple(arm.name for arm in self.arms), peak=peak, trials=trials)
-        return BeginningRate.of(self.recipe, peak=peak, trials=trials)
+        if self.by == "beginning":
+            return BeginningRate.of(self.recipe, peak=peak, trials=trials)
+        return ArmRate(
+            arms=tuple(arm.name for arm in self.arms),
+            schedule="last" if self.by == "last" else "first",
+            peak=peak,
+            trials=trials,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +121,13 @@ class Tuning:
             arm.name
             for group in self.groups
             for arm in group.arms
-            if any(phase.learning_rate for phase in arm.phases[1:])
+            if self.by != "last" and any(phase.learning_rate for phase in arm.phases[1:])
         )
+
+    @property
+    def kept_rates(self) -> tuple[TunedRate, ...]:
+        """Tuned rates of the study that this tuning leaves as they are."""
+        return tuple(r for r in self.config.tuned_rates if is_of_last(r) != (self.by == "last"))
 
 
 def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") -> Tuning:
@@ -107,35 +141,54 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
         )
     untuned: dict[str, str] = {}
     grouped: dict[str, tuple[Recipe, list[ArmConfig]]] = {}
+    # Without the rates to tune: those of an earlier tuning must not affect grouping or trials.
+    before = config.model_copy(update={"tuned_rates": _followed(config.tuned_rates, by)})
     for arm in config.arms:
-        reason = why_not_tuned(arm)
-        if reason is None and not heldout_weights(_deciding(arm, by)):
-            reason = _NO_MEASURE.format("first" if by == "beginning" else "last")
-        if reason is not None:
+        if reason := _why_not_tuned(arm, by):
             untuned[arm.name] = reason
             continue
-        # At the shared rate: rates of an earlier tuning must not affect the grouping.
-        recipe = arm.recipe_from(config.recipe)
+        recipe = before.recipe_of(arm)
         grouped.setdefault(_group_key(recipe, by), (recipe, []))[1].append(arm)
     if not grouped:
         reasons = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
         raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
-    tuned = (arm.recipe_from(config.recipe) for _, arms in grouped.values() for arm in arms)
-    budget = max(
-        recipe.placed_phases[0].schedule_end if by == "beginning" else recipe.total_steps
-        for recipe in tuned
-    )
+    tuned = (before.recipe_of(arm) for _, arms in grouped.values() for arm in arms)
+    budget = max(_tuned_steps(recipe, by) for recipe in tuned)
     names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
     groups = tuple(
-        RateGroup(by, name, heldout_weights(_deciding(arms[0], by)), tuple(arms), recipe)
+        RateGroup(by, name, heldout_weights(_deciding(recipe.phases, by)), tuple(arms), recipe)
         for name, (recipe, arms) in zip(names, grouped.values(), strict=True)
     )
     return Tuning(config, by, share, budget, groups, untuned)
 
 
-def _deciding(arm: ArmConfig, by: TuneBy) -> Phase:
+def _followed(rates: Iterable[TunedRate], by: TuneBy) -> tuple[TunedRate, ...]:
+    """Return the tuned rates that trials have: of earlier schedules than the one to tune."""
+    return tuple(rate for rate in rates if by == "last" and not is_of_last(rate))
+
+
+def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
+    reason = why_not_tuned(arm)
+    if reason is not None and (by != "last" or not arm.phases):
+        return reason
+    deciding = _deciding(arm.phases, by)
+    if heldout_weights(deciding):
+        return None
+    if isinstance(deciding, PairObjective):
+        return _NO_PAIRS
+    return _NO_MEASURE.format("first" if by == "beginning" else "last")
+
+
+def _tuned_steps(recipe: Recipe, by: TuneBy) -> int:
+    """Return the steps of a recipe that trials shorten."""
+    if by == "beginning":
+        return recipe.placed_phases[0].schedule_end
+    return recipe.total_steps - (recipe.placed_phases[-1].schedule_start if by == "last" else 0)
+
+
+def _deciding(phases: Sequence[Phase], by: TuneBy) -> Phase:
     """Return the phase whose objective decides between trials."""
-    return arm.phases[0 if by == "beginning" else -1]
+    return phases[0 if by == "beginning" else -1]
 
 
 def _group_key(recipe: Recipe, by: TuneBy) -> str:
@@ -151,6 +204,8 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
     # objectives by rows, alternations by turns.
     if isinstance(objective, Clm | Mlm):
         return {objective.objective: 1.0}
+    if isinstance(objective, PairObjective):
+        return {objective.short_name: 1.0} if objective.heldout_fraction else {}
     if isinstance(objective, Mix):
         parts = list(zip(objective.shares, objective.objectives, strict=True))
     elif isinstance(objective, Alternate):
@@ -169,7 +224,7 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
 
 
 def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
-    if by == "arm":
+    if by != "beginning":
         return arm.name[:_LONGEST_GROUP]
     # The name has only model, objective and optimizer, not the step.
     plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
@@ -191,26 +246,25 @@ def bare_phase(phase: Phase, steps: int) -> Phase:
     return phase.model_copy(update={"steps": steps, "learning_rate": None})
 
 
-def trial_schedule(
-    tuning: Tuning, schedule: LearningRateConfig, *, peak: float | None = None
-) -> LearningRateConfig:
+def trial_schedule(tuning: Tuning, schedule: LearningRateConfig) -> LearningRateConfig:
     """Return a schedule of the study with warm-up and decay shortened to those of a trial."""
     factor = tuning.steps / tuning.budget
     return LearningRateConfig(
-        peak=schedule.peak if peak is None else peak,
+        peak=schedule.peak,
         warmup_steps=round(factor * schedule.warmup_steps),
         decay_steps=round(factor * schedule.decay_steps),
     )
 
 
 def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
-    """Return the phases of a trial: the first objective alone, or all phases, shortened."""
+    """Return a trial's phases: the first objective alone, or phases of which the last are short."""
     phases = group.recipe.phases
     if group.by == "beginning":
         return (bare_phase(phases[0], tuning.steps),)
-    shortened: list[Phase] = []
+    first = start_of_last(phases) if group.by == "last" else 0
+    shortened = list(phases[:first])
     start = end = 0
-    for phase in phases:
+    for phase in phases[first:]:
         end += phase.steps
         steps = max(round(tuning.steps / tuning.budget * end) - start, 1)
         own = phase.learning_rate
@@ -234,7 +288,8 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         "recipe": config.recipe.model_copy(update={_SKIP: ()}),
         "arms": arms,
         "checkpoint_every": config.checkpoint_every,
-        "heldout_every": 0,
+        # Trials of the last schedule make states of the study, with the curves that it draws.
+        "heldout_every": config.heldout_every if tuning.by == "last" else 0,
         "compute": config.compute,
     }
     try:
@@ -251,15 +306,22 @@ def trial_name(group: RateGroup, rate: float) -> str:
 
 
 def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
-    schedule = trial_schedule(tuning, group.recipe.learning_rate, peak=rate)
-    own = group.arms[0].recipe
+    phases, schedule = _trial_phases(tuning, group), group.recipe.learning_rate
+    if group.by != "last" or not start_of_last(phases):
+        schedule = trial_schedule(tuning, schedule)
+    with_peak = with_last_peak if group.by == "last" else with_first_peak
+    recipe = group.recipe.model_copy(update={"phases": phases, "learning_rate": schedule})
+    recipe = with_peak(recipe, rate)
+    own = {name: value for name, value in group.arms[0].recipe.items() if name != _SKIP}
+    start = recipe.placed_phases[-1].schedule_start if group.by == "last" else 0
+    changes = {
+        "learning_rate": recipe.learning_rate.model_dump(),
+        _SKIP: [step for step in recipe.skip_steps if step < start],
+    }
     return ArmConfig(
         name=trial_name(group, rate),
         label=f"{group.name}, peak {rate:g}",
         group=group.name,
-        recipe=merge_settings(
-            {name: value for name, value in own.items() if name != _SKIP},
-            {"learning_rate": schedule.model_dump()},
-        ),
-        phases=_trial_phases(tuning, group),
+        recipe=merge_settings(own, {name: value for name, value in changes.items() if value}),
+        phases=recipe.phases,
     )
