@@ -278,7 +278,7 @@ def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
     record = json.loads((folder / "study.json").read_text())
     _, mlm, clm, third, fourth = record["arms"]
     mlm |= {"peak": 2e-3, "is_tuned": True, "num_trials": 5}
-    clm |= {"peak": 5e-3, "is_tuned": True}
+    clm |= {"peak": 5e-3, "is_tuned": True, "last_peak": 8e-4, "last_trials": 3}
     third |= {"peak": 1e-3}
     fourth |= {"peak": 4e-3}
     record["provenance"]["recipe"] = {"learning_rate": {"peak": 1e-3}}
@@ -286,7 +286,8 @@ def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
     html = render(load_study(folder, store))
     rows = re.findall(r"</th><td>([^<]*)</td><td>(?:–|<span class=.item.)", html)
     assert rows == [
-        "–", "2e-3, tuned (5 trials)", "5e-3, tuned", "1e-3, the common rate", "4e-3, its own",
+        "–", "2e-3, tuned (5 trials)", "5e-3, tuned; last 8e-4, tuned (3 trials)",
+        "1e-3, the common rate", "4e-3, its own",
     ]  # fmt: skip
     assert "The study’s common peak is 1e-3." in html
 

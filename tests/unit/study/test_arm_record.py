@@ -45,16 +45,18 @@ def test_arms_that_differ_in_a_setting_of_a_phase_are_no_replicates():
 
 
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
-    tuned = [{"arms": ["mlm"], "peak": 4e-3, "trials": 5}]
+    last = {"arms": ["mlm"], "schedule": "last", "peak": 7e-4, "trials": 3}
+    tuned = [{"arms": ["mlm"], "peak": 4e-3, "trials": 5}, last]
     found = records(
         {"name": "untrained"},
-        {"name": "mlm", "phases": [mlm(8)]},
+        {"name": "mlm", "phases": [mlm(8), mlm(8, learning_rate={"peak": 1e-4})]},
         {"name": "clm", "phases": [clm(8)]},
         tuned_rates=tuned,
     )
     rates = {name: (record.peak, record.is_tuned) for name, record in found.items()}
     assert (found["mlm"].num_trials, found["clm"].num_trials) == (5, None)
-    assert "num_trials" not in found["clm"].model_dump()
+    assert (found["mlm"].last_peak, found["mlm"].last_trials) == (7e-4, 3)
+    assert found["clm"].model_dump().keys().isdisjoint({"num_trials", "last_peak", "last_trials"})
     assert rates == {"untrained": (None, False), "mlm": (4e-3, True), "clm": (1e-3, False)}
 
 
