@@ -419,7 +419,7 @@ def test_a_plan_knows_the_pairs_by_their_content(pairs, make_recipe, training_da
 
 def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe):
     name = recipe_name(make_recipe(phase(pairs)))
-    assert "contrastive.pairspairs.batch8" in name
+    assert "contrastive.pairs.batch8" in name
     assert pairs.folder.parent.name.lower() not in name
 
 

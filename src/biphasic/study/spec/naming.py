@@ -22,6 +22,8 @@ from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
 from biphasic.training.timeline import PlacedPhase
 
+_SHORT = {"heldout_fraction": "held"}  # names have at most 80 characters
+
 
 def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
     """Return the name of an arm, with its differences from the study's shared recipe."""
@@ -85,13 +87,7 @@ def _objective_name(objective: ObjectiveConfig) -> str:
         return "mix." + ".".join(f"{_percent(share)}.{_objective_name(o)}" for share, o in parts)
     if not isinstance(objective, MaskingConfig):
         changed = objective.own_settings(exclude_defaults=True)
-        # Folders by their names alone: a path is long, and another on each machine.
-        folders = {
-            key: own.name for key in changed if isinstance(own := getattr(objective, key), Path)
-        }
-        values = {**changed, **folders}
-        named = (f"{key.replace('_', '')}{value}" for key, value in values.items())
-        return ".".join([objective.short_name, *named])
+        return ".".join([objective.short_name, *(_named(objective, key) for key in changed)])
     name = f"{objective.short_name}{_percent(objective.mlm_probability)}"
     if objective.final_mlm_probability is not None:
         name += f"to{_percent(objective.final_mlm_probability)}"
@@ -102,6 +98,15 @@ def _objective_name(objective: ObjectiveConfig) -> str:
         for choice, other in zip(choices, usual, strict=True)
         if choice != other
     )
+
+
+def _named(objective: ObjectiveConfig, key: str) -> str:
+    """Name a setting: a folder by its name alone, as its path is another on each machine."""
+    value = getattr(objective, key)
+    if isinstance(value, Path):
+        return value.name
+    text = objective.own_settings()[key]
+    return f"{_SHORT.get(key, key.replace('_', ''))}{text}"
 
 
 def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:

@@ -39,7 +39,7 @@ from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
-_LONGEST_GROUP = 50
+_LONGEST_GROUP = 64
 # Setting that trials leave out where they have a rate of their own, which has other faults.
 _SKIP = "skip_steps"
 _NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
