@@ -189,6 +189,8 @@ def test_the_last_schedule_of_an_arm_is_tuned_after_its_earlier_phases_in_full()
         arm("seed", CLM | FULL, pairs | own, recipe={"seed": 1}),
         arm("other", CLM | FULL, pairs | own | {"heldout_fraction": 0}),
         arm("mlm", MLM | FULL, MLM | {"steps": 20} | own),
+        arm("alone", pairs | own),
+        arm("clm", CLM | FULL),
         arm("untrained"),
     ]
     rate = {"arms": ["taught", "seed"], "peak": 4e-3}
@@ -197,12 +199,14 @@ def test_the_last_schedule_of_an_arm_is_tuned_after_its_earlier_phases_in_full()
     tuning = plan_tuning(config, 0.5, by="last")
     assert tuning.untuned == {
         "other": "it trains on all pairs; set `heldout_fraction` in the phase, such as 0.05",
+        "clm": "no phase has its own learning_rate; --by arm tunes it",
         "untrained": "it is not trained",
     }
     found = [(each.name, each.weights, each.measure, each.unit) for each in tuning.groups]
     assert found == [
         ("taught", {"distill": 1}, "distill loss of pairs", "squared distance per text"),
         ("mlm", {"mlm": 1}, "MLM at 40 %", "nats per token"),
+        ("alone", {"distill": 1}, "distill loss of pairs", "squared distance per text"),
     ]
     assert (tuning.budget, tuning.steps) == (40, 20)
     assert [rate.model_dump(exclude_defaults=True) for rate in tuning.kept_rates] == [
@@ -214,11 +218,12 @@ def test_the_last_schedule_of_an_arm_is_tuned_after_its_earlier_phases_in_full()
     assert schedules == [
         [(200, 4e-3, 20, 30), (20, 1e-3, 2, 8)],
         [(200, 2e-3, 20, 30), (10, 1e-3, 2, 8)],
+        [(20, 1e-3, 2, 8)],
     ]
     assert trials.recipe_of(trials.arms[0]).skip_steps == (7,)
     chosen = [each.tuned(1e-3, trials=1).model_dump() for each in tuning.groups]
     # At the whole length, trials are the arms.
-    whole = plan_tuning(study(*arms[3:], tuned_rates=[]), 1.0, by="last")
+    whole = plan_tuning(study(arms[3], tuned_rates=[]), 1.0, by="last")
     ends = [
         plan_of(each).arms[0].state
         for each in (

@@ -68,8 +68,8 @@ class ArmRate(Config):
     arms: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Names of arms; the rate was tuned with the settings and seeds of the first."""
     schedule: Schedule = "first"
-    """The schedule that gets the rate. The first one ends where a phase has its own
-    `learning_rate`. The last one ends with the arm."""
+    """The schedule that gets the rate: the recipe's, which ends where a phase has its own
+    `learning_rate`, or the last one that a phase has."""
     peak: PositiveFloat
     """Peak rate of the schedule."""
     trials: NumTrials = None
@@ -122,7 +122,7 @@ def tuned_rate(
 def last_rate(arm: ArmConfig, rates: Sequence[TunedRate]) -> ArmRate | None:
     """Return the tuned rate of an arm's last schedule, if it has one."""
     last = (rate for rate in rates if is_of_last(rate) and arm.name in rate.arms)
-    return next(last, None) if arm.phases else None
+    return None if start_of_last(arm.phases) is None else next(last, None)
 
 
 def is_of_last(rate: TunedRate) -> TypeGuard[ArmRate]:
@@ -137,20 +137,20 @@ def with_first_peak(recipe: Recipe, peak: float) -> Recipe:
 
 
 def with_last_peak(recipe: Recipe, peak: float) -> Recipe:
-    """Return a recipe with another peak of its last schedule."""
-    first = start_of_last(recipe.phases)
-    schedule = recipe.phases[first].learning_rate
-    if schedule is None:
-        return with_first_peak(recipe, peak)
+    """Return a recipe with another peak of the last schedule that a phase has."""
+    last, phases = start_of_last(recipe.phases), list(recipe.phases)
+    assert last is not None  # noqa: S101 - arms without one have no such rate
+    schedule = phases[last].learning_rate
+    assert schedule is not None  # noqa: S101
     own = schedule.model_copy(update={"peak": peak})
-    phases = list(recipe.phases)
-    phases[first] = phases[first].model_copy(update={"learning_rate": own})
+    phases[last] = phases[last].model_copy(update={"learning_rate": own})
     return recipe.model_copy(update={"phases": tuple(phases)})
 
 
-def start_of_last(phases: Sequence[Phase]) -> int:
-    """Return the index of the phase with which the last schedule starts."""
-    return max((index for index, phase in enumerate(phases) if phase.learning_rate), default=0)
+def start_of_last(phases: Sequence[Phase]) -> int | None:
+    """Return the index of the last phase with its own schedule, if one has any."""
+    starts = [index for index, phase in enumerate(phases) if phase.learning_rate]
+    return starts[-1] if starts else None
 
 
 def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ _LONGEST_GROUP = 64
 # Setting that trials leave out where they have a rate of their own, which has other faults.
 _SKIP = "skip_steps"
 _NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
+_NO_LAST = "no phase has its own learning_rate; --by arm tunes it"
 _NO_PAIRS = "it trains on all pairs; set `heldout_fraction` in the phase, such as 0.05"
 
 
@@ -61,8 +62,7 @@ class RateGroup:
     @property
     def schedule(self) -> LearningRateConfig:
         """The schedule whose peak is tuned, as the study has it."""
-        first = start_of_last(self.recipe.phases) if self.by == "last" else 0
-        return self.recipe.placed_phases[first].schedule
+        return self.recipe.placed_phases[-1 if self.by == "last" else 0].schedule
 
     @property
     def measure(self) -> str:
@@ -169,7 +169,9 @@ def _followed(rates: Iterable[TunedRate], by: TuneBy) -> tuple[TunedRate, ...]:
 
 def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
     reason = why_not_tuned(arm)
-    if reason is not None and (by != "last" or not arm.phases):
+    if by == "last" and arm.phases:
+        reason = _NO_LAST if start_of_last(arm.phases) is None else None
+    if reason is not None:
         return reason
     deciding = _deciding(arm.phases, by)
     if heldout_weights(deciding):
@@ -261,7 +263,7 @@ def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
     phases = group.recipe.phases
     if group.by == "beginning":
         return (bare_phase(phases[0], tuning.steps),)
-    first = start_of_last(phases) if group.by == "last" else 0
+    first = (start_of_last(phases) or 0) if group.by == "last" else 0
     shortened = list(phases[:first])
     start = end = 0
     for phase in phases[first:]:
@@ -306,12 +308,12 @@ def trial_name(group: RateGroup, rate: float) -> str:
 
 
 def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
-    phases, schedule = _trial_phases(tuning, group), group.recipe.learning_rate
-    if group.by != "last" or not start_of_last(phases):
-        schedule = trial_schedule(tuning, schedule)
-    with_peak = with_last_peak if group.by == "last" else with_first_peak
-    recipe = group.recipe.model_copy(update={"phases": phases, "learning_rate": schedule})
-    recipe = with_peak(recipe, rate)
+    recipe = group.recipe.model_copy(update={"phases": _trial_phases(tuning, group)})
+    if group.by == "last":
+        recipe = with_last_peak(recipe, rate)
+    else:
+        schedule = trial_schedule(tuning, recipe.learning_rate)
+        recipe = with_first_peak(recipe.model_copy(update={"learning_rate": schedule}), rate)
     own = {name: value for name, value in group.arms[0].recipe.items() if name != _SKIP}
     start = recipe.placed_phases[-1].schedule_start if group.by == "last" else 0
     changes = {
