@@ -177,7 +177,7 @@ def study_report(
 
     folder, _ = find_study(study, root)
     if markdown:
-        from biphasic.analysis.page.answers import answers_page
+        from biphasic.analysis.page.markdown import answers_page
         from biphasic.analysis.records import load_study
 
         echo(answers_page(load_study(folder, folder.parent / "store")), nl=False)

@@ -206,7 +206,9 @@ def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:
                 data[split] if subset not in data and subset == "default" else data[subset][split]
             )
             if isinstance(task, AbsTaskRetrieval) and task.metadata.main_score == "ndcg_at_10":
-                scores = _of_queries(data["relevant_docs"], rows)
+                judged = {query: dict(found) for query, found in data["relevant_docs"].items()}
+                ndcg = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"}).evaluate(dict(rows))
+                scores = {query: of["ndcg_cut_10"] for query, of in sorted(ndcg.items())}
             elif isinstance(task, AbsTaskSTS) and task.metadata.main_score.endswith("spearman"):
                 people = np.array(data["score"], dtype=np.float64)
                 products = rank_products(people, np.array(rows["cosine_scores"]).ravel())
@@ -219,13 +221,6 @@ def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:
             prefix = "" if subset == "default" and len(result.scores) == 1 else f"{subset}/{split}/"
             values |= {prefix + key: value for key, value in scores.items()}
     return values
-
-
-def _of_queries(qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Any]) -> Values:
-    """Return nDCG@10 of each query."""
-    judged = {query: dict(documents) for query, documents in qrels.items()}
-    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"}).evaluate(dict(rankings))
-    return {query: values["ndcg_cut_10"] for query, values in sorted(found.items())}
 
 
 def _table(values: Values) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from rich.console import Console
@@ -150,7 +150,8 @@ def evaluate_all(
     """
     workers = default_workers(threads, device=device) if workers is None else workers
     check_cores(num_workers=workers, num_threads=threads)
-    known_convention(convention)
+    if convention not in (known := get_args(Convention)):
+        raise ConfigError(f"convention: unknown value '{convention}'{nearest(convention, known)}")
     chosen = parse_device(device)
     console = console or progress_console(quiet=quiet)
     planned = plan_evaluation(
@@ -178,14 +179,6 @@ def evaluate_all(
         for task in evaluations:
             runs = group.runs[task.info.name]
             yield summarise(task, runs, planned.store, convention=convention)
-
-
-def known_convention(text: str) -> Convention:
-    """Return the convention with a name."""
-    known = get_args(Convention)
-    if text not in known:
-        raise ConfigError(f"convention: unknown value '{text}'{nearest(text, known)}")
-    return cast(Convention, text)
 
 
 def run_finetunings(

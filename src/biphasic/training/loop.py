@@ -58,14 +58,6 @@ class RunOptions:
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
-    def saves_after(self, step: int) -> bool:
-        """Return whether a checkpoint is due."""
-        return bool(self.checkpoint_every) and step % self.checkpoint_every == 0
-
-    def watches_after(self, step: int) -> bool:
-        """Return whether a held-out evaluation is due."""
-        return bool(self.heldout_every) and step % self.heldout_every == 0
-
     def warn_of(self, texts: Iterable[str]) -> None:
         """Report lines that users should see."""
         for text in texts:
@@ -168,7 +160,8 @@ def _train_until(  # noqa: PLR0917
             release_excess()
             writer.check()
             stops = ranks.any_says(options.should_stop is not None and options.should_stop())
-            watches, saves = options.watches_after(run.step), options.saves_after(run.step)
+            watches = _is_due(run.step, every=options.heldout_every)
+            saves = _is_due(run.step, every=options.checkpoint_every)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
             ranks.heartbeat.at(Activity.DEVICE)
@@ -189,6 +182,10 @@ def _train_until(  # noqa: PLR0917
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
     return None
+
+
+def _is_due(step: int, *, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> tuple[StepReport, Tensor, Tensor]:

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 from biphasic import numerics
 from biphasic.analysis.page import evidence
-from biphasic.analysis.page.answers import answers_page
 from biphasic.analysis.page.evidence import study_answers, study_families
+from biphasic.analysis.page.markdown import answers_page, registration_page
 from biphasic.analysis.questions.answer import Answer, ForecastOutcome
-from biphasic.analysis.questions.markdown import registration_page
 from biphasic.analysis.questions.text import (
     answer_sentence,
     forecast_sentence,

@@ -15,7 +15,7 @@ from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import to_bytes
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.columns import MOST_ROWS, SHOWN_OF_MANY, dataset_titles
-from biphasic.analysis.records import ArmData, StudyRecords
+from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.files import write_bytes
@@ -40,14 +40,14 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     most = len(labels) if len(labels) <= MOST_ROWS else SHOWN_OF_MANY
     chosen = set(sorted(totals, key=lambda name: totals[name])[:most])
     kept = (arm for arm in records.arms if arm.name in chosen or arm.is_untrained)
-    arms = tuple(_labelled(arm, labels.get(arm.name, arm.label)) for arm in kept)
+    relabelled = (
+        (arm, arm.record.model_copy(update={"label": labels.get(arm.name, arm.label)}))
+        for arm in kept
+    )
+    arms = tuple(dataclasses.replace(arm, record=record) for arm, record in relabelled)
     names = {arm.name for arm in arms}
     outcomes = tuple(outcome for outcome in records.outcomes if outcome.run.arm in names)
     return dataclasses.replace(records, arms=arms, outcomes=outcomes)
-
-
-def _labelled(arm: ArmData, label: str) -> ArmData:
-    return dataclasses.replace(arm, record=arm.record.model_copy(update={"label": label}))
 
 
 def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) -> str:

@@ -137,7 +137,7 @@ class Registered(Shown):
 
     def to_markdown(self) -> str:
         """Return the page of the registration, to commit."""
-        from biphasic.analysis.questions.markdown import registration_page
+        from biphasic.analysis.page.markdown import registration_page
 
         return registration_page(self.title, self.records)
 

@@ -57,7 +57,8 @@ def products() -> Products:
     """Return this machine's choice; the first process that asks measures it."""
     # Where no file can be written, nothing is measured: each process would choose for itself.
     try:
-        file = _cache_folder() / f"products-{_machine()}.json"
+        cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        file = cached / "biphasic" / f"products-{_machine()}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
             if not file.exists():
@@ -90,10 +91,6 @@ def widened(library: Library, left: Tensor, right: Tensor, bias: Tensor | None =
     return multiply(library, left.float(), right.float(), wide_bias).to(left.dtype)
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "biphasic"
-
-
 def _machine() -> str:
     """Name what the choice depends on."""
     limits: list[Any] = [os.environ.get(name) for name in _LIMITS]
@@ -103,14 +100,11 @@ def _machine() -> str:
 
 
 def _first_choice() -> Products:
+    if not torch.backends.mkldnn.is_available():
+        return Products("mkl", "mkl", "mkl", widens_bf16=False)
     # oneDNN copies the transposed factors of a weight gradient.
-    library: Library = "onednn" if torch.backends.mkldnn.is_available() else "mkl"
-    return Products(library, library, "mkl", widens_bf16=not _has_bf16_kernels())
-
-
-def _has_bf16_kernels() -> bool:
-    available = torch.backends.mkldnn.is_available()
-    return not available or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_kernels = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return Products("onednn", "onednn", "mkl", widens_bf16=not has_kernels)
 
 
 def _measured() -> Products:

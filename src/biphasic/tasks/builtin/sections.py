@@ -103,7 +103,8 @@ def _blocks(lines: list[str]) -> tuple[list[str], list[tuple[str, bool, list[str
         follower = lines[place + 1] if place + 1 < len(lines) else ""
         head = _HEAD.match(line)
         underlined = bool(head and _RULE.match(follower))
-        if head and (underlined or _is_google_head(head, follower)):
+        is_google = head and head[3] and follower.strip() and _indent(follower) > len(head[1])
+        if head and (underlined or is_google):
             indent, is_numpy = len(head[1]), underlined
             current = []
             blocks.append((head[2].lower(), underlined, current))
@@ -115,10 +116,6 @@ def _blocks(lines: list[str]) -> tuple[list[str], list[tuple[str, bool, list[str
         else:
             current.append(line)
     return opening, blocks
-
-
-def _is_google_head(head: re.Match[str], follower: str) -> bool:
-    return bool(head[3]) and _indent(follower) > len(head[1]) and bool(follower.strip())
 
 
 def _indent(line: str) -> int:

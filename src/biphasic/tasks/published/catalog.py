@@ -15,9 +15,13 @@ from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.published.examples import PublishedQuestions, PublishedTagging, PublishedTexts
+from biphasic.tasks.published.examples import (
+    PublishedPairs,
+    PublishedQuestions,
+    PublishedTagging,
+    PublishedTexts,
+)
 from biphasic.tasks.published.ir import PublishedRetrieval
-from biphasic.tasks.published.minimal_pairs import PublishedPairs
 from biphasic.tasks.published.tables import DatasetTable, Opener, PublishedTask
 
 # Increase by hand when the same tables give a different task.

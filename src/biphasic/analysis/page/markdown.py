@@ -1,0 +1,138 @@
+"""Answers of questions, and a registration, as Markdown for where others see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from biphasic.amounts import count
+from biphasic.analysis.page.evidence import study_answers
+from biphasic.analysis.questions.answer import Answer, AskedOutcome
+from biphasic.analysis.questions.text import (
+    CLEAR,
+    answer_sentence,
+    forecast_sentence,
+    registration_sentences,
+    rule_sentence,
+)
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.text import flat, listing
+from biphasic.errors import DataError
+from biphasic.records import ForecastRecord, QuestionRecord, RegistrationRecord
+
+_HEADS = ("Difference", "Task", "Points (95 % interval)", "p, corrected", "Clear", "Detectable")
+_OF_FORECASTS = ("Forecast (90 % interval)", "Covered")
+
+
+def answers_page(records: StudyRecords) -> str:
+    """Return the answers with their comparisons, and the forecasts with their outcomes."""
+    answers = study_answers(records)
+    if not answers:
+        raise DataError(f"study '{records.study.name}' has no questions")
+    known = (*registration_sentences(records), forecast_sentence(answers))
+    lines = [" ".join(filter(None, known)), ""]
+    for answer in answers:
+        lines += _section(answer)
+    return "\n".join(lines)
+
+
+def _section(answer: Answer) -> Iterator[str]:
+    asked = answer.question
+    yield f"**{_cell(asked.name)}. {_cell(asked.question)}** {answer_sentence(answer)}"
+    yield from (rule_sentence(asked), "")
+    has_forecasts = any(one.asked.forecast for one in answer.outcomes)
+    heads = (*_HEADS, *_OF_FORECASTS) if has_forecasts else _HEADS
+    rows = []
+    for one in answer.outcomes:
+        cells = _measured(one, answer.unit)
+        if has_forecasts:
+            covered = "–" if one.forecast is None else "yes" if one.forecast.is_covered else "no"
+            cells = (*cells, _expected(one.asked.forecast), covered)
+        rows.append(cells)
+    yield from _table(heads, rows)
+
+
+def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
+    if one.test is None:
+        return one.label, one.dataset, "–", "–", "no score yet", "–"
+    difference, (low, high) = one.test.contrast, one.test.contrast.interval
+    p, detectable = one.p_corrected, one.detectable
+    runs = "" if one.is_complete else f", {count(len(difference.by_seed), unit)} so far"
+    return (
+        one.label,
+        one.dataset,
+        f"{difference.mean:+.2f} ({low:+.2f} to {high:+.2f})",
+        "–" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
+        f"{CLEAR[one.clear]}{runs}",
+        "–" if detectable is None else f"{detectable:.1f}",
+    )
+
+
+def registration_page(title: str, records: Sequence[RegistrationRecord]) -> str:
+    """Return the page of the last registration, with the dates of all of them."""
+    return "\n".join(_lines(title, records)) + "\n"
+
+
+def _lines(title: str, records: Sequence[RegistrationRecord]) -> Iterator[str]:
+    last = records[-1]
+    yield from (f"# Registration: {_cell(title)}", "")
+    for one in records:
+        what = "Amended" if one.amends else "Registered"
+        changes = f"; changed: {listing([*one.changed])}" if one.changed else ""
+        scores = f"scores of its arms then: {one.num_scores}"
+        yield f"- {what} {one.registered}, hash `{one.id}`, {scores}{changes}"
+    yield ""
+    for raw in last.fixed["questions"]:
+        yield from _question(QuestionRecord.model_validate(raw), last)
+    yield from ("## Arms", "")
+    yield from _table(("Arm", "Steps", "State"), (
+        (name, str(arm.get("steps", 0)), f"`{arm['state'][:12]}`")
+        for name, arm in last.fixed["arms"].items()
+    ))  # fmt: skip
+    yield from ("## Tasks", "")
+    yield from _table(("Task", "Metric", "Train", "Test"), (
+        (name, task["metric"], str(task["num_train"]), str(task["num_test"]))
+        for name, task in last.fixed["tasks"].items()
+    ))  # fmt: skip
+    rates = ", ".join(f"{rate:g}" for rate in last.fixed["grid"]["learning_rates"])
+    seeds = ", ".join(map(str, last.fixed["seeds"]))
+    yield f"Fine-tuning rates: {rates}. Fine-tuning seeds: {seeds}."
+    yield from ("", "Code: " + ", ".join(f"{name} `{value}`" for name, value in last.code.items()))
+
+
+def _question(question: QuestionRecord, record: RegistrationRecord) -> Iterator[str]:
+    yield from (f"## {_cell(question.name)}. {_cell(question.question)}", "")
+    yield from (rule_sentence(question), "")
+    points = {
+        (one.comparison, one.task): f"{one.points:.1f}"
+        for one in record.detectable
+        if one.question == question.name
+    }
+    rows = []
+    for place, one in enumerate(question.comparisons):
+        label = f"{one.first[0]} − {one.second[0]}"
+        if one.minus:
+            label = f"({label}) − ({one.minus[0][0]} − {one.minus[1][0]})"
+        for task in one.tasks:
+            found = points.get((place, task), "–")
+            rows.append((label, task, _expected(one.forecast), found))
+    yield from _table(("Difference", "Task", _OF_FORECASTS[0], "Detectable"), rows)
+    known = f"“Detectable” assumes {record.spread_from}." if points else "No spread was assumed."
+    yield from (f"Percentage points. {known}", "")
+
+
+def _table(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
+    for row in rows:
+        yield f"| {' | '.join(map(_cell, row))} |"
+    yield ""
+
+
+def _expected(forecast: ForecastRecord | None) -> str:
+    if forecast is None:
+        return "–"
+    low, high = forecast.interval
+    return f"{forecast.difference:+g} ({low:+g} to {high:+g})"
+
+
+def _cell(text: str) -> str:
+    return flat(text).replace("|", "\\|").replace("<", "&lt;")
