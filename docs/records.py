@@ -14,6 +14,7 @@ import sys
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import IO
 
 from biphasic.analysis.report import write_report
 from biphasic.registration import REGISTRATIONS
@@ -29,6 +30,12 @@ def pack_records(studies: Sequence[Path], archive: Path) -> None:
         studies: Folders of studies, beside one `store/`.
         archive: The `.tar.gz` file to write.
     """
+    with gzip.GzipFile(archive, "wb", mtime=0) as packed:
+        write_records(studies, packed)
+
+
+def write_records(studies: Sequence[Path], stream: IO[bytes]) -> None:
+    """Write what `pack_records` compresses."""
     texts = {study.name: (study / "study.json").read_text(encoding="utf-8") for study in studies}
     files = {f"{name}/study.json": text.encode() for name, text in texts.items()}
     root = studies[0].parent
@@ -39,7 +46,7 @@ def pack_records(studies: Sequence[Path], archive: Path) -> None:
         for folder in sorted((root / "store" / kind).iterdir()):
             if any(folder.name in text for text in texts.values()):
                 files |= _records(folder, f"store/{kind}/{folder.name}")
-    with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:
+    with tarfile.open(None, "w", stream) as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -42,9 +43,9 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
     spec = importlib.util.spec_from_file_location("docs_records", CHECKOUT / "docs/records.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.pack_records(folders, tmp_path / "records.tar.gz")
-    packed = tmp_path / "records.tar.gz"
-    assert gzip.decompress(packed.read_bytes()) == gzip.decompress(archive.read_bytes())
+    with (tmp_path / "records.tar").open("wb") as packed:
+        module.write_records(folders, packed)
+    assert (tmp_path / "records.tar").read_bytes() == gzip.decompress(archive.read_bytes())
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
@@ -75,47 +76,59 @@ def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
         assert arms[name].num_trials == len(losses)
 
 
+# Prints what each command prints; those of the first list draw nothing.
 WITHOUT_TORCH = """
-import sys
+import contextlib, io, json, sys
 sys.modules.update(dict.fromkeys(["torch", "transformers", "datasets"]))
+import pytest
 from biphasic.cli.main import app
-app(sys.argv[1:])
+from warm import draw_nothing
+
+def run(arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        app(arguments, standalone_mode=False)
+    return printed.getvalue()
+
+reports, figures = json.loads(sys.argv[1])
+with pytest.MonkeyPatch.context() as patch:
+    draw_nothing(patch)
+    printed = [run(arguments) for arguments in reports]
+json.dump([*printed, *map(run, figures)], sys.__stdout__)
 """
 
 
-def run_python(*arguments):
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.slow
-def test_pages_have_the_answers_of_reports_that_are_rebuilt_without_torch(unpacked):
+def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_torch(
+    unpacked, drawn, warm
+):
     asked = [
-        (archive.with_name("README.md").read_text(encoding="utf-8"), folder)
-        for archive, folders in unpacked.items()
+        folder
+        for folders in unpacked.values()
         for folder in folders
         if read_study(folder).questions
     ]
-    assert asked
-    for page, folder in asked:
-        command = ("-c", WITHOUT_TORCH, "study", "report", folder)
-        run_python(*command)
-        report = (folder / "report/report.html").read_text(encoding="utf-8")
+    replication = CHECKOUT / "docs/replication/README.md"
+    replications = unpacked[replication.with_name("records.tar.gz")]
+    answers = [["study", "report", str(folder), "--markdown"] for folder in asked]
+    reports = [["study", "report", str(folder)] for folder in {*asked, *replications}]
+    options = ("--by-pretraining", "--every-dataset", "--format", "png")
+    figures = [["figures", str(folder), *options] for folder in replications]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT_TORCH, json.dumps([[*answers, *reports], figures])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for folder, answer in zip(asked, json.loads(ended.stdout), strict=False):
+        page = CHECKOUT / "docs" / folder.name / "README.md"
+        assert f"<!-- answers of {folder.name} -->\n\n{answer}<!-- end -->" in page.read_text(
+            "utf-8"
+        )
+        report = (folder / "report/report.html").read_text("utf-8")
         drawn = "each recipe" if folder.name == "survives" else "each of the 8 best"
         assert f"first run of {drawn}" in " ".join(report.split())
-        answers = run_python(*command, "--markdown")
-        assert f"<!-- answers of {folder.name} -->\n\n{answers}<!-- end -->" in page
-
-
-@pytest.mark.slow
-def test_the_replication_is_rebuilt_from_its_records_without_torch(unpacked):
-    page = CHECKOUT / "docs/replication/README.md"
-    studies = unpacked[page.with_name("records.tar.gz")]
-    options = ("--by-pretraining", "--every-dataset", "--format", "png")
-    for folder in studies:
-        run_python("-c", WITHOUT_TORCH, "study", "report", folder)
-        run_python("-c", WITHOUT_TORCH, "figures", folder, *options)
-        assert "3 pretraining runs" in (folder / "report/report.html").read_text(encoding="utf-8")
-    for figure in re.findall(r"\]\((figures/.+?)\)", page.read_text(encoding="utf-8")):
-        rebuilt = [file for folder in studies for file in folder.glob(f"gallery/{figure}")]
-        assert (page.parent / figure).read_bytes() in [file.read_bytes() for file in rebuilt]
+    for folder in replications:
+        assert "3 pretraining runs" in (folder / "report/report.html").read_text("utf-8")
+    for figure in re.findall(r"\]\((figures/.+?)\)", replication.read_text("utf-8")):
+        rebuilt = [file for folder in replications for file in folder.glob(f"gallery/{figure}")]
+        assert (replication.parent / figure).read_bytes() in [file.read_bytes() for file in rebuilt]
