@@ -3,7 +3,11 @@
 import os
 import signal
 import time
+from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import psutil
@@ -18,9 +22,10 @@ from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
 from biphasic.execution.cluster.remote import RemoteJob, RemoteProgress, run_job
-from biphasic.execution.cluster.site import Site, check_fits
+from biphasic.execution.cluster.site import Site, check_fits, group_nodes
 from biphasic.execution.executor import Work
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
+from biphasic.execution.slots import Nodes
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
 from trivial_jobs import RUNS, save_trivial
@@ -29,6 +34,9 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 120
 SITE = Site(scheduler="local", jobs_per_node=1, poll_seconds=1)
+SLURM = SITE.model_copy(
+    update={"scheduler": "slurm", "walltime": "00:01:30", "address": "127.0.0.1"}
+)
 
 
 def on_blocks(store, *, site=SITE, processes=1, seen=None, said=None):
@@ -42,6 +50,14 @@ def on_blocks(store, *, site=SITE, processes=1, seen=None, said=None):
         say=(said if said is not None else []).append,
     )
     return ClusterExecutor(work, site)
+
+
+def interchange_of_parsl():
+    """Return the process of Parsl that passes jobs to blocks."""
+    [interchange] = [
+        child for child in psutil.Process().children() if "interchange" in " ".join(child.cmdline())
+    ]
+    return interchange
 
 
 def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_path):
@@ -60,7 +76,7 @@ def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_
         assert isinstance(taken, LockHeldError)
         assert f"process {os.getpid()}" in taken.owner
 
-        [interchange] = [one.interchange_proc for one in executor._engine._executors.values()]
+        interchange = interchange_of_parsl()
         interchange.send_signal(signal.SIGINT)  # as Ctrl-C in a terminal does
         executor.submit(save_trivial(tmp_path, "e")).result(timeout=PATIENCE)
         interchange.send_signal(signal.SIGSTOP)  # the job stays in its queue
@@ -71,7 +87,7 @@ def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_
             "Parsl's interchange for slots ended with exit code -9; starting Parsl again"
         ]
         executor.submit(save_trivial(tmp_path, "d")).result(timeout=PATIENCE)
-    assert interchange.poll() is not None
+    assert not interchange.is_running()
     assert (tmp_path / "study/cluster/blocks.json").read_text() == "[]"
 
 
@@ -79,7 +95,7 @@ def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_ANSWER_SECONDS", 1.0)
     said = []
     with on_blocks(tmp_path, said=said) as executor:
-        [interchange] = [one.interchange_proc for one in executor._engine._executors.values()]
+        interchange = interchange_of_parsl()
         interchange.send_signal(signal.SIGSTOP)
         future = executor.submit(save_trivial(tmp_path, "a"))
         assert isinstance(future.exception(timeout=PATIENCE), RequeuedError)
@@ -87,54 +103,108 @@ def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
     assert said == ["Parsl's interchange for slots does not answer; starting Parsl again"]
 
 
-def test_an_interchange_that_takes_no_job_does_not_answer():
-    deaf = Mock(interchange_proc=Mock(poll=lambda: None), bad_state_is_set=False)
-    deaf.submit.side_effect = zmq.Again
-    made = object.__new__(engine.Engine)
-    made._executors, made._deaf = {"slots": deaf}, set()
-    made._limit_blocks = made._strategy = Mock()
-    assert made._look_at("slots", deaf) == ""
+@pytest.fixture
+def make_engine(monkeypatch):
+    """Return engines whose executor of Parsl stands still: `make_engine(poll_facade=...)`."""
+    monkeypatch.setattr(engine, "Strategy", Mock())
+
+    def make(*, site=SITE, folder=Path("/data/runs"), **changes):
+        parsl = Mock(
+            provider=SimpleNamespace(max_blocks=1, pause_until=0.0),
+            interchange_proc=Mock(poll=lambda: None),
+            bad_state_is_set=False,
+            executor_exception=None,
+            status_facade={},
+            blocks_to_job_id={},
+            **changes,
+        )
+        monkeypatch.setattr(engine, "parsl_executor", lambda *_, **__: parsl)
+        return engine.Engine(site, folder, submissions=deque()), parsl
+
+    return make
+
+
+def test_an_interchange_that_takes_no_job_does_not_answer(make_engine):
+    made, _ = make_engine(submit=Mock(side_effect=zmq.Again))
+    assert made.look() == ""
     assert not made.submit("slots", print, None).done()
-    assert made._look_at("slots", deaf) == "Parsl's interchange for slots does not answer"
+    assert made.look() == "Parsl's interchange for slots does not answer"
 
 
-def test_an_interchange_that_ends_while_it_is_asked_has_ended(monkeypatch):
-    process = Mock(returncode=None)
-    process.poll = lambda: process.returncode
-
+def test_an_interchange_that_ends_while_it_is_asked_has_ended(make_engine, monkeypatch):
     def poll_facade():
         process.returncode = -9
         raise CommandClientTimeoutError
 
-    executor = Mock(interchange_proc=process, bad_state_is_set=False, poll_facade=poll_facade)
-    monkeypatch.setattr(engine, "_LAST_WORDS_SECONDS", 0.0)
-    problem = engine.Engine._look_at(Mock(_deaf=set()), "slots", executor)
-    assert problem == "Parsl's interchange for slots ended with exit code -9"
+    made, parsl = make_engine(poll_facade=poll_facade)
+    process = parsl.interchange_proc = Mock(returncode=None)
+    process.poll = lambda: process.returncode
+    monkeypatch.setattr(engine.time, "sleep", lambda _: None)
+    assert made.look() == "Parsl's interchange for slots ended with exit code -9"
 
 
-def test_engines_that_die_again_and_again_end_the_run_and_share_one_limit(tmp_path, monkeypatch):
-    shared = []
+class Blocks:
+    """An engine with one block; it runs no job."""
 
-    class Mortal(Blocks):
-        def __init__(self, *_, submissions, **__):
-            super().__init__()
-            shared.append(submissions)
+    made: list["Blocks"]
+    group = Nodes()
 
-        def cancel(self):
-            return []
+    def __init__(self, _site, folder, *, submissions, **_):
+        self.folder, self.submissions = folder, submissions
+        self.over, self.asked, self.given = False, [], {}
+        self.made.append(self)
 
-        def stop(self):
-            pass
+    def submit(self, _label, _function, request):
+        self.given[request.job] = Future()
+        return self.given[request.job]
 
-    monkeypatch.setattr(module, "Engine", Mortal)
-    executor = on_blocks(tmp_path)
-    executor._engine = executor._start()
-    for _ in range(module._MOST_RESTARTS + 1):
-        assert executor._error is None
-        executor._replace("it died")
-    assert f"it died, {module._MOST_RESTARTS + 1} times within an hour" in str(executor._error)
-    assert len(shared) == module._MOST_RESTARTS + 1
-    assert all(one is shared[0] for one in shared)
+    def look(self):
+        return ""
+
+    def trouble(self):
+        return ""
+
+    def silence(self):
+        return ""
+
+    def cancel(self):
+        self.asked.append("cancel")
+        return ["77"]
+
+    def stop(self):
+        self.asked.append("stop")
+
+    def blocks(self):
+        return [Block("slots", "4", "77", is_over=self.over, is_queued=False)]
+
+
+@pytest.fixture
+def engines(monkeypatch) -> list[Blocks]:
+    """Engines that were started in place of Parsl's; they are looked at all the time."""
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "Engine", Blocks)
+    monkeypatch.setattr(Blocks, "made", made := [], raising=False)
+    return made
+
+
+def test_engines_that_die_again_and_again_end_the_run_and_share_one_limit(
+    tmp_path, engines, monkeypatch
+):
+    monkeypatch.setattr(Blocks, "look", lambda _: "it died")
+    job = save_trivial(tmp_path, "a")
+
+    def submit_again_and_again(executor):
+        while True:
+            with suppress(RequeuedError):
+                executor.submit(job).result(timeout=PATIENCE)
+
+    with (
+        on_blocks(tmp_path) as executor,
+        pytest.raises(ExecutorError, match="it died, 11 times within an hour"),
+    ):
+        submit_again_and_again(executor)
+    assert len(engines) == 11
+    assert all(one.submissions is engines[0].submissions for one in engines)
 
 
 def test_blocks_that_fail_at_once_end_the_run(tmp_path):
@@ -149,102 +219,76 @@ def test_blocks_that_fail_at_once_end_the_run(tmp_path):
             executor.submit(save_trivial(tmp_path, "b"))
 
 
-class Blocks:
-    """An engine whose blocks are given."""
-
-    def __init__(self):
-        self.over = False
-        self.asked = []
-
-    def cancel(self):
-        self.asked.append("cancel")
-        return ["77"]
-
-    def stop(self):
-        self.asked.append("stop")
-
-    def blocks(self):
-        return [Block("slots", "4", "77", is_over=self.over, is_queued=False)]
-
-
 @pytest.fixture
-def lone(tmp_path):
-    """An executor that was not started, with a function that makes a job run on block 4."""
-    executor = on_blocks(tmp_path, site=SLURM, seen=(seen := []))
-    executor._engine = Blocks()
-    request = RemoteJob("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
-    path = executor._run / "running/a.json"
-    path.parent.mkdir(parents=True)
+def lone(tmp_path, engines):
+    """A started executor, and a function that lets a job run on block 4 until its end."""
+    with on_blocks(tmp_path, site=SLURM, seen=(seen := [])) as executor:
 
-    def start(*, first):
-        running = executor._running["a"] = module._Running(module.Future(), request)
-        record = RemoteProgress(
-            job="a", label="slots", block="4", host="n7",
-            first=first, done=7, total=9, text="x",
-        )  # fmt: skip
-        path.write_text(record.model_dump_json())
-        executor._engine.over = False
-        executor._follow()
-        return running
+        def run(*, first, end):
+            engines[0].over = False
+            future = executor.submit(save_trivial(tmp_path, "a"))
+            path = engines[0].folder / "running" / f"{'a' * 64}.json"
+            record = RemoteProgress(
+                job="a" * 64, label="slots", block="4", host="n7",
+                first=first, done=7, total=9, text="x",
+            )  # fmt: skip
+            seen.clear()
+            path.write_text(record.model_dump_json())
+            while not seen:  # until it was read
+                time.sleep(0.01)
+            end(engines[0])
+            error = future.exception(timeout=PATIENCE)
+            assert not path.exists()
+            return error
 
-    return executor, start, path, seen
+        yield run, seen
 
 
 def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
-    executor, start, path, seen = lone
+    run, seen = lone
 
-    def run(*, first):
-        running = start(first=first)
-        executor._engine.over = True
-        executor._follow()
-        assert not path.exists()
-        return running.future.exception(timeout=0)
+    def end(parsl):
+        parsl.over = True
 
-    lost = run(first=0)
+    lost = run(first=0, end=end)
     assert isinstance(lost, JobFailedError)
     assert not lost.is_final
     assert str(lost) == "block 4 on n7 ended before the job"
-    assert isinstance(run(first=0), JobFailedError)
-    assert isinstance(run(first=5), RequeuedError)
-    assert isinstance(run(first=5), JobFailedError)
+    assert isinstance(run(first=0, end=end), JobFailedError)
+    assert isinstance(run(first=5, end=end), RequeuedError)
+    assert isinstance(run(first=5, end=end), JobFailedError)
     job, progress = seen[0]
-    assert (job, progress.done, progress.total, progress.place) == ("a", 7, 9, "on n7, block 4")
+    assert job == "a" * 64
+    assert (progress.done, progress.total, progress.place) == (7, 9, "on n7, block 4")
 
 
 def test_a_node_that_parsl_has_lost_counts_like_a_lost_block(lone):
-    executor, start, path, _ = lone
+    run, _ = lone
+
+    def end(parsl):
+        parsl.given["a" * 64].set_exception(ManagerLost(b"m", "n7"))
+
     for first, kind in ((0, JobFailedError), (5, RequeuedError)):
-        running, submitted = start(first=first), module.Future()
-        submitted.set_exception(ManagerLost(b"m", "n7"))
-        executor._settle(running, submitted)
-        assert type(running.future.exception(timeout=0)) is kind
-        assert not path.exists()
+        assert type(run(first=first, end=end)) is kind
 
 
-def test_an_end_waits_for_no_queued_job_and_remembers_what_it_could_not_cancel(lone):
-    executor, _, path, _ = lone
-    executor._running["queued"] = module._Running(module.Future(), None)
-    executor._is_over.set()
-    executor._thread.start()
-    executor.__exit__(None, None, None)
-    assert (executor._run / "stop").exists()
-    assert executor._engine.asked == ["cancel", "stop"]
-    assert (path.parents[2] / "blocks.json").read_text() == '["77"]'
+def test_an_end_waits_for_no_queued_job_and_remembers_what_it_could_not_cancel(tmp_path, engines):
+    with on_blocks(tmp_path, site=SLURM) as executor:
+        executor.submit(save_trivial(tmp_path, "a"))
+    [parsl] = engines
+    assert (parsl.folder / "stop").exists()
+    assert parsl.asked == ["cancel", "stop"]
+    assert (tmp_path / "study/cluster/blocks.json").read_text() == '["77"]'
 
 
-def test_a_second_interrupt_does_not_leave_blocks(lone, monkeypatch):
-    executor, start, _, _ = lone
-    start(first=0)
-    executor._is_over.set()
-    executor._thread.start()
-
+def test_a_second_interrupt_does_not_leave_blocks(tmp_path, engines, monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        executor.__exit__(None, None, None)
-    assert executor._engine.asked == ["cancel", "stop"]
+    with pytest.raises(KeyboardInterrupt), on_blocks(tmp_path, site=SLURM):  # noqa: PT012
+        (engines[0].folder / "running/a.json").touch()
+        monkeypatch.setattr(module.time, "sleep", interrupt)
+    assert engines[0].asked == ["cancel", "stop"]
 
 
 def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
@@ -253,26 +297,25 @@ def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
     assert isinstance(error, StoppedError)
 
 
-def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):
+def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, engines, monkeypatch):
     cancelled, said = [], []
     monkeypatch.setattr(
-        providers, "run_command", lambda command, _: (cancelled.append(command), "", "")
+        providers, "run_command", lambda command, _: (cancelled.append(command) or 0, "", "")
     )
-    site = SITE.model_copy(update={"scheduler": "slurm"})
-    executor = on_blocks(tmp_path, site=site, said=said)
+    monkeypatch.setattr(Blocks, "cancel", lambda _: [])
+    monkeypatch.setattr(Blocks, "blocks", lambda _: [])
     file = tmp_path / "study/cluster/blocks.json"
     file.parent.mkdir(parents=True)
-    file.write_text('["12", "-u root", "13; reboot"]')
-    executor._cancel_leftovers()
-    assert cancelled == ["scancel 12"]
-    file.write_text("{broken")
-    executor._cancel_leftovers()
-    assert len(said) == 1
+    for content in ('["12", "-u root", "13; reboot"]', "{broken"):
+        file.write_text(content)
+        with on_blocks(tmp_path, site=SLURM, said=said):
+            assert cancelled == ["scancel 12"]
+    assert said == ["cancelled batch jobs of an earlier run: 12"]
 
 
 def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
     site = SITE.model_copy(update={"scheduler": "slurm", "jobs_per_node": 4})
-    assert on_blocks(tmp_path, site=site, processes=4)._group_nodes == 1
+    assert group_nodes(site, 4) == 1
     with pytest.raises(ConfigError, match=r"needs 2 nodes, .* allows 1"):
         on_blocks(tmp_path, site=site, processes=8)
     with pytest.raises(ConfigError, match="nodes with 4 each"):
@@ -312,11 +355,6 @@ def slurm(tmp_path, monkeypatch):
         return [status.state.name for status in provider.status(["7", "8", "9"])]
 
     return provider, answers, states
-
-
-SLURM = SITE.model_copy(
-    update={"scheduler": "slurm", "walltime": "00:01:30", "address": "127.0.0.1"}
-)
 
 
 def test_slurms_states_are_read_and_a_scheduler_that_is_away_changes_none(slurm):
@@ -363,45 +401,38 @@ def test_a_refused_submission_is_tried_again_later_and_slurm_requeues_no_block(s
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
             provider.submit("true", 1)
-        pauses.append(round((provider.pause_until - began) / providers._PAUSE_SECONDS))
-    assert pauses == [1, 2]
+        pauses.append(round(provider.pause_until - began, -1))
+    assert pauses == [30, 60]
 
 
-class Executor:
-    """Parsl's executor, with blocks as given: their states, and the batch jobs that exist."""
-
-    def __init__(self, states, submitted):
-        self.status_facade = states
-        self.blocks_to_job_id = dict.fromkeys(submitted, "7")
-
-
-def test_failed_blocks_are_counted_in_the_order_of_their_submission():
+def test_failed_blocks_are_counted_in_the_order_of_their_submission(make_engine):
     def status(state, message=None):
         return JobStatus(engine.JobState[state], message=message)
 
+    made, parsl = make_engine(site=SLURM)
+
+    def have(states, submitted):
+        parsl.status_facade = states
+        parsl.blocks_to_job_id = dict.fromkeys(submitted, "7")
+
     refused = status("FAILED", "Failed to start block 10: sbatch: error: away")
-    lone = object.__new__(engine.Engine)
-    lone._site, lone._address = SLURM, "10.0.0.1"
     # Parsl lists refused submissions last, whenever they were.
-    states = {"2": status("COMPLETED"), "10": refused, "0": refused, "1": refused}
-    lone._executors = {"slots": Executor(states, ["2"])}
-    assert lone.trouble() == ""
-    states = {"2": status("COMPLETED"), "10": refused, "3": refused, "9": refused}
-    lone._executors = {"slots": Executor(states, ["2"])}
-    assert lone.trouble() == "sbatch: error: away"
+    have({"2": status("COMPLETED"), "10": refused, "0": refused, "1": refused}, ["2"])
+    assert made.trouble() == ""
+    have({"2": status("COMPLETED"), "10": refused, "3": refused, "9": refused}, ["2"])
+    assert made.trouble() == "sbatch: error: away"
     # Blocks that ran jobs did not fail, however they ended.
     states = {"0": status("FAILED"), "1": status("CANCELLED"), "2": status("FAILED")}
-    lone._executors = {"slots": Executor(states, states)}
-    assert lone.trouble() == ""
-    lone._folder = "/data/runs"
-    lone._executors = {"slots": Executor({"0": status("MISSING")}, ["0"])}
-    assert lone.trouble(most=1) == (
-        "its nodes did not connect to 10.0.0.1, ports 54000 to 55000, or they do not see /data/runs"
+    have(states, states)
+    assert made.trouble() == ""
+    have({"0": status("MISSING")}, ["0"])
+    assert made.trouble(most=1) == (
+        "its nodes did not connect to 127.0.0.1, ports 54000 to 55000, "
+        "or they do not see /data/runs"
     )
-    missing = status("MISSING", "the scheduler says: batch job 7 is CANCELLED")
-    lone._executors = {"slots": Executor({"0": missing}, ["0"])}
-    assert lone.trouble(most=1) == "the scheduler says: batch job 7 is CANCELLED"
-    assert [block.failure for block in lone.blocks()] == [lone.trouble(most=1)]
+    have({"0": status("MISSING", "the scheduler says: batch job 7 is CANCELLED")}, ["0"])
+    assert made.trouble(most=1) == "the scheduler says: batch job 7 is CANCELLED"
+    assert [block.failure for block in made.blocks()] == [made.trouble(most=1)]
 
 
 def test_paths_that_shell_lines_cannot_hold_are_refused(tmp_path, monkeypatch):

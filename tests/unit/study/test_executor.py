@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +22,10 @@ from biphasic.execution.executor import Work
 from biphasic.execution.job import JobFailedError
 from biphasic.execution.local import WorkerPool
 from biphasic.execution.slots import Slot
+from biphasic.execution.worker import WorkerProcess
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
+from mini_study import children
 from trivial_jobs import RUNS, save_trivial
 
 pytestmark = pytest.mark.slow
@@ -54,12 +57,11 @@ def failure(executor, job_id):
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
     works = save_trivial(tmp_path, "a")
     with executor_on(tmp_path) as executor:
-        [worker] = executor._workers.values()
         # A foreseen error is the message, and trying again is no use.
         failed = failure(executor, save_trivial(tmp_path, "b", runs=RUNS))
         assert str(failed).startswith(f"{tmp_path / 'none'}: ")
         assert (failed.is_final, failed.log) == (True, None)
-        first = worker._process.pid
+        [first] = children(os.getpid())
         # An unforeseen one has its traceback in the job's own log.
         (tmp_path / "none").mkdir()
         (tmp_path / "none/manifest.json").symlink_to("/proc/self/mem")  # reading it fails
@@ -69,7 +71,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         assert "Traceback" in failed.log.read_text()
         # The same worker goes on after both, and jobs that say nothing leave no log.
         executor.submit(works).result(timeout=PATIENCE)
-        assert worker._process.pid == first
+        assert children(os.getpid()) == [first]
         assert not (tmp_path / "logs" / f"{works}.log").exists()
 
         os.kill(first, signal.SIGSTOP)
@@ -79,9 +81,9 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
             future.result(timeout=PATIENCE)
         assert not died.value.is_final
         executor.submit(works).result(timeout=PATIENCE)
-        assert worker._process.pid != first
-        second = worker._process
-    assert second.poll() is not None
+        [second] = children(os.getpid())
+        assert second != first
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.usefixtures("warm")
@@ -108,10 +110,9 @@ def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monke
     def broken(*_, **__):
         raise RuntimeError("boom")
 
-    with executor_on(tmp_path) as executor:
-        monkeypatch.setattr(executor._workers[Slot(0)], "run", broken)
-        with pytest.raises(RuntimeError, match="boom"):
-            executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
+    monkeypatch.setattr(WorkerProcess, "run", broken)
+    with executor_on(tmp_path) as executor, pytest.raises(RuntimeError, match="boom"):
+        executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
 
 
 def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
@@ -128,38 +129,31 @@ def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
 
 def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, monkeypatch):
     """Asked without workers: what is given to which slots, in which order."""
-    order = []
-    needed = {"one": 1, "both": 2, "last": 1}
+    needed = {"first": 1, "second": 1, "both": 2, "one": 1, "last": 1}
+    order, ends = [], {name: threading.Event() for name in needed}
 
     def load(_store, job_id):
-        return type("J", (), {"num_slots": needed[job_id]})
+        return SimpleNamespace(num_slots=needed[job_id])
 
-    first, second = Slot(0, "gpu0"), Slot(1, "gpu1")
-    executor = executor_on(tmp_path, slots=(first, second), load=load)
-    for slot, worker in executor._workers.items():
-        monkeypatch.setattr(
-            worker,
-            "run",
-            lambda job, _, *, environment, slot=slot: order.append(
-                (job, slot.index, environment["CUDA_VISIBLE_DEVICES"])
-            ),
-        )
-    with executor._lock:  # both slots are taken, as by a job that runs
-        executor._free = []
-    futures = [executor.submit(name) for name in ("both", "one", "last")]
-    assert order == []
-    executor._free = [first]
-    executor._dispatch()
-    assert order == []  # "one" would fit, but "both" came first
-    executor._free = [first, second]
-    executor._dispatch()
-    for future in futures:
-        future.result(timeout=PATIENCE)
-    assert order[0] == ("both", 0, "gpu0,gpu1")
-    assert sorted(job for job, _, _ in order[1:]) == ["last", "one"]
+    def run(_worker, job_id, _watch, *, environment):
+        order.append((job_id, environment["CUDA_VISIBLE_DEVICES"]))
+        assert ends[job_id].wait(PATIENCE)
+
+    monkeypatch.setattr(WorkerProcess, "run", run)
+    with executor_on(tmp_path, slots=(Slot(0, "gpu0"), Slot(1, "gpu1")), load=load) as executor:
+        futures = {name: executor.submit(name) for name in needed}
+        ends["first"].set()
+        futures["first"].result(timeout=PATIENCE)
+        # "one" would fit, but "both" came first.
+        assert not wait(list(futures.values())[3:], timeout=0.1).done
+        for name in needed:
+            ends[name].set()
+        assert not wait(futures.values(), timeout=PATIENCE).not_done
+    assert sorted(order[:2]) == [("first", "gpu0"), ("second", "gpu1")]
+    assert order[2] == ("both", "gpu0,gpu1")
+    assert sorted(job for job, _ in order[3:]) == ["last", "one"]
     with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
         executor_on(tmp_path, load=load).submit("both")
-    executor._threads.shutdown()
 
 
 def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypatch):
@@ -172,7 +166,9 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
         go_on.wait(PATIENCE)
         return process
 
-    [worker] = executor_on(tmp_path)._workers.values()
+    worker = WorkerProcess(
+        tmp_path, module=WORKER, num_threads=1, log_folder=tmp_path, name="w", environment={}
+    )
     monkeypatch.setattr("biphasic.child.subprocess.Popen", start)
     with ThreadPoolExecutor(2) as threads:
         ready = threads.submit(worker.started)

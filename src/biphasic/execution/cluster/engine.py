@@ -100,7 +100,7 @@ class Engine:
             raise
 
     def _start(self, label: str, *, nodes: int) -> None:
-        executor = _executor(self._site, label, nodes=nodes, address=self._address)
+        executor = parsl_executor(self._site, label, nodes=nodes, address=self._address)
         executor.run_id, executor.run_dir = uuid.uuid4().hex, str(self._folder)
         provider = self._providers[label] = cast("Any", executor.provider)
         if hasattr(provider, "script_dir"):
@@ -260,7 +260,8 @@ class _Executor(HighThroughputExecutor):
         self.command_client.run(["HOLD_MANAGER", manager_id], timeout_s=_ANSWER_SECONDS)
 
 
-def _executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
+def parsl_executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
+    """Return Parsl's executor for blocks of some nodes."""
     is_group = label == GROUPS
     gpus = 0 if is_group else site.gpus_per_node * site.jobs_per_gpu
     return _Executor(
