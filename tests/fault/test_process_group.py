@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -21,21 +20,23 @@ import psutil
 import pytest
 import torch
 
+import faulty
 from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, DoneElsewhereError, LostRankError, StoppedError
 from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
 from biphasic.execution.slots import Nodes
-from biphasic.files import complete_folder, read_json, write_json, write_text
+from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.api import pretrain
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.step.input import StepInputs
+from faulty import PATIENCE, checkpoint_of
 from mini_study import has_ended
 from other_user import as_other_user, can_connect, needs_root
+from warm import forking, probe_nothing
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,8 +46,6 @@ pytestmark = [
 ]
 
 STEPS = 24
-PATIENCE = 240.0
-
 RUN = """
 import sys
 from biphasic.study.jobs.train import TrainJob
@@ -57,36 +56,10 @@ TrainJob.model_validate_json(sys.argv[1]).run(lambda _: None)
 
 @pytest.fixture
 def ranks(tmp_path, monkeypatch) -> Path:
-    """A folder in which ranks, which are forked, note their process ids.
-
-    They take their time, and meet with what `GANG_FAULT` says.
-    """
+    """A folder in which ranks note their process ids; they meet with what `GANG_FAULT` says."""
     folder = tmp_path / "ranks"
     folder.mkdir()
-    original = StepInputs.of
-
-    def of(inputs, step):
-        rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
-        write_text(folder / f"pid-{rank}", str(os.getpid()))  # whole at once: it may be read now
-        time.sleep(0.1 if fault == "slow" else 0.01)
-        while fault == "attack" and step == 4 and not (folder / "attacked").exists():
-            time.sleep(0.01)
-        full = fault == "full disk" and step == 3
-        strikes = rank == "1" and {"error": 3, "kill": 7, "hang": 3}.get(fault) == step
-        while (full or strikes) and checkpoint_of(tmp_path / "store") < step - 1:
-            time.sleep(0.01)  # it is written in the background
-        if full:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        if strikes and fault == "error":
-            raise DataError("row 7: made up by a test")
-        if strikes and fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if strikes:
-            write_text(folder / "hangs", "")
-            time.sleep(PATIENCE)
-        return original(inputs, step)
-
-    monkeypatch.setattr(StepInputs, "of", of)
+    monkeypatch.setenv("GANG_FOLDER", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return folder
 
@@ -103,12 +76,13 @@ def text(training_data: TrainingData, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_job(make_recipe, text) -> Callable[..., TrainJob]:
     """Return jobs of two processes: `make_job(store)`."""
-    phases = [{"objective": "clm", "steps": STEPS // 2}, {"objective": "mlm", "steps": STEPS // 2}]
 
-    def make(store: Path) -> TrainJob:
+    def make(store: Path, *, steps: int = STEPS) -> TrainJob:
+        half = {"objective": f"{faulty.__file__}:Faulty", "steps": steps // 2}
+        phases = [{**half, "causal": True}, {**half, "causal": False, "first": steps // 2}]
         paths = DataPaths(**{name: text / name for name in ("tokenizer", "train", "heldout")})
         recipe = make_recipe(*phases, precision="fp32")
         return TrainJob(
@@ -118,7 +92,7 @@ def make_job(make_recipe, text) -> Callable[..., TrainJob]:
             data=paths,
             recipe=recipe,
             start=0,
-            end=STEPS,
+            end=steps,
             checkpoint_every=2,
             heldout_every=4,
             tensorboard=None,
@@ -126,6 +100,25 @@ def make_job(make_recipe, text) -> Callable[..., TrainJob]:
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(make_job, text, tmp_path_factory) -> Path:
+    """The state of a run of two ranks that meet with nothing."""
+    root = tmp_path_factory.mktemp("uninterrupted")
+    with forking(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        probe_nothing(patch)
+        state = pretrain(
+            make_job(root).recipe,
+            corpus={"folder": str(text)},
+            root=root,
+            checkpoint_every=0,
+            heldout_every=4,
+            compute={"processes": 2},
+        )
+    assert read_json(state / "state.json")["compute"]["processes"] == 2
+    return state
 
 
 def content(folder: Path) -> dict[str, object]:
@@ -140,12 +133,6 @@ def content(folder: Path) -> dict[str, object]:
         "metrics": lines,
         **{name: (folder / name).read_bytes() for name in names},
     }
-
-
-def checkpoint_of(store: Path) -> int:
-    """Return the step of the newest complete checkpoint; 0 for none."""
-    found = store.glob("progress/*/step-*/manifest.json")
-    return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
 
 
 def both_have_ended(ranks: Path, *, within: float = 5) -> bool:
@@ -163,19 +150,9 @@ def silent(_: Progress) -> None:
 
 
 def test_interrupted_in_every_way_equals_uninterrupted(
-    make_job, text, ranks, tmp_path, monkeypatch
+    make_job, uninterrupted, ranks, tmp_path, monkeypatch
 ):
     job, told = make_job(tmp_path / "store"), []
-    monkeypatch.setenv("GANG_FAULT", "none")
-    reference = pretrain(
-        job.recipe,
-        corpus={"folder": str(text)},
-        root=tmp_path / "whole",
-        checkpoint_every=0,
-        heldout_every=4,
-        compute={"processes": 2},
-    )
-    assert read_json(reference / "state.json")["compute"]["processes"] == 2
 
     # One rank is killed: the other ends, and the caller gets an error.
     monkeypatch.setenv("GANG_FAULT", "kill")
@@ -231,7 +208,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(
 
     monkeypatch.setenv("GANG_FAULT", "none")
     job.run(silent)
-    assert content(job.store / "states" / job.id) == content(reference)
+    assert content(job.store / "states" / job.id) == content(uninterrupted)
     assert not list((job.store / "progress").iterdir())
     assert not list(job.store.rglob(".partial-*"))
 
@@ -303,7 +280,7 @@ def test_another_user_reaches_neither_ports_nor_files_of_ranks(
             with pytest.raises(PermissionError):
                 list(folder.iterdir())
 
-    job = make_job(tmp_path / "store")
+    job = make_job(tmp_path / "store", steps=8)
     compute = job.compute.model_copy(update={"shard": shard})
     job.model_copy(update={"compute": compute}).run(attack)
     assert attacks
@@ -330,18 +307,19 @@ def pester() -> None:
 
 
 @needs_root
-def test_another_user_who_connects_at_once_changes_nothing(make_job, ranks, tmp_path, monkeypatch):
+def test_another_user_who_connects_at_once_changes_nothing(
+    make_job, uninterrupted, ranks, tmp_path, monkeypatch
+):
     monkeypatch.setenv("GANG_FAULT", "none")
-    job, other = make_job(tmp_path / "store"), make_job(tmp_path / "other")
-    other.run(silent)
+    job = make_job(tmp_path / "store")
     with as_other_user(pester, stays=True):
-        for _ in range(3):
+        for _ in range(2):
             # They are refused when processes start, or gloo refuses what they send.
             with suppress(LostRankError, DoneElsewhereError):
                 job.run(silent)
     with suppress(DoneElsewhereError):
         job.run(silent)
-    assert content(job.store / "states" / job.id) == content(other.store / "states" / job.id)
+    assert content(job.store / "states" / job.id) == content(uninterrupted)
 
 
 TWICE = """
@@ -357,7 +335,7 @@ def test_two_nodes_train_together(make_job, ranks, tmp_path, monkeypatch):
     nodes = Nodes(2, (sys.executable, "-c", TWICE), str(tmp_path))
     for name, value in nodes.environment().items():
         monkeypatch.setenv(name, value)
-    job = make_job(tmp_path / "store")
+    job = make_job(tmp_path / "store", steps=4)
     job.run(silent)
     state = read_json(job.store / "states" / job.id / "state.json")
     assert state["compute"]["processes"] == 2
