@@ -22,7 +22,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from warm import forking, probe_nothing
+from warm import draw_nothing, forking, probe_nothing
 
 STEPS = 12
 
@@ -60,7 +60,7 @@ STUDY: dict[str, Any] = {
         {"name": "pydocs-sc"},
         {"name": "pydocs-tc"},
         {"name": "pydocs-qa", "protocol": {"max_question_tokens": 16, "window_overlap": 8}},
-        {"name": "pydocs-ir"},
+        {"name": "pydocs-ir", "protocol": {"retrieval_corpus": "judged"}},
         # Of one's own: paths begin at the study file.
         {"name": "first-word", "source": "sc:own/first-word"},
         {"name": "lookup", "source": "zs:own/lookup"},
@@ -240,6 +240,7 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     def build(folder: Path) -> None:
         with forking(), pytest.MonkeyPatch.context() as patch:
             probe_nothing(patch)
+            draw_nothing(patch)
             ended = run_command(
                 "study", "run", write_study(folder), "--root", folder / "root", "--workers", "1"
             )

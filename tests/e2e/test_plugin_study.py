@@ -8,7 +8,6 @@ import yaml
 from biphasic.files import complete_names
 from mini_study import run_command
 from plugin_files import page_code, write_stride
-from warm import forking
 
 
 def study(folder, **changes):
@@ -40,10 +39,11 @@ def study(folder, **changes):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     root, path = tmp_path / "root", write_stride(tmp_path)
     file = study(tmp_path, compute={"processes": 2})
-    # Processes are spawned, not forked: they know nothing but what the store says.
+    # `nice` starts the workers, so they are not forked: they know nothing but what the store says.
     (tmp_path / "hosts.py").write_text(page_code("Hosts"), encoding="utf-8")
     site = tmp_path / "site.yaml"
     site.write_text("{executor: './hosts.py:Hosts', hosts: [-n1, -n2], command: [nice]}")
@@ -63,13 +63,13 @@ def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     path.unlink()
     report = root / "own/report/report.html"
     report.unlink()
-    with forking():  # from this process, which has not loaded the file either
-        made = run_command("study", "report", root / "own")
-        assert made.returncode == 0, made.stderr
-        assert reference in report.read_text(encoding="utf-8")
-        assert "1/1" in run_command("study", "status", root / "own").stdout
+    # These are forked from this process, which has not loaded the file either.
+    made = run_command("study", "report", root / "own")
+    assert made.returncode == 0, made.stderr
+    assert reference in report.read_text(encoding="utf-8")
+    assert "1/1" in run_command("study", "status", root / "own").stdout
 
-        write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
-        plan = run_command("study", "plan", file, "--root", root, "--rate", "1e9").stdout
+    write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
+    plan = run_command("study", "plan", file, "--root", root, "--rate", "1e9").stdout
     assert "other code, of stride.py:Stride (" in plan
     assert complete_names(root / "store/states") == {state.parent.name}

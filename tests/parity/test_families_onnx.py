@@ -40,10 +40,10 @@ Inputs = dict[str, NDArray[np.int64]]
 
 
 @pytest.mark.parametrize("family", EXPORTED)
-def test_graph_equals_model(family, tmp_path):
-    folder = save_open(family, tmp_path / "model", **few_layers(family))
-    assert write_onnx(folder, tmp_path / "graph") <= TOLERANCE
-    measured = worst_difference(folder, computing(tmp_path / "graph" / "onnx" / "model.onnx"))
+def test_graph_equals_model(family, exported):
+    assert exported["differences"][family] <= TOLERANCE
+    graph = computing(exported["folder"] / f"{family}-graph/onnx/model.onnx")
+    measured = worst_difference(exported["folder"] / family, graph)
     assert measured <= 1e-4
     record(family, "onnx", measured)
 
@@ -62,14 +62,14 @@ def test_large_weights_lie_beside(tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("family", [each for each in TESTED if each not in EXPORTED])
-def test_trace_equals_model_and_calls_what_graphs_have(family, tmp_path, trace, calls_in_graphs):
+def test_trace_equals_model_and_calls_what_graphs_have(family, tmp_path, trace, exported):
     """The trace is right for every length, and each of its calls is one in a graph above.
 
     torch translates a trace to ONNX call by call, which takes five times as long.
     """
     folder = save_open(family, tmp_path / "model", **few_layers(family))
     traced = trace(folder)
-    assert calls_of(traced) <= calls_in_graphs
+    assert calls_of(traced) <= {tuple(call) for call in exported["calls"]}
     module: Any = traced.module(check_guards=False)  # a graph in ONNX has none
 
     def compute(inputs: Inputs) -> NDArray[np.float32]:
@@ -109,21 +109,36 @@ class _Traced(Exception):  # noqa: N818 - not an error
 
 
 @pytest.fixture(scope="module")
-def calls_in_graphs(
+def exported(
     trace: Callable[[Path], ExportedProgram],
     tmp_path_factory: pytest.TempPathFactory,
     worker_id: str,
-) -> set[Call]:
-    """Every call in the traces of the families that are exported here."""
+) -> dict[str, Any]:
+    """Models and graphs in a folder, made once, and every call in what torch traced of them."""
 
     def build(folder: Path) -> None:
         calls: set[Call] = set()
-        for family in WITH_ALL_CALLS:
-            calls |= calls_of(trace(save_open(family, folder / family, **few_layers(family))))
-        (folder / "calls.json").write_text(json.dumps([*calls]))
+        differences: dict[str, float] = {}
+        export = torch.export.export
 
-    folder = once(tmp_path_factory, worker_id, "calls-in-graphs", build)
-    return {tuple(call) for call in json.loads((folder / "calls.json").read_text())}
+        def kept(*given: Any, **how: Any) -> ExportedProgram:
+            program = export(*given, **how)
+            calls.update(calls_of(program))
+            return program
+
+        for family in {*EXPORTED, *WITH_ALL_CALLS}:
+            model = save_open(family, folder / family, **few_layers(family))
+            if family not in EXPORTED:  # its graph is made elsewhere
+                calls.update(calls_of(trace(model)))
+                continue
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(torch.export, "export", kept)
+                differences[family] = write_onnx(model, folder / f"{family}-graph")
+        content = {"calls": [*calls], "differences": differences}
+        (folder / "exports.json").write_text(json.dumps(content))
+
+    folder = once(tmp_path_factory, worker_id, "families-onnx", build)
+    return {"folder": folder, **json.loads((folder / "exports.json").read_text())}
 
 
 Call = tuple[str, ...]
