@@ -257,9 +257,10 @@ def one_worker() -> Iterator[None]:
 def known_speed() -> Iterator[None]:
     """The speed of this machine is given, as measuring it takes longer than most tests."""
     from biphasic.evaluation import best
-    from biphasic.study.sizing import speed
+    from biphasic.study.sizing import here, speed
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here, "speed_here", lambda _: here.Speed(1e11, 2))
         for module in (best, speed):
             patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1e11))
         yield

@@ -155,15 +155,15 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
 
 def test_trainer_attends_as_transformers_does(bench):
     options = ["--models", "pico", "--vocabularies", str(VOCABULARY), "--seconds", "0"]
-    records = bench("pretrain", *options, "--objectives", "clm", "mlm40", "--precisions", "fp32")
-    assert len(records) == 2 * 5
+    records = bench("pretrain", *options, "--objectives", "mlm40", "--precisions", "fp32")
+    assert len(records) == 5
     assert all(record["tokens_per_second"] > 0 for record in records)
 
 
 def test_lean_loop(bench):
-    options = ["--models", "pico", "--precisions", "fp32", "bf16", "--steps", "1"]
+    options = ["--models", "pico", "--precisions", "fp32", "--steps", "1"]
     records = bench("lean_loop", *options)
-    assert len(records) == 2 * 2
+    assert len(records) == 2
     assert all(record["ours_over_lean"] > 0 for record in records)
 
 

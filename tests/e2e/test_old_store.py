@@ -16,6 +16,8 @@ from safetensors.numpy import load_file
 
 from mini_study import edit_json
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+
 ARCHIVE = Path(__file__).parents[1] / "old_store/2026-11.tar.gz"
 RESULTS = "runs/old/report/results.csv"
 SCORES = ("arm", "task", "metric", "learning_rate", "seed", "status", "validation", "test")

@@ -1,7 +1,7 @@
 """What people see who load an export with transformers 4.57, the last release before 5.
 
-It is installed in a folder of its own, before everything else on the path, and
-skipped where no package index can be reached.
+It is installed once in a folder of its own, which stays until `make clean`, before everything else
+on the path. Skipped where no package index can be reached.
 """
 
 import json
@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from warm import forking
 pytestmark = pytest.mark.slow
 
 OLD = "transformers==4.57.*"
+FOLDER = Path(__file__).parents[2] / "build/transformers-4.57"
 # What it needs beside what is installed: without these names pip would fetch torch's company too.
 NEEDED = ("tokenizers==0.22.*", "huggingface-hub==0.36.*", "requests", "urllib3")
 NEEDED += ("charset-normalizer", "idna", "certifi")
@@ -62,14 +64,15 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def old_transformers(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder with transformers 4.57 and what it needs of old packages, made once."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "transformers-4.57"
-    with FileLock(folder.with_suffix(".lock")):
-        if not (folder / "transformers").is_dir():
-            _install(folder)
-    return folder
+def old_transformers() -> Path:
+    """The folder with transformers 4.57 and what it needs of old packages."""
+    FOLDER.parent.mkdir(exist_ok=True)
+    with FileLock(FOLDER.with_suffix(".lock")):
+        if not FOLDER.is_dir():
+            with TemporaryDirectory(dir=FOLDER.parent) as partial:
+                _install(Path(partial) / "packages")
+                (Path(partial) / "packages").rename(FOLDER)
+    return FOLDER
 
 
 def _install(folder: Path) -> None:

@@ -282,8 +282,9 @@ def test_commands_that_compute_nothing_import_no_torch(finished, root, tmp_path)
     commands = [
         ["study", "schema"],
         *(["study", *rest, "--root", str(root)] for rest in (
-            ["plan", file], ["diff", file, file], ["status", "mini"], ["run", file, "--quiet"],
-            ["jobs", file], ["clean"], ["cancel", "mini"], ["report", "mini"],
+            ["plan", file, "--rate", "1e9"], ["diff", file, file], ["status", "mini"],
+            ["run", file, "--quiet"], ["jobs", file], ["clean"], ["cancel", "mini"],
+            ["report", "mini"],
         )),
         ["analyze", study],
         ["claims", study],

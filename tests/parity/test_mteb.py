@@ -28,7 +28,8 @@ from tiny_use import write_jsonl, write_model
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
 NUM_PAIRS, NUM_QUERIES, NUM_DOCUMENTS, MAX_SEQLEN = 100, 15, 60, 48
-pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+# All slow, so that one test process imports mteb.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,6 @@ def run(model, copies, out, tasks=("STS15", "SciFact")):
     return run_mteb(model, tasks, out, data=copies, max_seqlen=MAX_SEQLEN, quiet=True)
 
 
-@pytest.mark.slow
 def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
     theirs = {row["task"]: row for row in run(minilm, copies, tmp_path / "scores").table()}
     settings = {
@@ -127,7 +127,6 @@ def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
     assert theirs["SciFact"]["score"] > 20  # of a model that retrieves
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The fill_missing parameter:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning")
 def test_the_packed_encoder_gives_what_sentence_transformers_gives_to_mteb(

@@ -136,9 +136,15 @@ def test_a_report_is_written_again_when_a_record_or_a_file_of_it_changed(tmp_pat
         assert len(written) == 1
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES])
 @pytest.mark.parametrize(
-    "name", ["result.json", "state.json", "metrics.jsonl", "manifest.json", "study.json"]
+    ("name", "code"),
+    [
+        ("result.json", errno.EIO),
+        ("state.json", errno.EMFILE),
+        ("metrics.jsonl", errno.EACCES),
+        ("manifest.json", errno.EIO),
+        ("study.json", errno.EMFILE),
+    ],
 )
 def test_an_error_of_the_system_stops_a_report_and_is_never_stored(
     tmp_path, monkeypatch, code, name

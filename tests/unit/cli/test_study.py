@@ -84,6 +84,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_counts_its_problems(run, tmp_path):
     study, store = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
     one, other, *_ = sorted(store.glob("finetunes/*/manifest.json"))

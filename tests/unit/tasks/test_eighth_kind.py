@@ -205,6 +205,7 @@ def test_settings_and_rows_are_checked_by_the_kind(tmp_path, files):
         load_task_file(path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_its_report_needs_only_its_records(tmp_path):
     """The kinds are not registered here, as on a machine that has only the records."""
     about = {kind.name: asdict(kind.facts) for kind in (Polarity, Longer)}

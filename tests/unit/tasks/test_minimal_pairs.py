@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -60,15 +62,20 @@ def table(result):
     return pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
 
 
+@cache
+def loaded(folder: Path, kind: type) -> tuple[TextTokenizer, Any]:
+    return TextTokenizer.load(folder), kind.from_pretrained(folder).eval()
+
+
 @torch.no_grad()
 def by_hand(folder: Path, text: str, reading: str, *, rest: bool = False) -> float:
-    tokenizer = TextTokenizer.load(folder)
+    kind = AutoModelForCausalLM if reading == "clm" else AutoModelForMaskedLM
+    tokenizer, model = loaded(folder, kind)
     ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
     if reading == "clm":
-        model = AutoModelForCausalLM.from_pretrained(folder)
         chances = model(torch.tensor([ids])).logits[0].log_softmax(-1)
         return sum(float(chances[at - 1, ids[at]]) for at in range(1, len(ids) - 1))
-    model, total = AutoModelForMaskedLM.from_pretrained(folder).eval(), 0.0
+    total = 0.0
     for at in range(1, len(ids) - 1):
         shown, end = list(ids), at + 1
         while rest and end < len(ids) - 1 and tokenizer.decode([ids[end]]).isalpha():
