@@ -18,11 +18,11 @@ from statistics import fmean, stdev
 from harness import machine
 from scipy.stats import ttest_1samp
 
+from biphasic import evaluate
 from biphasic.data.building.build import CorpusFolders, build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.evaluation.evaluate import evaluate
 from biphasic.files import read_json
 from biphasic.study.spec.arms import read_recipe
 from biphasic.training.data import TrainingData

@@ -244,12 +244,10 @@ def all_cores() -> Iterator[Callable[[], int]]:
 @pytest.fixture(scope="session", autouse=True)
 def one_worker() -> Iterator[None]:
     """Fine-tunings run in this process where no test asks for several."""
-    from biphasic.evaluation import evaluate
-    from biphasic.export.finetuned import write
+    from biphasic.study.run import run
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (evaluate, write):
-            patch.setattr(module, "default_workers", lambda *_, **__: 1)
+        patch.setattr(run, "default_workers", lambda *_, **__: 1)
         yield
 
 

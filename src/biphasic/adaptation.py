@@ -17,17 +17,13 @@ from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.export.output import find_made, refuse_existing
-from biphasic.export.write import Format, check_format, export_inputs, export_model
-from biphasic.files import expanded
+from biphasic.export.write import Format, check_format, export_inputs, write_export
 from biphasic.model.checks.limits import model_limits
-from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.plugins import look_in
-from biphasic.progress import progress_bar, progress_console, say_on
-from biphasic.study import DEFAULT_ROOT, STORE
-from biphasic.study.api import parse_compute, train_recipe
+from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import (
     DataPaths,
     corpus_settings,
@@ -43,14 +39,13 @@ from biphasic.study.inputs.models import (
 )
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.resolved import recipe_text
+from biphasic.study.training import parse_compute, train_recipe
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.intervals import CHECKPOINT_EVERY
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.recipe import Precision, Recipe, SkippedSteps
-from biphasic.training.records.log import viewed_in_wandb
 from biphasic.training.state import read_state_record
 
 # Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md.
@@ -73,34 +68,30 @@ LEAST_TOKENS = 1 << 20  # minimum tokens of text, even for short training: some 
 
 
 class AdaptConfig(Config):
-    """Settings of an adaptation. Values of None are derived from the model."""
+    """Settings of an adaptation, as arguments of `adapt`. None is derived from the model."""
 
-    steps: PositiveInt = 2000
-    """Optimizer steps."""
+    steps: PositiveInt
     objective: Literal["mlm", "mntp"] = "mlm"
-    """Masked language modelling, or masked next-token prediction."""
     mlm_probability: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Probability of masking a token."""
     learning_rate: PositiveFloat | None = None
-    """Peak learning rate. Default: the state's, else 0.4 / hidden size."""
     warmup_steps: NonNegativeInt | None = None
-    """Linear warm-up steps. Default: 1/20 of the steps."""
     decay_steps: NonNegativeInt | None = None
-    """Final linear decay steps. Default: 1/10 of the steps."""
     optimizer: AnyOptimizer | None = None
-    """Optimizer. Default: the state's, else AdamW."""
     optimizer_state: Literal["keep", "reset"] = "keep"
-    """Keep or reset the optimizer moments of a state; other models have none."""
     max_seqlen: PositiveInt | None = None
-    """Row length in tokens. Default: the state's, else 512 or the model's limit."""
     rows_per_step: PositiveInt | None = None
-    """Rows per batch. Default: the state's, else 32."""
     precision: Precision | None = None
-    """Precision of the computation; weights are fp32. Default: the state's, else bf16."""
     seed: NonNegativeInt | None = None
-    """Seed of masks and data order. Default: the state's, else 0."""
-    skip_steps: SkippedSteps = ()
-    """Steps to skip, as in a recipe. They count from the start of a state's run."""
+    skip_steps: SkippedSteps = ()  # They count from the start of a state's run.
+
+    @classmethod
+    def of(cls, *, optimizer: Any, reset_optimizer: bool, **given: Any) -> AdaptConfig:
+        """Return the settings among the arguments of `adapt`."""
+        given["optimizer"] = {"name": optimizer} if isinstance(optimizer, str) else optimizer
+        given["optimizer_state"] = "reset" if reset_optimizer else None
+        known = {name: given.get(name) for name in cls.model_fields}
+        settings = {name: value for name, value in known.items() if value is not None}
+        return parse_config(cls, settings, where="adapt")
 
     def schedule(self, *, own_peak: float) -> LearningRateConfig:
         """Return the learning-rate schedule; `own_peak` is the default peak."""
@@ -127,108 +118,62 @@ class AdaptConfig(Config):
         }
 
 
-def adapt(
+def adapt_model(
     model: Path | str,
-    out: Path | str,
+    out: Path,
+    settings: AdaptConfig,
     *,
     corpus: CorpusConfig | Mapping[str, Any] | Path | str,
-    settings: AdaptConfig | Mapping[str, Any] | None = None,
-    format: Format = "sentence-transformers",
-    revision: str | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    checkpoint_every: int = CHECKPOINT_EVERY.default,
-    compute: ComputeConfig | Mapping[str, Any] | None = None,
-    device: str | None = None,
-    fresh: bool = False,
-    wandb: str | None = None,
-    quiet: bool = False,
-    console: Console | None = None,
+    compute: ComputeConfig,
+    format: Format,
+    revision: str | None,
+    checkpoint_every: int,
+    store: Path,
+    fresh: bool,
+    console: Console,
 ) -> Path:
-    """Continue training a model as an encoder, and export it.
-
-    A state of an earlier run on the same corpus continues that run: it reads new rows, and keeps
-    its optimizer state by default. An interrupted call resumes when it is repeated.
-
-    Args:
-        model: Folder of a decoder, an encoder or a state; or an id on the hub.
-        out: Folder to write.
-        corpus: Text: a source such as `hf:HuggingFaceFW/fineweb-edu` or a folder of files; a folder
-            that `biphasic corpus build` made for the model's tokenizer; a corpus file (YAML); or
-            settings of a corpus.
-        settings: How to train.
-        format: As in `export_model`.
-        revision: Of a model on the hub.
-        root: Folder of the store.
-        checkpoint_every: Updates between checkpoints; 0 for none.
-        compute: How steps are computed; as in `pretrain`.
-        device: As in `pretrain`.
-        fresh: As in `pretrain`; `out` must not exist then.
-        wandb: As in `pretrain`.
-        quiet: Show no progress.
-        console: Where progress is shown; standard error when None.
-
-    Returns:
-        `out`. An existing one from the same model, text and settings is kept.
-
-    Raises:
-        ConfigError: A setting is invalid, or `out` holds something else.
-        DataError: Model or text are missing or damaged.
-        ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
-            fit into memory.
-        TrainingError: The loss is not finite.
-
-    Example:
-        >>> from biphasic import adapt
-        >>> adapt("decoder", "adapted", corpus="texts.jsonl", settings={"steps": 2}).name
-        'adapted'
-    """
-    out = expanded(out)
+    """Train a model or continue the run of a state, and export it; see `adapt`."""
     check_format(format)
     find_made(out)
-    settings = parse_config(AdaptConfig, settings or {}, where="adapt")
-    compute, chosen = parse_compute(compute), parse_device(device)
-    corpus = corpus_settings(corpus)
-    console = console or progress_console(quiet=quiet)
-    say, store = say_on(console), Path(root).resolve() / STORE
+    corpus, say = corpus_settings(corpus), say_on(console)
     look_in(store)
     tune_allocator()
-    with computing_on(chosen), viewed_in_wandb(wandb):
-        with progress_bar(console, "reading the model"):
-            local = fetch_model(model, revision=revision)
-        check_state(local, store, say=say)
-        recipe, paths, earlier = _planned(
-            local, settings, corpus, store, name=str(model), console=console
-        )
-        fingerprint = paths.open().fingerprint
-        state = Lineage(recipe, fingerprint).identities[-1]
-        if other := OtherCode.of(store, [state]):
-            if fresh:
-                refuse_existing(out)
-            else:
-                say(other.note())
-        if find_made(out, export_inputs(state, format=format)):
-            say(f"{out}: already made from the same model, text and settings; nothing to do")
-            return out
-        if earlier:
-            earlier.require(recipe, fingerprint)
-            earlier.bring_into(store)
-            say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
-        say(_plan(recipe, compute))
-        trained = train_recipe(
-            recipe,
-            paths,
-            store,
-            checkpoint_every=checkpoint_every,
-            heldout_every=0,
-            # A continued run keeps recording both, like its earlier states.
-            heldout_objectives=("clm", "mlm") if earlier else settings.heldout_objectives,
-            compute=compute,
-            console=console,
-            fresh=fresh,
-        )
+    with progress_bar(console, "reading the model"):
+        local = fetch_model(model, revision=revision)
+    check_state(local, store, say=say)
+    recipe, paths, earlier = _planned(
+        local, settings, corpus, store, name=str(model), console=console
+    )
+    fingerprint = paths.open().fingerprint
+    state = Lineage(recipe, fingerprint).identities[-1]
+    if other := OtherCode.of(store, [state]):
+        if fresh:
+            refuse_existing(out)
+        else:
+            say(other.note())
+    if find_made(out, export_inputs(state, format=format)):
+        say(f"{out}: already made from the same model, text and settings; nothing to do")
+        return out
+    if earlier:
+        earlier.require(recipe, fingerprint)
+        earlier.bring_into(store)
+        say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
+    say(_plan(recipe, compute))
+    trained = train_recipe(
+        recipe,
+        paths,
+        store,
+        checkpoint_every=checkpoint_every,
+        heldout_every=0,
+        # A continued run keeps recording both, like its earlier states.
+        heldout_objectives=("clm", "mlm") if earlier else settings.heldout_objectives,
+        compute=compute,
+        console=console,
+        fresh=fresh,
+    )
     _report(trained, say)
     with progress_bar(console, "exporting"):
-        return export_model(trained, out, format=format, say=say)
+        return write_export(trained, out, format=format, say=say)
 
 
 def _planned(
@@ -259,12 +204,12 @@ def adaptation_text(
     model: Path | str,
     *,
     corpus: CorpusConfig | Mapping[str, Any] | Path | str,
-    settings: AdaptConfig | Mapping[str, Any] | None = None,
     revision: str | None = None,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    **given: Any,
 ) -> str:
-    """Return the recipe that `adapt` would train, as a recipe file, without training."""
-    settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    """Return the recipe that `adapt` would train with these arguments, as a recipe file."""
+    settings = AdaptConfig.of(**given)
     corpus, how = corpus_settings(corpus), parse_compute(compute)
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))

@@ -94,7 +94,7 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
 @pytest.fixture
 def unexported(monkeypatch) -> None:
     """Leave the export out: it takes most of the time."""
-    monkeypatch.setattr("biphasic.adaptation.export_model", lambda _, out, **__: out)
+    monkeypatch.setattr("biphasic.adaptation.write_export", lambda _, out, **__: out)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.export.write import export_model
 from families import save_family
 from warm import forking
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import yaml
 
+from biphasic import pretrain
 from biphasic.data.building.config import CorpusConfig
 from biphasic.files import read_json
 from biphasic.model.presets import PRESETS
-from biphasic.study.api import pretrain
 from biphasic.study.spec.load import load_study
 from mini_study import run_command, states, write_custom_tasks
 

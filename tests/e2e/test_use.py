@@ -85,9 +85,18 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
 
 @pytest.mark.usefixtures("warm")
 def test_texts_come_from_another_program(place):
-    program = "import typer; from biphasic.cli.use import encode_command as c; typer.run(c)"
+    program = "from biphasic.cli.main import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-c", program, place / "model", "-", "--out", place / "piped.npy"],
+        [
+            sys.executable,
+            "-c",
+            program,
+            "encode",
+            place / "model",
+            "-",
+            "--out",
+            place / "piped.npy",
+        ],
         input="\n".join(REVIEWS.values()) + "\n",
         capture_output=True,
         text=True,

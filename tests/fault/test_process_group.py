@@ -21,13 +21,13 @@ import pytest
 import torch
 
 import faulty
+from biphasic import pretrain
 from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, DoneElsewhereError, LostRankError, StoppedError
 from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
 from biphasic.execution.slots import Nodes
 from biphasic.files import complete_folder, read_json, write_json
-from biphasic.study.api import pretrain
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from biphasic import pretrain
 from biphasic.data.building.build import build_corpus
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import PERMIT, BiphasicError, os_error_text
 from biphasic.files import read_json
 from biphasic.locks import lock
-from biphasic.study.api import pretrain
 from other_user import as_other_user, needs_root
 from warm import is_ready
 

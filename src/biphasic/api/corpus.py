@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.results.corpus import SPLITS, BuiltCorpus, InspectedCorpus, IntactCorpus, parts_of
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import expanded
 
 if TYPE_CHECKING:
+    from biphasic.api.results.corpus import BuiltCorpus, InspectedCorpus, IntactCorpus
     from biphasic.data.building.blend import BuildProgress
     from biphasic.data.building.config import CorpusConfig
 
@@ -62,8 +61,10 @@ def build(
         >>> built.frame["split"].tolist()
         ['train', 'heldout']
     """
+    from biphasic.api.results.corpus import BuiltCorpus
     from biphasic.data.building.blend import build_bar
     from biphasic.data.building.build import build_corpus
+    from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
 
     settings = {
@@ -111,9 +112,11 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
         >>> corpus.inspect("corpora/mine").summaries["train"].documents > 100
         True
     """
+    from biphasic.api.results.corpus import InspectedCorpus, parts_of
     from biphasic.data.building.build import RECORD
     from biphasic.data.building.inspect import inspect_corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
+    from biphasic.files import expanded
 
     folder, notes = expanded(folder), ()
     if _is_build(folder) and not (folder / RECORD).is_file():
@@ -145,7 +148,9 @@ def verify(folder: Path | str) -> IntactCorpus:
         >>> corpus.verify("corpora/mine").frame["split"].tolist()
         ['train', 'heldout']
     """
+    from biphasic.api.results.corpus import IntactCorpus
     from biphasic.data.building.verify import verify_build, verify_corpus
+    from biphasic.files import expanded
 
     folder = expanded(folder)
     found = verify_build(folder) if _is_build(folder) else (verify_corpus(folder),)
@@ -178,7 +183,9 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
         >>> corpus.merge(["corpora/mine", "corpora/more"], "corpora/both").folder.name
         'both'
     """
+    from biphasic.api.results.corpus import BuiltCorpus
     from biphasic.data.building.merge import merge_builds, merge_corpora
+    from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
 
     parts, target = [expanded(folder) for folder in folders], expanded(out)
@@ -227,6 +234,7 @@ def _config(
 
 def _is_build(folder: Path) -> bool:
     """Return True for a built folder, False for a single corpus; raise for others."""
+    from biphasic.api.results.corpus import SPLITS
     from biphasic.data.building.build import RECORD
 
     if not folder.is_dir():

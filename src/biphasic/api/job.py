@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.results.lists import JobRun
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
+    from biphasic.api.results.lists import JobRun
     from biphasic.study.run.jobs import AnyJob
 
 
@@ -45,6 +45,7 @@ def run(
         >>> job.run(training.id).was_done, job.run(training.id).was_done
         (False, True)
     """
+    from biphasic.api.results.lists import JobRun
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores

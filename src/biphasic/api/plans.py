@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from biphasic.api.results.lists import Findings
-from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT
+
+if TYPE_CHECKING:
+    from biphasic.api.results.lists import Findings
+    from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 
 
 def plan(
@@ -41,6 +43,7 @@ def plan(
         >>> planned.frame.values.tolist(), planned.drawing()[:4]
         ([['mlm', '', 2, 2]], '<svg')
     """
+    from biphasic.api.results.plans import StudyPlan
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.plan.summary import summarise_plan
     from biphasic.study.sizing.estimate import plan_memory
@@ -76,6 +79,7 @@ def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_RO
         >>> diff("study.yaml", "study.yaml").sentences[0]
         'both studies plan the same'
     """
+    from biphasic.api.results.lists import Findings
     from biphasic.study.plan.diff import difference_lines
     from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
@@ -126,6 +130,7 @@ def jobs(
         >>> jobs("study.yaml", overrides=changes).frame["kind"].tolist()
         ['train', 'finetune', 'report']
     """
+    from biphasic.api.results.plans import StudyJobs
     from biphasic.execution.job import save_job
     from biphasic.progress import progress_console
     from biphasic.study.run.prepare import prepare_study
@@ -226,6 +231,7 @@ def register(
         >>> len(register("registered.yaml", spread=0.5).records)
         1
     """
+    from biphasic.api.results.plans import Registered
     from biphasic.progress import progress_console
     from biphasic.study.find import find_study
     from biphasic.study.run.register import register_study

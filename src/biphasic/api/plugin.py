@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from biphasic.api.results.lists import Findings
 from biphasic.study import DEFAULT_ROOT, STORE
+
+if TYPE_CHECKING:
+    from biphasic.api.results.lists import Findings
 
 
 def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
@@ -23,6 +26,7 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
         >>> plugin.list().sentences
         ()
     """
+    from biphasic.api.results.lists import Findings
     from biphasic.plugins import installed_lines, stored_lines
 
     return Findings((*installed_lines(), *stored_lines(Path(root).resolve() / STORE)))
@@ -44,6 +48,7 @@ def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str
         >>> len(plugin.check("stride.py").sentences)
         1
     """
+    from biphasic.api.results.lists import Findings
     from biphasic.config import parse_overrides
     from biphasic.conformance.check import check_plugins
     from biphasic.conformance.task_kinds import check_kinds

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.results.scores import Analysis, CheckedClaims, Comparisons, Figures
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
     from biphasic.analysis.records import Problem, StudyRecords
     from biphasic.analysis.scores.layout import Layout
     from biphasic.analysis.scores.others import OtherResults
+    from biphasic.api.results.scores import Analysis, CheckedClaims, Comparisons, Figures
     from biphasic.records import Convention
 
 
@@ -52,6 +51,7 @@ def analyze(
     from biphasic.analysis.scores.layout import scores_of
     from biphasic.analysis.scores.table import at_one_rate
     from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.api.results.scores import Analysis
 
     results = _read(folder, dataset, without)
     scores = scores_of(results, convention)
@@ -128,6 +128,7 @@ def claims(
     from biphasic.analysis.scores.layout import scores_of
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.api.results.scores import CheckedClaims
 
     chosen = _chosen_claims(claims, only)
     if (folder is None) != paper:
@@ -197,6 +198,8 @@ def figures(
     from biphasic.analysis.scores.reference import alike_datasets
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
+    from biphasic.api.results.scores import Figures
+    from biphasic.files import expanded
 
     chosen = chosen_formats(formats)
     results = _read(folder, dataset, without)
@@ -244,6 +247,8 @@ def paper(
     from biphasic.analysis.figures.catalog import run_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.scores.source import paper_scores
+    from biphasic.api.results.scores import Figures
+    from biphasic.files import expanded
 
     chosen, scores, target = chosen_formats(formats), paper_scores(), expanded(out)
     drawn = [*score_figures(scores, is_every=every_dataset), *run_figures(scores)]
@@ -255,6 +260,7 @@ def _read(
 ) -> StudyRecords | Layout | OtherResults:
     from biphasic.analysis.scores.layout import read_results
     from biphasic.analysis.scores.reference import DatasetChoice
+    from biphasic.files import expanded
 
     return read_results(expanded(folder), DatasetChoice(tuple(only), tuple(without)))
 

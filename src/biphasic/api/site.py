@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from biphasic.api.results.lists import Findings
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT
+
+if TYPE_CHECKING:
+    from biphasic.api.results.lists import Findings
 
 
 def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Path:
@@ -60,6 +63,7 @@ def check(
         >>> site.check("site.yaml")  # doctest: +SKIP
         node1: Python 3.12.3, torch 2.13.0, 16 cores
     """
+    from biphasic.api.results.lists import Findings
     from biphasic.execution.cluster.check import check_site
     from biphasic.execution.cluster.site import load_site
     from biphasic.progress import progress_console

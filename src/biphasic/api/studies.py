@@ -1,4 +1,4 @@
-"""Studies from Python: `status`, `report_study`, `cancel`, `retry`, `verify`, `clean`, `tune`."""
+"""Studies from Python: run, watch, report, tune and clean them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,95 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.errors import StudyError
+from biphasic.errors import ConfigError, StudyError
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy
     from biphasic.api.results.studies import Cleaned, Retried, Status, Tuned, Verified
+    from biphasic.study.run.run import StudyOutcome
+    from biphasic.study.spec.study import StudyConfig
+
+
+def run_study(
+    study: StudyConfig | Path | str,
+    *,
+    root: Path | str = DEFAULT_ROOT,
+    workers: int | None = None,
+    threads: int = 1,
+    per_gpu: int = 1,
+    tries: int = 3,
+    site: Path | str | None = None,
+    fresh: bool = False,
+    overrides: Sequence[str] = (),
+    wandb: str | None = None,
+    quiet: bool = False,
+) -> StudyOutcome:
+    """Run the missing jobs of a study, and write its report.
+
+    Args:
+        study: Study file (YAML). In Python also its settings.
+        root: Folder of studies and their shared store.
+        workers: Parallel jobs. Default: one per core, or one on a GPU.
+        threads: Threads per job; may change the last bits of results.
+        per_gpu: Jobs per GPU; they must fit into its memory.
+        tries: Attempts per job after transient failures (process killed, disk full).
+        site: Site file (YAML) of a cluster to run on (see `biphasic site`), or an executor of your
+            own. In Python: as `./mine.py:Mine`, its name, or a file with its settings. A site file
+            has the settings of this machine above for its nodes.
+        fresh: Delete the states and results that other code than the running one made, and make
+            them again.
+        overrides: Override a setting, e.g. recipe.model=micro.
+        wandb: Log training to a Weights & Biases project; offline unless WANDB_MODE is set. Needs
+            the extra 'wandb'.
+        quiet: Show results and errors only.
+
+    Raises:
+        ConfigError: The study file is invalid, or `site` is given together with a setting of
+            this machine.
+        DataError: Data are missing or damaged.
+        LockedError: Another process is running this study.
+        StudyError: The root has another study of this name, from another file.
+
+    Example:
+        >>> from biphasic import run_study
+        >>> outcome = run_study("study.yaml", overrides=["title=Mine"], workers=1)
+        >>> outcome.failures, outcome.report.name
+        ((), 'report.html')
+    """
+    from biphasic.execution.local import Local
+    from biphasic.execution.registry import load_executor
+    from biphasic.execution.scheduler import RetryPolicy
+    from biphasic.progress import progress_console
+    from biphasic.study.run.run import execute_study
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.study import Study
+    from biphasic.training.memory import tune_allocator
+    from biphasic.training.records.log import viewed_in_wandb
+
+    if site is not None and (workers, threads, per_gpu) != (None, 1, 1):
+        raise ConfigError(
+            "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
+            "threads or jobs_per_gpu in the site file"
+        )
+    if isinstance(study, StudyConfig):
+        if overrides:
+            raise ConfigError("overrides: only for files; change the settings of the study instead")
+        chosen = Study(study, Path(root), file=None)
+    else:
+        chosen = Study(load_study(study, overrides), Path(root), file=Path(study))
+    tune_allocator()
+    with viewed_in_wandb(wandb):
+        return execute_study(
+            chosen,
+            executor=Local(workers=workers, threads=threads, per_gpu=per_gpu)
+            if site is None
+            else load_executor(site),
+            policy=RetryPolicy(tries=tries),
+            console=progress_console(quiet=quiet),
+            fresh=fresh,
+        )
 
 
 def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Status:
@@ -120,7 +203,6 @@ def retry(
     """
     from biphasic.api.results.studies import Retried
     from biphasic.locks import LOCK, find_owner
-    from biphasic.study.api import run_study
     from biphasic.study.find import find_study
     from biphasic.study.run.control import retry_jobs
     from biphasic.study.study import Study

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import expanded
 
 if TYPE_CHECKING:
+    from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
     from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig
 
@@ -41,11 +40,12 @@ def train(
         >>> tokenizer.train(["texts.jsonl"], "words", vocab_size=300).vocab_size
         300
     """
+    from biphasic.api.results.data import TrainedTokenizer
     from biphasic.config import parse_config
     from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig, source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-    from biphasic.files import digest
+    from biphasic.files import digest, expanded
     from biphasic.locks import sole_writer
 
     folder = expanded(out)
@@ -100,6 +100,7 @@ def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
         >>> tokenizer.check("words").special[-1]
         ('mask', '<|mask|>', 3)
     """
+    from biphasic.api.results.data import CheckedTokenizer
     from biphasic.data.building.mask_token import with_mask_token
     from biphasic.data.tokens.tokenizer import load_tokenizer
 

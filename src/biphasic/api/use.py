@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors, length_notes
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
 
 if TYPE_CHECKING:
+    from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
+    from biphasic.export.write import Format
     from biphasic.tasks.finetuned import FinetunedModel
     from biphasic.tasks.inputs import Source
 
@@ -52,6 +52,8 @@ def predict(
         >>> found.rows[0]["label"] in ("good", "bad"), found.frame.shape
         (True, (1, 3))
     """
+    from biphasic.files import expanded
+
     return predicted(
         expanded(folder), source, out, columns=columns, format=format, device=device, quiet=quiet
     )
@@ -104,6 +106,8 @@ def encode(
         >>> encode("my-encoder", ["the cat sat", "the dog ran"]).vectors.shape  # texts, width
         (2, 32)
     """
+    from biphasic.api.results.use import Vectors, length_notes
+    from biphasic.files import expanded
     from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.embedding import (
@@ -146,6 +150,66 @@ def encode(
     return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 
+def export_model(
+    model: Path | str,
+    out: Path | str,
+    *,
+    format: Format = "hf",
+    precision: Precision = "fp32",
+    max_shard_size: str = "5GB",
+    revision: str | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Export an encoder, with a model card, for use without biphasic.
+
+    Each export is verified in a separate process that cannot import biphasic.
+
+    Args:
+        model: Folder of a state or of a transformers model, or a hub id.
+        out: Folder to write.
+        format: hf (transformers), sentence-transformers (also loads in transformers), or onnx
+            (onnxruntime only).
+        precision: Precision of the weights.
+        max_shard_size: Split larger weights into several files.
+        revision: Revision of a model on the hub.
+        quiet: Show results and errors only.
+
+    Returns:
+        The folder. An existing one made from the same model and settings is kept. There is none if
+        hidden states, logits, token ids or embeddings of the other process differ from ours.
+
+    Raises:
+        ConfigError: A setting is wrong, or `out` holds something else.
+        DataError: The model is missing, has no weights or no mask token, or its tokenizer does not
+            match.
+        CheckpointError: A state is damaged.
+        ModelError: The model cannot be an encoder, or the check failed.
+
+    Example:
+        >>> from biphasic import export_model
+        >>> folder = export_model(state, "encoder", format="sentence-transformers")
+        >>> (folder / "modules.json").is_file()
+        True
+    """
+    from biphasic.export.write import write_export
+    from biphasic.files import expanded
+    from biphasic.progress import progress_bar, progress_console, say_on
+
+    if precision not in DTYPES:
+        raise ConfigError(f"precision: {precision!r}; give fp32 or bf16")
+    console = progress_console(quiet=quiet)
+    with progress_bar(console, "exporting"):
+        return write_export(
+            model,
+            expanded(out),
+            say=say_on(console),
+            format=format,
+            dtype=DTYPES[precision],
+            max_shard_size=max_shard_size,
+            revision=revision,
+        )
+
+
 def push(
     folder: Path | str,
     repository: str,
@@ -172,6 +236,7 @@ def push(
         >>> push("adapted", "me/adapted").address is None
         True
     """
+    from biphasic.api.results.use import Upload
     from biphasic.export.push import plan_push
     from biphasic.export.push import push as upload
 
@@ -228,7 +293,9 @@ def run_mteb(
     """
     from importlib.util import find_spec
 
+    from biphasic.api.results.use import BenchmarkScores
     from biphasic.extras import install_command
+    from biphasic.files import expanded
 
     if find_spec("mteb") is None:
         raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
@@ -263,6 +330,8 @@ def predicted(
     loaded: Callable[[Path], FinetunedModel] | None = None,
 ) -> Predictions:
     """Predict as `predict` does, with a model that may be loaded."""
+    from biphasic.api.results.use import Predictions, length_notes
+    from biphasic.files import expanded
     from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.inputs import STANDARD_INPUT, open_source

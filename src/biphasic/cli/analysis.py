@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biphasic.api.scores import analyze, claims, figures, paper
-from biphasic.cli.command import command
-from biphasic.cli.options import echo, print_table
+from biphasic.cli.command import Commands
+from biphasic.cli.output import echo, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from biphasic.analysis.records import Problem
     from biphasic.api.results.scores import Analysis, CheckedClaims, Figures
 
+commands = Commands()
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red"}
 
 
-@command(analyze)
-def analyze_command(
+@commands.calls("analyze", analyze)
+def _analyze(
     analysis: Analysis,
     *,
     compare: Annotated[
@@ -47,8 +48,8 @@ def analyze_command(
         echo(flat(problem), err=True)
 
 
-@command(claims)
-def claims_command(
+@commands.calls("claims", claims)
+def _claims(
     checked: CheckedClaims,
     *,
     details: Annotated[bool, typer.Option(help="Print every comparison.")] = False,
@@ -123,13 +124,16 @@ def _claims_table(results: Sequence[ClaimResult], heading: str, *, with_details:
     return table
 
 
-@command(paper)
-def paper_command(made: Figures) -> None:
-    echo(str(made))
+commands.prints("paper", paper)
 
 
-@command(figures, out=typer.Option(), by_pretraining=typer.Option("--by-pretraining/--single-runs"))
-def figures_command(made: Figures) -> None:
+@commands.calls(
+    "figures",
+    figures,
+    out=typer.Option(),
+    by_pretraining=typer.Option("--by-pretraining/--single-runs"),
+)
+def _figures(made: Figures) -> None:
     _echo_problems(made.problems)
     for note in made.notes:
         echo(note, err=True)

@@ -1,4 +1,4 @@
-"""The `biphasic site` and `biphasic job` commands: clusters, and jobs for other schedulers."""
+"""The `biphasic plugins`, `plugin`, `job` and `site` commands: plugins, and other schedulers."""
 
 from __future__ import annotations
 
@@ -7,41 +7,48 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from biphasic.api import job, site
-from biphasic.cli.command import Commands, command
-from biphasic.cli.options import echo
+from biphasic.api import job, plugin, site
+from biphasic.cli.command import Commands
+from biphasic.cli.output import echo
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings, JobRun
+    from biphasic.api.results.lists import Findings
     from biphasic.study.run.jobs import AnyJob
 
+commands = Commands()
+
+
+@commands.calls("plugins", plugin.list)
+def _list(found: Findings) -> None:
+    echo(str(found) or "no plugin is installed, and the store has none")
+
+
+plugin_app = Commands("Check plugins.")
+plugin_app.prints(
+    "check",
+    plugin.check,
+    named=typer.Argument(metavar="FILE[:CLASS]"),
+    task=typer.Option(metavar="FOLDER"),
+)
+
 site_app = Commands("Write and check site files of clusters.")
-job_app = Commands("Run single jobs of studies.")
+site_app.prints("check", site.check, timeout=typer.Option(min=1))
 
 
-@site_app.command("check")
-@command(site.check, timeout=typer.Option(min=1))
-def _check(found: Findings) -> None:
-    echo(str(found))
-
-
-@site_app.command("init")
-@command(site.init)
+@site_app.calls("init", site.init)
 def _init(file: Path) -> None:
     echo(f"site: {file}; adjust it, then run: biphasic site check {file}")
 
 
-@job_app.command("run")
-@command(
+job_app = Commands("Run single jobs of studies.")
+job_app.prints(
+    "run",
     job.run,
     list_file=typer.Option("--list"),
     index=typer.Option(min=0, envvar="JOB_COMPLETION_INDEX"),
 )
-def _run(done: JobRun) -> None:
-    echo(str(done))
 
 
-@job_app.command("show")
-@command(job.show)
+@job_app.calls("show", job.show)
 def _show(loaded: AnyJob) -> None:
     echo(loaded.model_dump_json(indent=1))

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo, ParameterInfo
 
 import biphasic
+from biphasic.cli.output import echo, print_result
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")
@@ -34,59 +35,83 @@ _TYPES: dict[str, Any] = {
     "Path | str | None": Path | None,
     "Source": str,
     "Sequence[str]": list[str] | None,
+    "Sequence[int]": list[int] | None,
+    "Sequence[int] | None": list[int] | None,
     "Sequence[float]": list[float] | None,
-    "Sequence[float] | None": str | None,  # with commas; the option parses it
+    "Sequence[float] | None": list[float] | None,
     "Sequence[Path | str]": list[Path],
     "Precision": Literal["fp32", "bf16"],
+    "Precision | None": str | None,
+    "Convention": Literal["standard", "paper"],
     "Convention | None": Literal["standard", "paper"] | None,
+    "Format": str,
+    "Mapping[str, float] | None": list[str] | None,
+    "Method": str,
     "TuneBy": Literal["beginning", "arm", "last"],
+    "AnyOptimizer | Mapping[str, Any] | str | None": str | None,
+    "ComputeConfig | Mapping[str, Any] | None": list[str] | None,
+    "CorpusConfig | Mapping[str, Any] | Path | str": str,
+    "CorpusConfig | Mapping[str, Any] | Path | str | None": str | None,
+    "FinetuneProtocol | Mapping[str, Any] | Literal['paper'] | None": bool,
+    "Recipe | Mapping[str, Any] | Path | str": Path,
+    "StudyConfig | Path | str": Path,
+    "TaskConfig | Path | str": str,
+    "Sequence[TaskConfig | Path | str]": list[str],
 }
-# May be the name of a study or the id of a model, which a `Path` would change.
+# Paths that may be the name of a study or the id of a model, which a `Path` would change.
 _NAMES = {"adapted", "base", "miner", "model", "pilot", "study", "teacher", "tokenizer"}
+
+
+def _settings(texts: list[str] | None) -> dict[str, Any]:
+    """Return the mapping of options such as `max_tokens_per_pass=4096`."""
+    from biphasic.config import parse_overrides
+
+    return parse_overrides(texts or ())
+
+
 # What an option is called and may be, where its argument's name and type do not say it.
 _OPTIONS: dict[str, ParameterInfo] = {
     "against": typer.Option(metavar="TASK"),
     "batch_tokens": typer.Option(min=1),
+    "checkpoint_every": typer.Option(min=0),
     "columns": typer.Option("--column"),
+    "compute": typer.Option(metavar="KEY=VALUE", callback=_settings),
     "dataset": typer.Option(metavar="NAME"),
     "example_tokens": typer.Option(min=1),
     "formats": typer.Option("--format", metavar="ENDING"),
     "gpus": typer.Option(min=0),
+    "heldout_every": typer.Option(min=0),
+    "learning_rates": typer.Option("--learning-rate"),
     "max_seqlen": typer.Option(min=8),
     "only": typer.Option(metavar="ID"),
     "out": typer.Option(),
     "overrides": typer.Option("--set", metavar="KEY=VALUE"),
     "parallelism": typer.Option(min=1),
+    "per_gpu": typer.Option(min=1),
     "pilot": typer.Option(metavar="STUDY"),
+    "print_config": typer.Option(help="Print all settings as YAML, with defaults, and exit."),
     "rate": typer.Option(min=1.0),
+    "recipe": typer.Argument(metavar="file"),
+    "rewinds": typer.Option(min=0, metavar="K"),
     "samples": typer.Option(min=0),
+    "seeds": typer.Option("--seed"),
     "shares": typer.Option("--share"),
+    "skip_steps": typer.Option("--skip-step", min=0, metavar="N"),
     "spread": typer.Option(min=0.001),
+    "steps": typer.Option(min=1),
     "tasks": typer.Option("--task", metavar="TASK"),
     "threads": typer.Option(min=1),
+    "tries": typer.Option(min=1),
+    "wandb": typer.Option(metavar="PROJECT"),
     "without": typer.Option(metavar="NAME"),
     "workers": typer.Option(min=1),
 }
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SECTION = re.compile(r"\n\n(Args|Returns|Raises|Example):\n")
+_IN_PYTHON = re.compile(r"(^| )In Python\b.*")
 _ELSEWHERE = re.compile(r"As in '([\w.]+)'\.")
 _KINDS = re.compile(r"\{(trained_)?kinds\}")
-
-
-def command(
-    function: Callable[..., Result],
-    *,
-    defaults: Mapping[str, Any] | None = None,
-    **options: ParameterInfo,
-) -> Callable[[Callable[Concatenate[Result, Options], None]], Callable[..., None]]:
-    """Make a command that calls a function; the decorated function prints what it returns.
-
-    The command has the function's arguments, with their defaults and the texts of its docstring,
-    and the keywords of the decorated function; those that both have go to both. The docstring of
-    the decorated function is added to the help. `options` say more of single arguments, `defaults`
-    are those that differ from Python; `...` is none.
-    """
-    return lambda show: _Call(function, show, defaults or {}, options)
 
 
 class _Call:
@@ -98,31 +123,42 @@ class _Call:
         function: Callable[..., Any],
         show: Callable[..., None],
         defaults: Mapping[str, Any],
+        instead: Mapping[str, Callable[..., str]],
         options: Mapping[str, ParameterInfo],
     ) -> None:
         self.__name__ = show.__name__
         self._function, self._show, self._defaults = function, show, defaults
-        self._options = options
+        self._instead, self._options = instead, options
         self._arguments = inspect.signature(function).parameters
         self._shown = list(inspect.signature(show).parameters)[1:]
 
     def __call__(self, **given: Any) -> None:
         # An option that may be repeated, and is not given, is None.
         absent = {name for name, one in self._arguments.items() if one.default == ()}
-        given |= {name: () for name in absent if given[name] is None}
-        result = self._function(**{name: given[name] for name in self._arguments})
-        self._show(result, **{name: given[name] for name in self._shown})
+        given |= {name: () for name in absent if given.get(name, ()) is None}
+        for flag, text in self._instead.items():
+            if given.pop(flag):
+                echo(_call(text, given), nl=False)
+                return
+        self._show(_call(self._function, given), **{name: given[name] for name in self._shown})
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
         texts = _texts(self._function)[1]
+        flags = [
+            inspect.Parameter(
+                flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
+            )
+            for flag in self._instead
+        ]
         mine = [
             _option(
-                one.replace(default=self._defaults.get(name, one.default)),
-                self._options.get(name),
-                texts.get(name),
+                one.replace(default=self._defaults.get(one.name, one.default)),
+                self._options.get(one.name),
+                texts.get(one.name),
             )
-            for name, one in self._arguments.items()
+            for one in (*self._arguments.values(), *flags)
+            if texts.get(one.name) != ""
         ]
         further = [one for one in _keywords(self._show) if one.name not in self._arguments]
         return inspect.Signature(sorted([*mine, *further], key=lambda one: one.name == "quiet"))
@@ -143,22 +179,34 @@ def _option(
     positional = argument.kind is argument.POSITIONAL_OR_KEYWORD
     plain: ParameterInfo = typer.Argument() if positional else typer.Option()
     info, kind = copy(info or _OPTIONS.get(argument.name, plain)), _TYPES[argument.annotation]
-    is_repeated = str(kind).startswith("list") and isinstance(info, OptionInfo)
-    info.help = text and text + " Repeat for several." * is_repeated
-    if argument.name in _NAMES:
+    if info.parser is not None:
+        kind = str | None
+    elif argument.name in _NAMES and argument.annotation.startswith("Path"):
         kind = str if kind is Path else str | None
+    is_repeated = str(kind).startswith("list") and isinstance(info, OptionInfo)
+    if text is not None:
+        info.help = text + " Repeat for several." * is_repeated
     default = None if argument.default == () else argument.default
     return inspect.Parameter(
         argument.name,
-        argument.KEYWORD_ONLY,
+        _KEYWORD,
         annotation=Annotated[kind, info],
         default=Path(default) if isinstance(default, str) and kind is Path else default,
     )
 
 
+def _call(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
+    """Call a function with those of its arguments that are given."""
+    known = inspect.signature(function).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    return function(**{name: given[name] for name in given if takes_all or name in known})
+
+
 def _keywords(show: Callable[..., None]) -> list[inspect.Parameter]:
     """Return the keywords of a function that prints."""
     result, *keywords = inspect.signature(show).parameters.values()
+    if not keywords:
+        return []
     # The type of the result is not loaded; nothing reads it.
     types = get_type_hints(show, localns={result.annotation: Any}, include_extras=True)
     return [one.replace(annotation=types[one.name]) for one in keywords]
@@ -169,8 +217,7 @@ def _texts(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     about, *sections = _SECTION.split((inspect.getdoc(function) or "").replace("`", "'"))
     entries = sections[1] if "Args" in sections[:1] else ""
     texts = {
-        name: " ".join(text.split()).partition(" In Python")[0]
-        for name, text in _ENTRY.findall(entries)
+        name: _IN_PYTHON.sub("", " ".join(text.split())) for name, text in _ENTRY.findall(entries)
     }
     for name, text in texts.items():
         if other := _ELSEWHERE.fullmatch(text):
@@ -209,11 +256,40 @@ def _kinds(place: re.Match[str]) -> str:
 
 
 class Commands(typer.Typer):
-    """A group of commands."""
+    """A group of commands made from functions of the Python interface."""
 
-    def __init__(self, help: str, **settings: Any) -> None:
+    def __init__(self, help: str = "", **settings: Any) -> None:
         super().__init__(help=help, no_args_is_help=True, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
         """Add a function as a command."""
         return super().command(name, cls=Command, **settings)
+
+    def calls(
+        self,
+        name: str,
+        function: Callable[..., Result],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        instead: Mapping[str, Callable[..., str]] | None = None,
+        **options: ParameterInfo,
+    ) -> Callable[[Callable[Concatenate[Result, Options], None]], Callable[..., None]]:
+        """Add a command that calls a function; the decorated one prints what it returns.
+
+        The command has the function's arguments, with their defaults and the texts of its
+        docstring, and the keywords of the decorated function; those that both have go to both. The
+        docstring of the decorated function is added to the help. Arguments whose text begins with
+        "In Python" are left out. `options` say more of single arguments, `defaults` are those that
+        differ from Python; `...` is none. `instead` has flags with which the command prints the
+        text of another function, called with the same arguments.
+        """
+
+        def add(show: Callable[..., None]) -> Callable[..., None]:
+            self.command(name)(_Call(function, show, defaults or {}, instead or {}, options))
+            return show
+
+        return add
+
+    def prints(self, name: str, function: Callable[..., Any], **options: Any) -> None:
+        """Add a command that prints what a function returns."""
+        self.calls(name, function, **options)(print_result)

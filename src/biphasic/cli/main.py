@@ -16,29 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from biphasic.cli.analysis import (
-    analyze_command,
-    claims_command,
-    figures_command,
-    paper_command,
-)
-from biphasic.cli.cluster import job_app, site_app
+from biphasic.cli import analysis, cluster, data, training, use
 from biphasic.cli.command import Commands
-from biphasic.cli.corpus import corpus_app
-from biphasic.cli.export import export_command, merge_command, push_command
-from biphasic.cli.options import INTERRUPTED, echo
-from biphasic.cli.pairs import pairs_app
-from biphasic.cli.plugins import plugin_app, plugins_command
+from biphasic.cli.output import INTERRUPTED, echo
 from biphasic.cli.study import study_app
-from biphasic.cli.tokenizer import tokenizer_app
-from biphasic.cli.training import adapt_command, estimate_command, pretrain_command
-from biphasic.cli.use import (
-    encode_command,
-    evaluate_command,
-    finetune_command,
-    mteb_command,
-    predict_command,
-)
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -53,36 +34,21 @@ from biphasic.version import __version__
 
 _RESUME = "interrupted; run again to resume"
 
-_SECTIONS: dict[str, dict[str, Any]] = {
-    "Train": {
-        "adapt": adapt_command,
-        "pretrain": pretrain_command,
-        "merge": merge_command,
-        "estimate": estimate_command,
-    },
-    "Use": {
-        "finetune": finetune_command,
-        "predict": predict_command,
-        "encode": encode_command,
-        "export": export_command,
-        "push": push_command,
-    },
-    "Compare": {
-        "study": study_app,
-        "evaluate": evaluate_command,
-        "mteb": mteb_command,
-        "analyze": analyze_command,
-        "claims": claims_command,
-        "figures": figures_command,
-        "paper": paper_command,
-    },
-    "Data": {"corpus": corpus_app, "pairs": pairs_app, "tokenizer": tokenizer_app},
-    "Plugins and clusters": {
-        "plugins": plugins_command,
-        "plugin": plugin_app,
-        "job": job_app,
-        "site": site_app,
-    },
+_SECTIONS = {
+    "Train": ("adapt", "pretrain", "merge", "estimate"),
+    "Use": ("finetune", "predict", "encode", "export", "push"),
+    "Compare": ("study", "evaluate", "mteb", "analyze", "claims", "figures", "paper"),
+    "Data": ("corpus", "pairs", "tokenizer"),
+    "Plugins and clusters": ("plugins", "plugin", "job", "site"),
+}
+_GROUPS = {
+    "study": study_app,
+    "corpus": data.corpus_app,
+    "pairs": data.pairs_app,
+    "tokenizer": data.tokenizer_app,
+    "plugin": cluster.plugin_app,
+    "job": cluster.job_app,
+    "site": cluster.site_app,
 }
 
 
@@ -105,12 +71,10 @@ app = Commands(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _commands in _SECTIONS.values():
-    for _name, _command in _commands.items():
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name)
-        else:
-            app.command(_name)(_command)
+for _part in (training, use, analysis, cluster):
+    app.registered_commands += _part.commands.registered_commands
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,52 +1,33 @@
-"""The `biphasic study` commands: plan, compare, run, tune and report studies."""
+"""The `biphasic study` commands: plan, compare, run, watch, report and clean studies."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from biphasic.api.plans import diff, jobs, jobset, plan, register, schema
-from biphasic.api.studies import report_study, tune
-from biphasic.cli.command import Commands, command
-from biphasic.cli.options import (
-    AtLeastOne,
-    Fresh,
-    Overrides,
-    PrintConfig,
-    Quiet,
-    Root,
-    StudyFile,
-    StudyName,
-    Threads,
-    Wandb,
-    Workers,
-    echo,
-    echo_answers,
-    show_outcome,
-    shown,
-)
-from biphasic.cli.upkeep import (
-    study_cancel,
-    study_clean,
-    study_retry,
-    study_status,
-    study_verify,
-)
+from biphasic.api.studies import cancel, clean, report_study, retry, run_study, status, tune, verify
+from biphasic.cli.command import Commands
+from biphasic.cli.output import echo, echo_answers, show_outcome, shown
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
-    from biphasic.api.results.lists import Findings
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
-    from biphasic.api.results.studies import Tuned
+    from biphasic.api.results.studies import Retried, Status, Verified
+    from biphasic.study.run.run import StudyOutcome
+
+_REFRESH_SECONDS = 1.0
 
 study_app = Commands("Plan, compare, run and report studies.")
 
 
-@study_app.command("plan")
-@command(plan)
+@study_app.calls("plan", plan)
 def _plan(
     planned: StudyPlan,
     *,
@@ -67,69 +48,30 @@ def _plan(
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
-@study_app.command("diff")
-@command(diff)
-def _diff(difference: Findings) -> None:
-    echo(str(difference))
+study_app.prints("diff", diff)
 
 
-@study_app.command("schema")
-@command(schema)
+@study_app.calls("schema", schema)
 def _schema(properties: dict[str, Any]) -> None:
     echo(json.dumps(properties, indent=1))
 
 
-@study_app.command("run")
-def study_run(
-    file: StudyFile,
-    root: Root = Path("runs"),
-    workers: Workers = None,
-    threads: Threads = 1,
-    per_gpu: AtLeastOne = 1,
-    tries: AtLeastOne = 3,
-    site: Path | None = None,
-    fresh: Fresh = False,
-    overrides: Overrides = None,
-    wandb: Wandb = None,
-    print_config: PrintConfig = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run the missing jobs of a study, and write its report.
-
-    Prints the table of results.
-
-    Args:
-        per_gpu: Jobs per GPU; they must fit into its memory.
-        tries: Attempts per job after transient failures (process killed, disk full).
-        site: Site file (YAML) of a cluster to run on (see 'biphasic site'), or an
-            executor of your own.
-        overrides: Override a setting, e.g. recipe.model=micro.
-    """
-    from biphasic.study.api import run_study
+def _study_text(study: Path, overrides: Sequence[str]) -> str:
     from biphasic.study.spec.load import load_study
     from biphasic.study.spec.resolved import study_text
 
-    if print_config:
-        echo(study_text(load_study(file, overrides or ())), nl=False)
-        return
-    outcome = run_study(
-        file,
-        root=root,
-        overrides=overrides or (),
-        workers=workers,
-        threads=threads,
-        per_gpu=per_gpu,
-        tries=tries,
-        site=site,
-        fresh=fresh,
-        wandb=wandb,
-        quiet=quiet,
-    )
+    return study_text(load_study(study, overrides))
+
+
+@study_app.calls(
+    "run", run_study, instead={"print_config": _study_text}, study=typer.Argument(metavar="file")
+)
+def _run(outcome: StudyOutcome) -> None:
+    """Prints the table of results."""
     show_outcome(outcome)
 
 
-@study_app.command("register")
-@command(register)
+@study_app.calls("register", register)
 def _register(
     registered: Registered,
     *,
@@ -140,8 +82,7 @@ def _register(
     echo(registered.to_markdown() if markdown else str(registered), nl=not markdown)
 
 
-@study_app.command("jobs")
-@command(jobs)
+@study_app.calls("jobs", jobs)
 def _jobs(missing: StudyJobs) -> None:
     """Prints one line per job: identity, kind, processes, the job it waits for (- for none, * for
     all), label.
@@ -150,8 +91,7 @@ def _jobs(missing: StudyJobs) -> None:
         echo(line)
 
 
-@study_app.command("jobset")
-@command(jobset)
+@study_app.calls("jobset", jobset)
 def _jobset(manifest: dict[str, Any] | None) -> None:
     import yaml
 
@@ -161,28 +101,28 @@ def _jobset(manifest: dict[str, Any] | None) -> None:
     echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
 
 
-@study_app.command("report")
-def study_report(
-    study: StudyName = None, root: Root = Path("runs"), markdown: bool = False
-) -> None:
-    """Write a study's report from its records, unless it is up to date.
-
-    Args:
-        markdown: Print the answers to the study's questions as Markdown instead, to commit.
-    """
-    import csv
-
-    from biphasic.amounts import count
+def _answers(study: str | None, root: Path) -> str:
+    from biphasic.analysis.page.markdown import answers_page
+    from biphasic.analysis.records import load_study
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
-    if markdown:
-        from biphasic.analysis.page.markdown import answers_page
-        from biphasic.analysis.records import load_study
+    return answers_page(load_study(folder, folder.parent / "store"))
 
-        echo(answers_page(load_study(folder, folder.parent / "store")), nl=False)
-        return
-    report = report_study(folder)
+
+@study_app.calls(
+    "report",
+    report_study,
+    instead={"markdown": _answers},
+    markdown=typer.Option(
+        help="Print the answers to the study's questions as Markdown instead, to commit."
+    ),
+)
+def _report(report: Path) -> None:
+    import csv
+
+    from biphasic.amounts import count
+
     echo_answers(report)
     echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")
@@ -196,6 +136,53 @@ def study_report(
         echo(f"{told}, listed in the report and in {shown(problems)}", err=True)
 
 
+@study_app.calls("status", status)
+def _status(
+    found: Status,
+    *,
+    study: str | None,
+    root: Path,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, once.")] = False,
+    watch: Annotated[
+        bool | None,
+        typer.Option(help="Watch until the study ends. Default: on a terminal, if it is running."),
+    ] = None,
+) -> None:
+    if as_json:
+        echo(found.model_dump_json(indent=1))
+        return
+    stays = sys.stdout.isatty() if watch is None else watch
+    if stays and found.runner is not None:
+        found = _watch(found, study, root)
+    echo(str(found))
+
+
+@study_app.calls("cancel", cancel)
+def _cancel(_: bool) -> None:
+    pass  # `cancel` says what happens
+
+
+@study_app.calls("retry", retry)
+def _retry(retried: Retried) -> None:
+    for request in retried.requests:
+        echo(request)
+    if retried.outcome is not None:
+        show_outcome(retried.outcome)
+
+
+@study_app.calls("verify", verify)
+def _verify(verified: Verified) -> None:
+    """The exit code is 1 if any file is damaged."""
+    echo(str(verified))
+    for problem in verified.damage:
+        echo(f"damaged: {problem}", err=True)
+    if verified.damage:
+        raise typer.Exit(1)
+
+
+study_app.prints("clean", clean)
+
+
 def _rates(text: str) -> tuple[float, ...]:
     """Parse a list of rates such as `5e-4,1e-3,2e-3`."""
     from biphasic.study.tune.search import parse_rates
@@ -203,14 +190,43 @@ def _rates(text: str) -> tuple[float, ...]:
     return parse_rates(text)
 
 
-@command(tune, rates=typer.Option(parser=_rates, metavar="RATE,RATE,..."))
-def _tune(tuned: Tuned) -> None:
-    echo(str(tuned))
+study_app.prints("tune", tune, rates=typer.Option(parser=_rates, metavar="RATE,RATE,..."))
 
 
-study_app.command("status")(study_status)
-study_app.command("cancel")(study_cancel)
-study_app.command("retry")(study_retry)
-study_app.command("verify")(study_verify)
-study_app.command("clean")(study_clean)
-study_app.command("tune")(_tune)
+def _watch(found: Status, study: str | None, root: Path) -> Status:
+    """Show a running study until it ends or Ctrl-C; return its last status."""
+    import time
+    from contextlib import suppress
+
+    # Ctrl-C stops watching; the study keeps running.
+    with suppress(KeyboardInterrupt), _screen() as show:
+        while found.runner is not None:
+            show(found)
+            time.sleep(_REFRESH_SECONDS)
+            found = status(study, root=root)
+    return found
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[Status], None]]:
+    """Yield a function that shows a status: in place on a terminal, else a line per change."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from biphasic.study.status.status import short_line
+
+    console = Console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda status: live.update(Text(str(status)), refresh=True)
+        return
+    printed = ""
+
+    def show(status: Status) -> None:
+        nonlocal printed
+        if (line := short_line(status)) != printed:
+            echo(line)
+            printed = line
+
+    yield show

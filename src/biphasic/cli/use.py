@@ -1,172 +1,98 @@
-"""The `biphasic evaluate`, `finetune`, `predict` and `encode` commands, which use a model."""
+"""The commands that use a model, such as `biphasic evaluate`, `finetune` and `export`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from biphasic.api.use import encode, predict, run_mteb
-from biphasic.cli.command import command
-from biphasic.cli.options import (
-    CheckedModel,
-    Copies,
-    Device,
-    LearningRates,
-    Out,
-    Overrides,
-    PrintConfig,
-    Quiet,
-    Revision,
-    Root,
-    Seeds,
-    StoreRoot,
-    echo,
-)
+from biphasic.api.evaluation import evaluate_all, finetune
+from biphasic.api.use import encode, export_model, predict, push, run_mteb
+from biphasic.cli.command import Commands
+from biphasic.cli.output import echo, print_table
 
 if TYPE_CHECKING:
-    from biphasic.api.results.use import BenchmarkScores, Predictions, Vectors
+    from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
+    from biphasic.evaluation.result import Evaluation
+    from biphasic.export.finetuned.write import FinetunedFolder
+    from biphasic.records import Convention
 
-FinetuneWorkers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
-]
+commands = Commands()
 
 
-def evaluate_command(
-    model: CheckedModel,
-    tasks: Annotated[list[str], typer.Option("--task")],
-    root: Root = Path("runs"),
-    rates: LearningRates = None,
-    seeds: Seeds = None,
-    overrides: Overrides = None,
-    paper: bool = False,
-    revision: Revision = None,
-    copies: Copies = None,
-    workers: FinetuneWorkers = None,
-    convention: Literal["standard", "paper"] = "standard",
-    device: Device = None,
-    print_config: PrintConfig = False,
-    quiet: Quiet = False,
-) -> None:
-    """Fine-tune an encoder over a grid, and print its scores.
-
-    Scores have 95 % intervals.
-
-    Args:
-        tasks: pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli or
-            squad; KIND:PATH with kind {kinds}; a task file (YAML); a task folder. Repeat for
-            several. See docs/tasks.md.
-        rates: Peak rate; repeat for several. Default: six.
-        seeds: Repeat for several. Default: 0 to 4.
-        overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
-            precision=bf16, batching=padded.
-        paper: Use the reference study's protocol; see docs/protocol.md.
-        convention: Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors).
-    """
-    from biphasic.cli.evaluation import print_evaluation
+def _evaluation_text(
+    tasks: Sequence[str],
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    overrides: Sequence[str],
+    protocol: str | None,
+    copies: Path | None,
+    convention: Convention,
+) -> str:
     from biphasic.config import parse_overrides
-    from biphasic.evaluation.evaluate import evaluate_all
     from biphasic.evaluation.plan import chosen_tasks
     from biphasic.study.spec.resolved import evaluation_text
-    from biphasic.study.spec.study import PAPER
 
-    if print_config:
-        text = evaluation_text(
-            chosen_tasks(tasks, overrides=overrides or (), copies=copies),
-            learning_rates=rates,
-            seeds=seeds,
-            protocol=parse_overrides(overrides or ()),
-            is_paper=paper,
-            convention=convention,
-        )
-        echo(text, nl=False)
-        return
-    evaluations = evaluate_all(
-        model,
-        tasks,
-        learning_rates=rates,
+    return evaluation_text(
+        chosen_tasks(tasks, overrides=overrides, copies=copies),
+        learning_rates=learning_rates,
         seeds=seeds,
-        protocol=PAPER if paper else None,
-        overrides=overrides or (),
-        revision=revision,
-        copies=copies,
+        protocol=parse_overrides(overrides),
+        is_paper=protocol is not None,
         convention=convention,
-        root=root,
-        workers=workers,
-        device=device,
-        quiet=quiet,
     )
-    failed = [evaluation for evaluation in evaluations if not print_evaluation(evaluation)]
-    if failed:
+
+
+@commands.calls(
+    "evaluate",
+    evaluate_all,
+    defaults={"protocol": False},
+    instead={"print_config": _evaluation_text},
+    protocol=typer.Option("--paper", callback=lambda is_given: "paper" if is_given else None),
+    tasks=typer.Option("--task"),
+)
+def _evaluate(evaluations: Iterator[Evaluation]) -> None:
+    has_scores = [print_evaluation(evaluation) for evaluation in evaluations]
+    if not all(has_scores):
         raise typer.Exit(1)
 
 
-def finetune_command(
-    model: CheckedModel,
-    task: Annotated[str, typer.Option()],
-    out: Out,
-    rates: LearningRates = None,
-    seeds: Seeds = None,
-    overrides: Overrides = None,
-    revision: Revision = None,
-    copies: Copies = None,
-    root: StoreRoot = Path("runs"),
-    workers: FinetuneWorkers = None,
-    device: Device = None,
-    quiet: Quiet = False,
-) -> None:
-    """Fine-tune an encoder, keep the best model, print scores.
-
-    The best model is the one with the highest validation score.
-
-    Args:
-        task: KIND:PATH for custom data, with kind {trained_kinds}; a task file (YAML); a published
-            dataset such as mnli; a built-in task. See docs/tasks.md.
-        out: Output folder of the fine-tuned model.
-        rates: Peak rate; repeat for several. Default: four from 2e-5 to 2e-4.
-        seeds: Repeat for several. Default: 0.
-        overrides: Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000,
-            max_seqlen=256, precision=bf16, batching=padded.
-    """
-    from biphasic.cli.evaluation import print_evaluation
-    from biphasic.export.finetuned.write import finetune
-
-    finetuned = finetune(
-        model,
-        task,
-        out,
-        learning_rates=rates,
-        seeds=seeds,
-        overrides=overrides or (),
-        revision=revision,
-        copies=copies,
-        root=root,
-        workers=workers,
-        device=device,
-        quiet=quiet,
-    )
+@commands.calls("finetune", finetune, task=typer.Option())
+def _finetune(finetuned: FinetunedFolder) -> None:
+    """Prints the scores."""
     print_evaluation(finetuned.evaluation)
     echo("\n".join(finetuned.sentences()))
 
 
-@command(predict, defaults={"out": "-"}, source=typer.Argument(metavar="INPUT"))
-def predict_command(predicted: Predictions) -> None:
+def print_evaluation(evaluation: Evaluation) -> bool:
+    """Print one task's score and its caveats; return whether there is a score."""
+    for line in evaluation.sentences():
+        echo(line)
+    for note in evaluation.notes:
+        echo(note, err=True)
+    table = evaluation.type_table()
+    if table is not None:
+        print_table(table)
+    return evaluation.estimate is not None
+
+
+@commands.calls("predict", predict, defaults={"out": "-"}, source=typer.Argument(metavar="INPUT"))
+def _predict(predicted: Predictions) -> None:
     _print_notes(predicted.notes)
     if predicted.out is not None:
         echo(str(predicted))
 
 
-@command(encode, defaults={"out": ...}, source=typer.Argument(metavar="FILE"))
-def encode_command(encoded: Vectors) -> None:
+@commands.calls("encode", encode, defaults={"out": ...}, source=typer.Argument(metavar="FILE"))
+def _encode(encoded: Vectors) -> None:
     _print_notes(encoded.notes)
     echo(str(encoded))
 
 
-@command(run_mteb, tasks=typer.Option("--task", metavar="NAME"))
-def mteb_command(scores: BenchmarkScores) -> None:
+@commands.calls("mteb", run_mteb, tasks=typer.Option("--task", metavar="NAME"))
+def _mteb(scores: BenchmarkScores) -> None:
     echo(str(scores))
     echo(f"results: {scores.out}; compare models: biphasic analyze {scores.out} --compare")
 
@@ -174,3 +100,14 @@ def mteb_command(scores: BenchmarkScores) -> None:
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         echo(note, err=True)
+
+
+commands.prints("export", export_model, model=typer.Argument(metavar="STATE"), out=typer.Argument())
+
+
+@commands.calls("push", push, repository=typer.Argument(metavar="OWNER/NAME"))
+def _push(upload: Upload) -> None:
+    echo(str(upload))
+    for note in upload.notes:
+        echo(f"warning: {note}", err=True)
+    echo(upload.address or "nothing uploaded; add --go to upload")

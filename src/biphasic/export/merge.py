@@ -6,16 +6,13 @@ brings some of it back. A run merges its own states in a phase (`objectives/merg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.export.output import refuse_existing
-from biphasic.files import complete_folder, digest, expanded, read_json, write_json
+from biphasic.files import complete_folder, digest, read_json, write_json
 from biphasic.model.loading.hub import fetch_model
-from biphasic.model.merge import Method, check_shapes
+from biphasic.model.merge import check_shapes
 from biphasic.objectives.merge import Merge
 from biphasic.study.inputs.models import token_difference
 from biphasic.version import __version__
@@ -24,48 +21,11 @@ RECORD = "merge.json"
 _FORMAT = "biphasic.merge/1"
 
 
-def merge_models(
-    base: Path | str,
-    adapted: Path | str,
-    out: Path | str,
-    *,
-    weight: float = 0.5,
-    method: Method = "linear",
-    groups: Mapping[str, float] | None = None,
-) -> Path:
-    """Write a model whose weights lie between those of two models.
-
-    Tokenizer and configuration are those of `adapted`, and so are rows of embeddings that `base`
-    lacks. Each tensor is interpolated in fp32. `merge.json` has the identities of both models, and
-    that of the merge, a hash of these, the weights and the method. The same models and settings
-    give the same bytes, so the folder has one identity wherever a study or `evaluate` names it.
-
-    Args:
-        base: Folder of a state or model, or a hub id.
-        adapted: The other model, of the same architecture.
-        out: Folder to write; it can be used like any model.
-        weight: Share of `adapted`, from 0 to 1.
-        method: `linear`, or `spherical`: along the arc between the two tensors as vectors.
-        groups: Shares of single groups, by name: a layer as `3`, several as `0-5` (they count from
-            0), `embeddings`, or `rest`, which is the last norm and the head. A tied head is among
-            the embeddings.
-
-    Raises:
-        ConfigError: A setting is invalid, a group has no weights, or `out` exists.
-        ModelError: The models have different tokenizers or architectures.
-
-    Example:
-        >>> from biphasic import merge_models
-        >>> merge_models("decoder", "decoder", "merged", weight=0.3).name
-        'merged'
-    """
+def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) -> Path:
+    """Write the model between two models; see `merge_models`."""
     from biphasic.model.loading.build import load_pretrained  # noqa: PLC0415
     from biphasic.training.state import save_tensors  # noqa: PLC0415
 
-    out = expanded(out)
-    refuse_existing(out)
-    settings = {"weight": weight, "method": method, "groups": dict(groups or {})}
-    merge = parse_config(Merge, {"objective": "merge", **settings}, where="merge")
     sides = [fetch_model(each) for each in (base, adapted)]
     _check_fit(*(side.folder for side in sides))
     models = [load_pretrained(side.folder, head_for=()) for side in sides]

@@ -22,7 +22,6 @@ from biphasic.export.hf import (
 )
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
-from biphasic.files import expanded
 from biphasic.locks import Say, sole_writer
 from biphasic.records import StateRecord
 from biphasic.tasks.finetuned import HEAD_RECORD, read_head
@@ -40,56 +39,23 @@ def check_format(format: str) -> None:
         require_packages()
 
 
-def export_model(
+def write_export(
     model: Path | str,
-    out: Path | str,
+    out: Path,
     *,
+    say: Say,
     format: Format = "hf",
     dtype: Dtype = "float32",
     max_shard_size: str = MAX_SHARD_SIZE,
     revision: str | None = None,
-    say: Say | None = None,
 ) -> Path:
-    """Write a model as a folder that works without biphasic, and verify it.
-
-    A fresh process that cannot import biphasic loads the result; its hidden states, logits, token
-    ids and embeddings must match ours. Otherwise no folder is created.
-
-    Args:
-        model: Folder of a state, or of a model in Hugging Face's format; or a hub id.
-        out: The folder to create.
-        format: `hf` for transformers; `sentence-transformers` adds mean pooling for that library;
-            `onnx` adds a graph for onnxruntime.
-        dtype: Precision of the weights.
-        max_shard_size: Such as `5GB`; larger weights are split into several files.
-        revision: Revision of a model on the hub.
-        say: Receives progress lines.
-
-    Returns:
-        The folder. An existing one made from the same model and settings is kept.
-
-    Raises:
-        ConfigError: A setting is wrong, or `out` holds something else.
-        DataError: The model is missing, has no weights or no mask token, or its tokenizer does not
-            match.
-        CheckpointError: A state is damaged.
-        ModelError: The model cannot be an encoder, or the check failed.
-
-    Example:
-        >>> from biphasic import export_model
-        >>> folder = export_model(state, "encoder", format="sentence-transformers")
-        >>> (folder / "modules.json").is_file()
-        True
-    """
+    """Write a model as a folder that works without biphasic, and verify it; see `export_model`."""
     check_format(format)
-    _known("dtype", dtype, Dtype)
     if not _SIZE.fullmatch(max_shard_size):
         raise ConfigError(f"max_shard_size: '{max_shard_size}' is not a size such as 5GB or 500MB")
     if format == "onnx" and dtype != "float32":
-        raise ConfigError(f"dtype: '{dtype}' is not supported for ONNX; use float32")
+        raise ConfigError("precision: bf16 is not supported for ONNX; use fp32")
     settings: dict[str, Any] = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
-    say = say or (lambda _: None)
-    out = expanded(out)
     find_made(out)
     source = open_source(model, revision=revision)
     if format != "hf" and source.state is not None:

@@ -14,6 +14,7 @@ from biphasic.cli.main import app
 
 # Commands whose function has another name than `biphasic COMMAND` or `biphasic GROUP COMMAND`.
 NAMES = {
+    "evaluate": "evaluate_all",
     "export": "export_model",
     "merge": "merge_models",
     "mteb": "run_mteb",
@@ -22,23 +23,16 @@ NAMES = {
     "study run": "run_study",
 }
 # Functions without a command of their own.
-FURTHER = {"compare", "evaluate_all", "load"}
-# These declare their options by hand, since their functions load torch or take more in Python.
-BY_HAND = (
-    "adapt",
-    "pretrain",
-    "evaluate",
-    "finetune",
-    "estimate",
-    "export",
-    "merge",
-    "study run",
-    "study report",
-)
-SHOWN = {"as_json", "markdown", "print_config", "help"}
-OTHERWISE = {
-    "rates": "learning_rates", "paper": "protocol", "max_time": "max_seconds", "group": "groups",
-    "precision": "dtype", "quiet": "say",
+FURTHER = {"compare", "evaluate", "load"}
+# Arguments that commands do not have, and those with another default.
+IN_PYTHON = {
+    "evaluate": {"libraries", "threads"},
+    "finetune": {"libraries", "protocol", "threads"},
+}
+OTHER_DEFAULTS = {"predict": {"out"}}
+# Flags of commands that say how the result is printed.
+PRINTED = {
+    "as_json", "compare", "details", "graph", "help", "markdown", "print_config", "watch",
 }  # fmt: skip
 
 
@@ -66,40 +60,15 @@ def test_every_command_is_a_function_and_every_function_a_command():
     assert {name.partition(".")[0] for name in names} == set(biphasic.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("command", BY_HAND)
-def test_a_function_has_the_options_of_its_command(command):
-    function = inspect.signature(attrgetter(function_of(command))(biphasic))
-    arguments = dict(function.parameters)
-    if command == "adapt":  # settings of the training are one argument in Python
-        arguments |= _fields_of_adaptation()
-    for option in commands()[command].params:
-        name = option.name if option.name in arguments else OTHERWISE.get(option.name, option.name)
-        if name == "file":
-            name = next(iter(arguments))
-        elif (command, name) == ("evaluate", "tasks"):
-            name = "task"
-        if option.name in SHOWN and name not in arguments:
-            continue
-        assert name in arguments, option.name
-        default, ours = option.default, arguments[name].default
-        if (
-            ours is inspect.Parameter.empty
-            or option.name in {"paper", "precision"}
-            or name == "say"
-        ):
-            continue
-        # An option that is not given is None, or an empty list; a folder may be a text.
-        if ours == () or default == []:
-            assert not default
-        else:
-            assert (str(default) if isinstance(default, Path) else default) == ours, option.name
-
-
-def _fields_of_adaptation():
-    from biphasic.adaptation import AdaptConfig
-
-    fields = {
-        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in (*AdaptConfig.model_fields, "reset_optimizer")
-    }
-    return {name: field for name, field in fields.items() if name != "optimizer_state"}
+@pytest.mark.parametrize("name", commands())
+def test_a_command_has_the_arguments_of_its_function(name):
+    arguments = inspect.signature(attrgetter(function_of(name))(biphasic)).parameters
+    options = {option.name: option for option in commands()[name].params}
+    assert options.keys() - arguments.keys() <= PRINTED
+    assert arguments.keys() - options.keys() <= IN_PYTHON.get(name, set())
+    for shared in options.keys() & arguments.keys() - OTHER_DEFAULTS.get(name, set()):
+        default = options[shared].default
+        # An option that is not given is None or an empty list; a folder may be a text.
+        given = str(default) if isinstance(default, Path) else default or None
+        ours = arguments[shared].default
+        assert given == (None if ours is inspect.Parameter.empty else ours or None), shared

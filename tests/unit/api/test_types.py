@@ -32,7 +32,7 @@ address: str | None = encoder.push("me/mine", private=True).address
 state: Path = biphasic.pretrain({"model": "pico"}, corpus="texts.jsonl", quiet=True)
 merged: Path = biphasic.merge_models("a", "b", "c", weight=0.3, method="spherical")
 exported: Path = biphasic.export_model(state, "out", format="onnx")
-adapted: Path = biphasic.adapt("decoder", "adapted", corpus="texts.jsonl", settings={"steps": 2})
+adapted: Path = biphasic.adapt("decoder", "adapted", corpus="texts.jsonl", steps=2)
 made = biphasic.finetune(state, "sc:reviews", "sorter", workers=2, overrides=["max_steps=2"])
 test: dict[str, float] = made.test
 score = biphasic.evaluate(state, "sc:reviews", seeds=[0, 1], convention="paper").estimate

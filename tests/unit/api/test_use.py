@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 import biphasic
+from biphasic import evaluate
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.evaluation.evaluate import evaluate
 from biphasic.export import push as pushing
 from mini_study import flip
 from tiny_use import read_jsonl, tiny_tokenizer, write_jsonl

@@ -11,7 +11,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 import biphasic
 from biphasic.cli import main as module
-from biphasic.cli.options import shown
+from biphasic.cli.output import shown
 from biphasic.config import load_config
 from biphasic.errors import (
     BiphasicError,
@@ -175,9 +175,7 @@ def interrupt(*_, **__):
 
 @pytest.mark.parametrize("interrupted", [interrupt, build_validator_of_an_interrupting_value])
 def test_an_interrupted_run_prints_how_to_resume(run, monkeypatch, interrupted):
-    from biphasic.study import api
-
-    monkeypatch.setattr(api, "run_study", interrupted)
+    monkeypatch.setattr("biphasic.study.spec.load.load_study", interrupted)
     assert run("study", "run", "any.yaml") == (130, "", "interrupted; run again to resume\n")
 
 
@@ -207,4 +205,4 @@ def test_names_do_not_steer_the_terminal(run, tmp_path):
 def test_all_output_uses_one_function():
     folder = Path(module.__file__).parent
     printing = [file.name for file in folder.glob("*.py") if "typer.echo" in file.read_text()]
-    assert printing == ["options.py"]
+    assert printing == ["output.py"]

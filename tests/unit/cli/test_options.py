@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import pytest
 import typer
 
@@ -132,11 +134,14 @@ def test_intervals_of_a_run_are_the_same_everywhere(command, name):
 def test_pretrain_passes_its_intervals_on(cli, tmp_path, monkeypatch):
     seen = {}
 
-    def pretrain(_file, **settings):
+    def train(*_, **settings):
         seen.update(settings)
         return tmp_path
 
-    monkeypatch.setattr("biphasic.study.api.pretrain", pretrain)
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("biphasic.study.training.train_recipe", train)
+    monkeypatch.setattr("biphasic.study.inputs.corpus.prepare_corpus", MagicMock())
     code, _, _ = cli("pretrain", "r.yaml", "--heldout-every", "7", "--checkpoint-every", "0")
     assert (code, seen["heldout_every"], seen["checkpoint_every"]) == (0, 7, 0)
     code, _, err = cli("pretrain", "r.yaml", "--heldout-every", "-1")

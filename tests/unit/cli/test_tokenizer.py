@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from biphasic.cli.tokenizer import tokenizer_app
+from biphasic.cli.data import tokenizer_app
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
 

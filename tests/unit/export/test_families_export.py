@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.export import write
 from biphasic.files import read_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder
@@ -45,7 +45,7 @@ def exported(
     def make(family: str) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp(family)
         source = save_family(family, folder / "source", tokenizer=tokenizer)
-        return source, write.export_model(source, folder / "out")
+        return source, export_model(source, folder / "out")
 
     return make
 
@@ -137,8 +137,8 @@ class TestFamilies:
     def test_exported_again_is_the_same(self, family, make_family, tokenizer, tmp_path):
         """Windows are not narrowed twice; and we read an export as what it was made from."""
         source = make_family(family)
-        once = write.export_model(source, tmp_path / "once")
-        twice = write.export_model(once, tmp_path / "twice")
+        once = export_model(source, tmp_path / "once")
+        twice = export_model(once, tmp_path / "twice")
         assert (once / "config.json").read_text() == (twice / "config.json").read_text()
         inputs = sequences(tokenizer)
         expected = ours(source, inputs, tokenizer.pad_id, batching="packed")
@@ -148,7 +148,7 @@ class TestFamilies:
     @pytest.mark.parametrize("family", CAUSAL)
     def test_refused_by_layer(self, family, make_family, tmp_path):
         with pytest.raises(ModelError, match=r"\b(layers?|h)[. ]\d"):
-            write.export_model(make_family(family), tmp_path / "out")
+            export_model(make_family(family), tmp_path / "out")
         assert not (tmp_path / "out").exists()
         assert not list(tmp_path.glob(".partial-*"))
 
@@ -168,6 +168,6 @@ def test_models_that_count_positions_by_padding_keep_their_padding(
     pads = {}
     for family in ("roberta", "bert"):
         model = make_family(family, pad_token_id=tokenizer.pad_id + 1)
-        out = write.export_model(model, tmp_path / f"{family}-out")
+        out = export_model(model, tmp_path / f"{family}-out")
         pads[family] = read_json(out / "config.json")["pad_token_id"]
     assert pads == {"roberta": tokenizer.pad_id + 1, "bert": tokenizer.pad_id}

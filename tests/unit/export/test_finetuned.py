@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -12,11 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
+from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.finetuned.write import FinetunedFolder, finetune
+from biphasic.export.finetuned.write import FinetunedFolder
 from biphasic.tasks.encoding import encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import open_input
@@ -69,7 +68,6 @@ print(json.dumps(found))
 def fine_tune(model: Path, task: Path, out: Path, *, root: Path, **changes) -> FinetunedFolder:
     """Fine-tune with two learning rates, and report nowhere."""
     settings = {"learning_rates": [1e-3, 3e-3], "protocol": PROTOCOL, **changes}
-    settings.setdefault("console", Console(file=io.StringIO()))
     return finetune(model, task, out, root=root, **settings)
 
 
@@ -287,19 +285,19 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
         np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)
 
 
-def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_path):
+def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_path, capsys):
     made = make("eurobert", "sc")
-    told = io.StringIO()
+    capsys.readouterr()
     again = fine_tune(
         made.folder.parent / "eurobert",
         task_of(made),
         tmp_path / "again",
         root=made.folder.parent / "root",
-        console=Console(file=told, width=400),
     )
-    assert "2 runs, 2 of them finished" in told.getvalue()
-    assert "repeating it" in told.getvalue()
-    assert "other scores" not in told.getvalue()
+    told = capsys.readouterr().err
+    assert "2 runs, 2 of them finished" in told
+    assert "repeating it" in told
+    assert "other scores" not in told
     assert again.record == made.record
     first, second = (load_file(x.folder / "model.safetensors") for x in (made, again))
     assert first.keys() == second.keys()
@@ -315,22 +313,21 @@ def test_the_best_on_validation_is_kept(one_thread, make):
     assert made.record.validation["spearman"] == max(by_rate.values())
 
 
-def test_the_same_again_is_done(make, monkeypatch):
+def test_the_same_again_is_done(make, monkeypatch, capsys):
     made = make("eurobert", "sr")
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
     monkeypatch.setattr("biphasic.export.finetuned.write.finetune_grid", None)
-    model, root, told = made.folder.parent / "eurobert", made.folder.parent / "root", io.StringIO()
-    console = Console(file=told)
-    found = fine_tune(model, task_of(made), made.folder, root=root, console=console)
+    model, root = made.folder.parent / "eurobert", made.folder.parent / "root"
+    found = fine_tune(model, task_of(made), made.folder, root=root)
     assert found == made
-    assert "already made from the same" in told.getvalue()
+    assert "already made from the same" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
     with pytest.raises(ConfigError, match="made from another model"):
         fine_tune(model, task_of(made), made.folder, root=root, seeds=[1])
     weights = made.folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"model\.safetensors: wrong size"):
-        fine_tune(model, task_of(made), made.folder, root=root, console=console)
+        fine_tune(model, task_of(made), made.folder, root=root)
 
 
 def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):

@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from biphasic import pretrain
+from biphasic import merge_models, pretrain
 from biphasic.errors import ConfigError, ModelError
-from biphasic.export.merge import merge_models
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.merge import merge_tensors

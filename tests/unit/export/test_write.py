@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ from transformers import (
     pipeline,
 )
 
+from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export import check, write
 from biphasic.export.check import Reloaded
-from biphasic.export.write import export_model
 from biphasic.files import MANIFEST, write_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
@@ -46,10 +48,10 @@ def made(
 ) -> tuple[Path, Path, list[str]]:
     """A state, what it was exported to, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("state")
-    state, said = write_state(folder / "store", tokenizer), list[str]()
-    with forking():
-        out = export_model(state, folder / "mine", format="sentence-transformers", say=said.append)
-    return state, out, said
+    state, said = write_state(folder / "store", tokenizer), io.StringIO()
+    with forking(), redirect_stderr(said):
+        out = export_model(state, folder / "mine", format="sentence-transformers")
+    return state, out, said.getvalue().splitlines()
 
 
 class TestState:
@@ -108,7 +110,7 @@ class TestState:
 class TestPrecision:
     @pytest.mark.usefixtures("unchecked")
     def test_bfloat16_rounds_once(self, state, tmp_path):
-        out = export_model(state, tmp_path / "out", dtype="bfloat16")
+        out = export_model(state, tmp_path / "out", precision="bf16")
         stored, exact = load_file(out / "model.safetensors"), load_file(state / "model.safetensors")
         assert all(torch.equal(stored[name], exact[name].bfloat16()) for name in stored)
         assert stored.keys() == exact.keys()
@@ -116,18 +118,17 @@ class TestPrecision:
 
     @pytest.mark.usefixtures("warm")
     def test_bfloat16_passes_the_check(self, make_family, tmp_path):
-        out = export_model(make_family("qwen3"), tmp_path / "out", dtype="bfloat16")
+        out = export_model(make_family("qwen3"), tmp_path / "out", precision="bf16")
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
     @pytest.mark.usefixtures("warm")
     def test_rounding_of_fp32_is_distinguished_from_a_difference(
-        self, make_family, tmp_path, monkeypatch
+        self, make_family, tmp_path, monkeypatch, capsys
     ):
         """Where fp32 is beyond what is allowed, fp64 decides."""
         monkeypatch.setattr(check, "TOLERANCE", 2e-7)  # between the rounding of the two
-        said: list[str] = []
-        out = export_model(make_family("llama3"), tmp_path / "out", say=said.append)
-        assert any("fp64" in line for line in said)
+        out = export_model(make_family("llama3"), tmp_path / "out")
+        assert "fp64" in capsys.readouterr().err
         assert "in fp64 on a CPU" in (out / "README.md").read_text()
 
     def test_what_is_not_a_number_is_the_largest_difference(self):
@@ -241,20 +242,20 @@ class TestBadInput:
         ("options", "words"),
         [
             ({"format": "hff"}, r"format: unknown value 'hff' \(did you mean 'hf'\?\)"),
-            ({"dtype": "float16"}, "dtype: unknown value 'float16'"),
+            ({"precision": "fp16"}, "precision: 'fp16'; give fp32 or bf16"),
             ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is not a size"),
-            ({"format": "onnx", "dtype": "bfloat16"}, "not supported for ONNX"),
+            ({"format": "onnx", "precision": "bf16"}, "not supported for ONNX"),
         ],
     )
     def test_setting(self, options, words, state, tmp_path):
         self.refuse(state, tmp_path / "out", ConfigError, words, **options)
 
-    def test_the_same_again_is_done(self, made):
+    def test_the_same_again_is_done(self, made, capsys):
         state, out, _ = made
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-        said: list[str] = []
-        assert export_model(state, out, format="sentence-transformers", say=said.append) == out
-        assert said == [f"{out}: already made from the same model and settings; nothing to do"]
+        assert export_model(state, out, format="sentence-transformers") == out
+        told = f"{out}: already made from the same model and settings; nothing to do\n"
+        assert capsys.readouterr().err == told
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
     def test_output_is_of_something_else(self, made):

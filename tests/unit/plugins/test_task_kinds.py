@@ -1,15 +1,13 @@
 """Kinds of tasks from a file or an installed package."""
 
-import io
 import json
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
+from biphasic import evaluate
 from biphasic.errors import ConfigError
-from biphasic.evaluation.evaluate import evaluate
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.source import split_source
 from biphasic.tasks.task_file import load_task_file
@@ -45,7 +43,7 @@ def scored(tmp_path, task):
         seeds=[0],
         protocol={"max_steps": 2, "batch_size": 8, "max_seqlen": 32},
         root=tmp_path / "root",
-        console=Console(file=io.StringIO()),
+        quiet=True,
     )
 
 

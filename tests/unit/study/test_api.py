@@ -1,12 +1,10 @@
 """`pretrain` and `evaluate` as calls: on our states and on plain transformers folders."""
 
-import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -17,14 +15,14 @@ from transformers import (
 )
 
 import biphasic
+from biphasic import evaluate, evaluate_all, pretrain, run_study
 from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.evaluation.evaluate import evaluate, evaluate_all
 from biphasic.evaluation.plan import chosen_tasks, plan_evaluation
 from biphasic.export.source import open_source
 from biphasic.export.training_facts import corpora_of
-from biphasic.study import api
-from biphasic.study.api import pretrain
+from biphasic.progress import progress_console
+from biphasic.study.inputs import corpus
 from biphasic.study.sizing import speed
 from biphasic.study.spec.study import StudyConfig, TaskConfig
 from biphasic.tasks import encoding
@@ -44,14 +42,9 @@ RECIPE = {
 
 
 @pytest.fixture
-def quiet():
-    return Console(file=io.StringIO())
-
-
-@pytest.fixture
-def settings(tmp_path, quiet):
+def settings(tmp_path):
     """Settings of small evaluations."""
-    return {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    return {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "quiet": True}
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def far_of(tmp_path, make_retrieval):
 @pytest.fixture
 def ready(monkeypatch, prepared):
     """Stand in for the built-in documentation."""
-    monkeypatch.setattr(api, "prepare_corpus", lambda *_, **__: prepared)
+    monkeypatch.setattr(corpus, "prepare_corpus", lambda *_, **__: prepared)
 
 
 @pytest.fixture
@@ -108,16 +101,13 @@ def plain_model(request, tmp_path, documents):
 
 
 def test_public_names_are_the_calls():
-    assert biphasic.pretrain is pretrain
-    assert biphasic.evaluate is evaluate
-    assert biphasic.run_study is api.run_study
     assert set(biphasic.__all__) <= set(dir(biphasic))
     with pytest.raises(AttributeError, match="pretran"):
         _ = biphasic.pretran
 
 
-def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet, settings):
-    folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
+def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, settings):
+    folder = pretrain(RECIPE, root=tmp_path / "root", quiet=True)
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], [e["objective"] for e in state["ledger"]]) == (4, ["clm", "mlm"])
     assert AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 64
@@ -125,7 +115,7 @@ def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet
     assert events.name == f"pico-clm-2-mlm40-4-{folder.name[:12]}"
     before = (folder / "manifest.json").stat().st_mtime_ns
     assert state["environment"]["device"] == "cpu"
-    assert pretrain(RECIPE, root=tmp_path / "root", console=quiet, device="cpu") == folder
+    assert pretrain(RECIPE, root=tmp_path / "root", quiet=True, device="cpu") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before
     # Its corpus lies outside of the store, and a card can say what it was all the same.
     store = tmp_path / "root/store"
@@ -143,19 +133,18 @@ def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, quiet
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
-        pretrain(RECIPE, root=tmp_path / "root", console=quiet)
+        pretrain(RECIPE, root=tmp_path / "root", quiet=True)
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
     assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares
 
 
-def test_a_faster_precision_is_named_before_training_and_not_again(ready, tmp_path, monkeypatch):
+def test_a_faster_precision_is_named_before_training_only(ready, tmp_path, monkeypatch, capsys):
     told = "precision: fp32 would be 1.5 times as fast on this processor"
     monkeypatch.setattr(speed, "cost_here", lambda *_, **__: told)
     for number, count in ((1, 1), (2, 0)):
-        screen = Console(file=io.StringIO(), width=200)
-        pretrain(RECIPE, root=tmp_path / "root", console=screen)
-        assert screen.file.getvalue().count(told) == count, number
+        pretrain(RECIPE, root=tmp_path / "root")
+        assert capsys.readouterr().err.count(told) == count, number
 
 
 @pytest.fixture
@@ -172,17 +161,17 @@ def pairs(tmp_path, prepared):
     return tmp_path / "pairs.jsonl"
 
 
-def test_minimal_pairs_are_scored_with_each_held_out_loss(ready, tmp_path, pairs, quiet):
+def test_minimal_pairs_are_scored_with_each_held_out_loss(ready, tmp_path, pairs):
     watched = pretrain(
-        RECIPE, root=tmp_path / "root", heldout_every=2, minimal_pairs=pairs, console=quiet
+        RECIPE, root=tmp_path / "root", heldout_every=2, minimal_pairs=pairs, quiet=True
     )
     lines = map(json.loads, (watched / "metrics.jsonl").read_text().splitlines())
     found = {line["step"]: line["minimal_pairs"] for line in lines if "heldout" in line}
     # After two steps its last objective is CLM, at the end MLM.
     first = {**RECIPE, "phases": RECIPE["phases"][:1]}
     for recipe, step in ((first, 2), (RECIPE, 4)):
-        state = pretrain(recipe, root=tmp_path / "other", heldout_every=2, console=quiet)
-        scored = evaluate(state, f"mp:{pairs}", root=tmp_path / "other", console=quiet,
+        state = pretrain(recipe, root=tmp_path / "other", heldout_every=2, quiet=True)
+        scored = evaluate(state, f"mp:{pairs}", root=tmp_path / "other", quiet=True,
                           protocol={"precision": "bf16"})  # fmt: skip
         assert found.pop(step) == scored.results[0].test["accuracy"]
     assert not found
@@ -192,10 +181,8 @@ def test_minimal_pairs_are_scored_with_each_held_out_loss(ready, tmp_path, pairs
     assert "minimal_pairs" not in (state / "metrics.jsonl").read_text()
 
 
-def test_minimal_pairs_of_another_kind_or_of_several_processes_are_refused(
-    ready, tmp_path, pairs, quiet
-):
-    options = {"root": tmp_path / "root", "console": quiet}
+def test_minimal_pairs_of_another_kind_or_of_several_processes_are_refused(ready, tmp_path, pairs):
+    options = {"root": tmp_path / "root", "quiet": True}
     with pytest.raises(ConfigError, match="minimal_pairs: one process scores them"):
         pretrain(RECIPE, minimal_pairs=pairs, compute={"processes": 2}, **options)
     (tmp_path / "own.yaml").write_text(f"kind: sts\ntest: {tmp_path}/sts.jsonl\n")
@@ -205,9 +192,10 @@ def test_minimal_pairs_of_another_kind_or_of_several_processes_are_refused(
         pretrain(RECIPE, minimal_pairs=tmp_path / "own.yaml", **options)
 
 
-def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, settings):
+def test_a_changed_state_has_separate_scores(ready, tmp_path, task, settings, capsys):
+    settings["quiet"] = False
     settings["seeds"] = [0]
-    folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
+    folder = pretrain(RECIPE, root=tmp_path / "root", quiet=True)
     copy = shutil.copytree(folder, tmp_path / "copy")
     tensors = load_file(copy / "model.safetensors")
     tensors["model.embed_tokens.weight"] *= 3
@@ -217,12 +205,13 @@ def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet, setti
     assert original.state == folder.name
     assert changed.state not in {folder.name, original.state}
     assert changed.id != original.id
-    assert "so it is used as another model" in " ".join(quiet.file.getvalue().split())
+    assert "so it is used as another model" in capsys.readouterr().err
     [again] = evaluate(shutil.copytree(folder, tmp_path / "same"), task, **settings).results
     assert again == original
 
 
 def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, task, settings):
+    settings["console"] = progress_console(quiet=settings.pop("quiet"))
     planned = plan_evaluation(
         plain_model, chosen_tasks([task]), **settings, libraries=None, revision=None
     )
@@ -265,8 +254,8 @@ def test_a_decoder_is_scored_as_it_is(plain_model, task, settings):
     assert record["state"] == opened.state
 
 
-def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
-    root = {"root": tmp_path / "root", "console": quiet}
+def test_mistakes_are_named(tmp_path, task, plain_model):
+    root = {"root": tmp_path / "root", "quiet": True}
     with pytest.raises(DataError, match="no such folder, and not a hub id"):
         evaluate(tmp_path / "none", task, **root)
     with pytest.raises(ConfigError, match=r"did you mean 'pydocs-sc'"):
@@ -284,12 +273,12 @@ def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
 def corpora(ready, monkeypatch, tmp_path):
     """Record the settings of corpora that are trained on; say that all are there."""
     asked = []
-    monkeypatch.setattr(api, "locate_corpus", lambda corpus, _: asked.append(corpus) or tmp_path)
+    monkeypatch.setattr(corpus, "locate_corpus", lambda one, _: asked.append(one) or tmp_path)
     return asked
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, quiet, kind):
+def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, kind):
     (tmp_path / "built").mkdir()
     (tmp_path / "recipe.yaml").write_text(json.dumps(RECIPE))
     (tmp_path / "corpus.yaml").write_text("folder: built\n")
@@ -298,7 +287,7 @@ def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, qui
     folders = {
         pretrain(
             kind(recipe), corpus=kind(tmp_path / name), overrides=[override], root=root,
-            console=quiet,
+            quiet=True,
         )
         for name in ("built", "corpus.yaml")
     }  # fmt: skip
@@ -314,30 +303,30 @@ def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, qui
     ] == 2e-3  # fmt: skip
 
 
-def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
+def test_an_argument_that_would_do_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="change the settings of the recipe"):
-        pretrain(RECIPE, overrides=["max_seqlen=64"], root=tmp_path, console=quiet)
+        pretrain(RECIPE, overrides=["max_seqlen=64"], root=tmp_path, quiet=True)
     study = StudyConfig.model_construct(name="a")
     with pytest.raises(ConfigError, match="change the settings of the study"):
-        api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
+        run_study(study, overrides=["name=b"], root=tmp_path, quiet=True)
     for own in ({"workers": 2}, {"threads": 2}, {"per_gpu": 2}):
         with pytest.raises(ConfigError, match=r"--site: .* --workers"):
-            api.run_study(study, site=tmp_path / "site.yaml", root=tmp_path, console=quiet, **own)
+            run_study(study, site=tmp_path / "site.yaml", root=tmp_path, quiet=True, **own)
     with pytest.raises(ConfigError, match=r"nowhere: no such file"):
-        pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, console=quiet)
+        pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, quiet=True)
 
 
-def test_a_wrong_recipe_is_named(tmp_path, quiet):
+def test_a_wrong_recipe_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"^phases: none"):
         pretrain({**RECIPE, "phases": []})
     with pytest.raises(ConfigError, match=r"recipe: .*'phase' .*'phases'"):
-        pretrain({**RECIPE, "phase": []}, root=tmp_path, console=quiet)
+        pretrain({**RECIPE, "phase": []}, root=tmp_path, quiet=True)
 
 
-def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path, quiet):
+def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path):
     schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
     with pytest.raises(ConfigError, match="exceed the 4 steps"):
-        pretrain({**RECIPE, "learning_rate": schedule}, root=tmp_path, console=quiet)
+        pretrain({**RECIPE, "learning_rate": schedule}, root=tmp_path, quiet=True)
 
 
 @pytest.fixture
@@ -360,10 +349,10 @@ def trainings(monkeypatch):
 
 
 def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
-    plain_model, tmp_path, trainings, quiet, near, far_of
+    plain_model, tmp_path, trainings, near, far_of
 ):
     far = far_of(2)
-    settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
+    settings = {**GRID, "protocol": PROTOCOL, "quiet": True}
     both = list(evaluate_all(plain_model, [far, near], root=tmp_path / "both", **settings))
     assert [found.task.name for found in both] == ["far", "near"]
     assert both[0].task.trained_on == "near"
@@ -382,17 +371,15 @@ def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
     assert [r.id for r in later[1].results] == [r.id for r in both[0].results]
 
 
-def test_a_task_whose_trainer_is_unknown_is_refused(plain_model, tmp_path, make_retrieval, quiet):
+def test_a_task_whose_trainer_is_unknown_is_refused(plain_model, tmp_path, make_retrieval):
     far = make_retrieval(tmp_path / "far", trained_on="nowhere")
     with pytest.raises(ConfigError, match=r"'far': is trained on 'nowhere'"):
-        evaluate(plain_model, far, root=tmp_path / "root", console=quiet)
+        evaluate(plain_model, far, root=tmp_path / "root", quiet=True)
 
 
-def test_zero_shot_is_one_run_without_training(
-    plain_model, tmp_path, make_retrieval, trainings, quiet
-):
+def test_zero_shot_is_one_run_without_training(plain_model, tmp_path, make_retrieval, trainings):
     task = make_retrieval(tmp_path / "lookup", kind="zs")
-    settings = {"root": tmp_path / "root", "protocol": {"max_seqlen": 32}, "console": quiet}
+    settings = {"root": tmp_path / "root", "protocol": {"max_seqlen": 32}, "quiet": True}
     found = evaluate(plain_model, task, **settings)
     [result] = found.results
     assert (result.kind, result.steps, result.learning_rate, result.seed) == ("zs", 0, 0.0, 0)
@@ -415,8 +402,8 @@ def test_every_task_is_checked_before_the_first_begins(plain_model, task, traini
 
 
 @pytest.mark.usefixtures("warm")
-def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task, quiet):
-    settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
+def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task):
+    settings = {**GRID, "protocol": PROTOCOL, "quiet": True}
     here = evaluate(plain_model, task, root=tmp_path / "here", **settings)
     there = evaluate(plain_model, task, root=tmp_path / "there", workers=2, **settings)
     assert [r.test for r in there.results] == [r.test for r in here.results]
@@ -432,14 +419,12 @@ def test_another_metric_decides_without_another_training(plain_model, task, trai
     assert len(trainings) == num_trained
 
 
-def test_user_settings_override_the_task_description(
-    plain_model, tmp_path, make_task, trainings, quiet
-):
+def test_user_settings_override_the_task_description(plain_model, tmp_path, make_task, trainings):
     folder = make_task(tmp_path / "slow")
     path = folder / "task.json"
     description = json.loads(path.read_text())
     path.write_text(json.dumps({**description, "protocol": {"max_steps": 3, "batch_size": 4}}))
-    settings = {**GRID, "seeds": [0], "root": tmp_path / "root", "console": quiet}
+    settings = {**GRID, "seeds": [0], "root": tmp_path / "root", "quiet": True}
     [asked] = evaluate(plain_model, folder, **settings, protocol={"max_seqlen": 32}).results
     [set_by_hand] = evaluate(
         plain_model, folder, **settings, protocol={"max_seqlen": 32, "max_steps": 1}
@@ -453,15 +438,15 @@ def test_settings_of_a_training_belong_to_its_task(plain_model, settings, near, 
         list(evaluate_all(plain_model, [far, near], **settings))
 
 
-def test_a_task_cannot_be_trained_on_itself(plain_model, tmp_path, make_retrieval, quiet):
+def test_a_task_cannot_be_trained_on_itself(plain_model, tmp_path, make_retrieval):
     ring = make_retrieval(tmp_path / "ring", trained_on="ring")
     with pytest.raises(ConfigError, match="trained on itself: ring -> ring"):
-        evaluate(plain_model, ring, root=tmp_path / "root", console=quiet)
+        evaluate(plain_model, ring, root=tmp_path / "root", quiet=True)
 
 
-def test_steps_do_not_rename_zero_shot_scores(plain_model, tmp_path, make_retrieval, quiet):
+def test_steps_do_not_rename_zero_shot_scores(plain_model, tmp_path, make_retrieval):
     task = make_retrieval(tmp_path / "lookup", kind="zs")
-    settings = {"root": tmp_path / "root", "console": quiet}
+    settings = {"root": tmp_path / "root", "quiet": True}
     one = evaluate(plain_model, task, protocol={"max_seqlen": 32, "max_steps": 5}, **settings)
     other = evaluate(plain_model, task, protocol={"max_seqlen": 32, "max_steps": 6}, **settings)
     assert [r.id for r in one.results] == [r.id for r in other.results]
@@ -477,10 +462,10 @@ def test_overlaps_with_the_training_of_another_task_are_counted(
 
 
 def test_another_tokenizer_at_the_same_place_is_another_encoding(
-    plain_model, tmp_path, make_retrieval, documents, quiet
+    plain_model, tmp_path, make_retrieval, documents
 ):
     task = make_retrieval(tmp_path / "lookup", kind="zs")
-    settings = {"protocol": {"max_seqlen": 32}, "console": quiet}
+    settings = {"protocol": {"max_seqlen": 32}, "quiet": True}
     evaluate(plain_model, task, root=tmp_path / "before", **settings)
     train_tokenizer([text for _, text in documents[:5]], vocab_size=300).save(plain_model)
     after = evaluate(plain_model, task, root=tmp_path / "after", **settings)
@@ -489,10 +474,10 @@ def test_another_tokenizer_at_the_same_place_is_another_encoding(
     assert [r.test for r in after.results] == [r.test for r in fresh.results]
 
 
-def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, task, quiet):
+def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, task):
     long = tmp_path / "long.yaml"
     long.write_text(f"kind: sc\nfolder: {task}\nprotocol: {{max_seqlen: 128}}\n")
-    settings = {**GRID, "root": tmp_path / "root", "console": quiet}
+    settings = {**GRID, "root": tmp_path / "root", "quiet": True}
     with pytest.raises(ConfigError) as caught:
         [*evaluate_all(plain_model, [task, long, "pydocs-qa", "qa:none"], **settings)]
     first, second, third = str(caught.value).split("; task ")
@@ -512,8 +497,8 @@ def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, 
         [*evaluate_all(plain_model, [long.with_name("first-word"), "qa:none"], **settings)]
 
 
-def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task, documents, quiet):
-    settings = {**GRID, "root": tmp_path / "root", "console": quiet}
+def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task, documents):
+    settings = {**GRID, "root": tmp_path / "root", "quiet": True}
     with pytest.raises(ConfigError, match=r"max_seqlen 65 .* 64 positions"):
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
     with pytest.raises(ConfigError, match="workers: expected 1 to"):
@@ -528,14 +513,15 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
 
 
 @pytest.mark.parametrize("name", ["odd [old]", "reviews.v1", "pretraining"])
-def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, quiet, name, settings):
+def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, name, settings, capsys):
+    settings["quiet"] = False
     folder = make_task(tmp_path / name)
     if name == "pretraining":
         with pytest.raises(ConfigError, match="rename the task"):
             evaluate(plain_model, folder, **settings)
         return
     assert evaluate(plain_model, folder, **settings).task.name == name
-    assert f"task {name}: examples" in quiet.file.getvalue()
+    assert f"task {name}: examples" in capsys.readouterr().err
 
 
 def test_a_task_file_names_its_task(plain_model, tmp_path, settings):

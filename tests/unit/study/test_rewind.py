@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import json
 import math
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from biphasic import pretrain
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DivergedError
-from biphasic.study import api
-from biphasic.study.api import pretrain
 from biphasic.study.gc.pins import read_pins
+from biphasic.study.inputs import corpus
 from biphasic.training import loop
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.input import StepRows
@@ -39,11 +39,11 @@ def said() -> io.StringIO:
 @pytest.fixture
 def run(monkeypatch, prepared, tmp_path, said):
     """Pretrain on a tiny corpus."""
-    monkeypatch.setattr(api, "prepare_corpus", lambda *_, **__: prepared)
+    monkeypatch.setattr(corpus, "prepare_corpus", lambda *_, **__: prepared)
 
     def pretrain_here(root: str = "root", recipe: Recipe = RECIPE, **options) -> Path:
-        console = Console(file=said, width=500)
-        return pretrain(recipe, root=tmp_path / root, console=console, **options)
+        with redirect_stderr(said):
+            return pretrain(recipe, root=tmp_path / root, **options)
 
     return pretrain_here
 

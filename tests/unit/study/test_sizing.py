@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import biphasic
+from biphasic import estimate
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
 from biphasic.model.compute.layers import recompute_activations
@@ -17,7 +18,6 @@ from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
-from biphasic.study.sizing.estimate import estimate
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.muon import Muon

@@ -412,7 +412,7 @@ def test_looking_at_a_running_study_imports_no_torch():
 
     program = (
         "import sys, biphasic.study.status.status, biphasic.study.run.control, "
-        "biphasic.study.find, biphasic.cli.upkeep; print('torch' in sys.modules)"
+        "biphasic.study.find, biphasic.cli.study; print('torch' in sys.modules)"
     )
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

@@ -20,10 +20,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from rich.console import Console
 
+from biphasic import evaluate, finetune
 from biphasic.analysis.report import write_report
 from biphasic.errors import ConfigError
-from biphasic.evaluation.evaluate import evaluate
-from biphasic.export.finetuned.write import finetune
 from biphasic.facts import FIRST_KINDS, KindFacts, MetricFacts, facts_to_record
 from biphasic.records import StudyRecord
 from biphasic.tasks.inputs import open_input

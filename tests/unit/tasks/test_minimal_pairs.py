@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from functools import cache
 from pathlib import Path
@@ -13,12 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from biphasic import evaluate
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.evaluation.evaluate import evaluate
 from biphasic.tasks.kinds.minimal_pairs import usual_reading
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -55,7 +53,7 @@ def file(tmp_path) -> Path:
 
 def run(model: Path, task, root: Path, **protocol):
     settings = {"protocol": {"max_seqlen": 64, **protocol}, "root": root}
-    return evaluate(model, task, **settings, console=Console(file=io.StringIO()))
+    return evaluate(model, task, **settings, quiet=True)
 
 
 def table(result):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rich.console import Console
 from scipy.stats import spearmanr
 from transformers import AutoModel
 
+from biphasic import evaluate
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.evaluation.evaluate import evaluate
 from tiny_use import words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
@@ -31,7 +29,7 @@ def pairs(number: int = 12) -> list[dict]:
 
 def run(model: Path, task: str, root: Path):
     settings = {"protocol": {"max_seqlen": 64}, "root": root}
-    return evaluate(model, task, **settings, console=Console(file=io.StringIO()))
+    return evaluate(model, task, **settings, quiet=True)
 
 
 @torch.no_grad()
@@ -91,7 +89,7 @@ def test_first_and_last_states_can_stand_for_a_sentence(tmp_path, pooling, place
     model = write_model(tmp_path / "model", "eurobert")
     path = write_jsonl(tmp_path / "pairs.jsonl", pairs())
     settings = {"protocol": {"max_seqlen": 64, "pooling": pooling}, "root": tmp_path / "runs"}
-    result = evaluate(model, f"sts:{path}", **settings, console=Console(file=io.StringIO()))
+    result = evaluate(model, f"sts:{path}", **settings, quiet=True)
     table = pq.read_table(result.folder / result.results[0].id / "scores.parquet").to_pydict()
     expected = [
         float(

@@ -7,18 +7,17 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
 from biphasic.analysis.text import rate
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, ModelError
-from biphasic.evaluation.best import LEARNING_RATES, PROTOCOL, SEEDS, finetune_grid, score_grid
+from biphasic.errors import ModelError
+from biphasic.evaluation.best import finetune_grid, score_grid
 from biphasic.evaluation.evaluate import Evaluation
-from biphasic.evaluation.plan import PlannedEvaluation, chosen_tasks, plan_evaluation
-from biphasic.execution.slots import check_cores
+from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.export.card import write_fitted_card
 from biphasic.export.finetuned.check import (
     NUM_EXAMPLES,
@@ -31,19 +30,14 @@ from biphasic.export.finetuned.check import (
 from biphasic.export.finetuned.forms import WrittenForm, forms_of
 from biphasic.export.hf import write_sentence_transformers, write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.files import expanded, write_json
+from biphasic.files import write_json
 from biphasic.locks import sole_writer
-from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.progress import progress_bar, progress_console, say_on
+from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown
-from biphasic.study import DEFAULT_ROOT
 from biphasic.study.jobs.keep import KeptModel
-from biphasic.study.run.run import default_workers
-from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
 
 _LOADING = {
@@ -99,102 +93,25 @@ class FinetunedFolder(Shown):
         return self.evaluation.table()
 
 
-def finetune(
-    model: Path | str,
-    task: TaskConfig | Path | str,
-    out: Path | str,
-    *,
-    learning_rates: Sequence[float] | None = None,
-    seeds: Sequence[int] | None = None,
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
-    libraries: Sequence[str] | None = None,
-    overrides: Iterable[str] = (),
-    revision: str | None = None,
-    copies: Path | str | None = None,
-    root: Path | str = DEFAULT_ROOT,
-    workers: int | None = None,
-    threads: int = 1,
-    device: str | None = None,
-    quiet: bool = False,
-    console: Console | None = None,
+def write_best(
+    plan: PlannedEvaluation, out: Path, *, model: str, console: Console, **computing: int
 ) -> FinetunedFolder:
-    """Fine-tune an encoder over a grid, and keep the model with the best validation score.
+    """Fine-tune over the grid of a plan and write the best model; cards call its encoder `model`.
 
-    The folder loads without biphasic: as a transformers class that computes the same function if
-    there is one, as a sentence-transformers folder for retrieval, and otherwise as a class of its
-    own, which transformers loads with `trust_remote_code=True`. `head.json` and the card state
-    which.
-
-    Args:
-        model: As in `evaluate`.
-        task: As in `evaluate`.
-        out: The folder to create. An existing one from the same model, task and settings is kept;
-            only scores missing from the store are recomputed.
-        learning_rates: Peak rates; 2e-5, 5e-5, 1e-4 and 2e-4 when None.
-        seeds: Seeds; only 0 when None.
-        protocol: All other constants; when None the study's, with three passes over the training
-            data instead of one.
-        libraries: As in `evaluate`.
-        overrides: As in `evaluate`.
-        revision: As in `evaluate`.
-        copies: As in `evaluate`.
-        root: Folder of the store; runs with stored results are skipped, except the best.
-        workers: As in `evaluate`.
-        threads: Threads per fine-tuning.
-        device: As in `evaluate`.
-        quiet: Show no progress.
-        console: Where progress is shown; standard error when None.
-
-    Raises:
-        ConfigError: A setting is wrong, or `out` holds something else.
-        DataError: Model or task are missing or damaged.
-        ModelError: The model cannot be an encoder, or the result would only work in biphasic.
-        TrainingError: Every run diverged.
-
-    Example:
-        >>> from biphasic import finetune
-        >>> made = finetune(state, "sc:reviews", "sorter", learning_rates=[1e-3])
-        >>> made.record.labels, made.record.form
-        (('bad', 'good'), 'sequence-classification')
+    An existing folder from the same model, task and settings is kept.
     """
-    workers = default_workers(threads, device=device) if workers is None else workers
-    check_cores(num_workers=workers, num_threads=threads)
-    out = expanded(out)
-    find_made(out)
-    chosen = parse_device(device)
-    console = console or progress_console(quiet=quiet)
-    plan = plan_evaluation(
-        model,
-        chosen_tasks([task], overrides=overrides, copies=copies),
-        learning_rates=LEARNING_RATES if learning_rates is None else learning_rates,
-        seeds=SEEDS if seeds is None else seeds,
-        protocol=protocol,
-        libraries=libraries,
-        revision=revision,
-        root=root,
-        console=console,
-        shared=PROTOCOL,
-    )
-    [planned] = plan.tasks
-    if planned.training.protocol.is_causal:
-        raise ConfigError(
-            "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
-        )
     inputs = {
         "command": "finetune",
         "model": plan.encoder.identity,
-        "task": planned.info.name,
-        "runs": list(plan.group((planned,)).run_ids()),
+        "task": plan.tasks[0].info.name,
+        "runs": list(plan.group(plan.tasks).run_ids()),
     }
-    computing = {"num_workers": workers, "num_threads": threads, "console": console}
     if note := find_made(out, inputs):
         say_on(console)(f"{out}: already made from the same model, task and settings")
-        evaluation = score_grid(plan, scratch=None, **computing)
+        evaluation = score_grid(plan, scratch=None, console=console, **computing)
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
-    # Cards are public: a hub id is unchanged, a folder by name only.
-    named = plan.name if expanded(model).exists() else str(model)
-    with computing_on(chosen), sole_writer(out, say=say_on(console)):
-        return _make(out, plan, inputs, model=named, **computing)
+    with sole_writer(out, say=say_on(console)):
+        return _make(out, plan, inputs, model=model, console=console, **computing)
 
 
 def _make(

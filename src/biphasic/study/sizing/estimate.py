@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape
@@ -24,7 +22,7 @@ from biphasic.study.plan.cost import (
     training_cost,
 )
 from biphasic.study.plan.plan import Plan
-from biphasic.study.sizing.devices import DEVICES, Device, choose_device
+from biphasic.study.sizing.devices import DEVICES, Device
 from biphasic.study.sizing.memory import Kernels, PassShape, Training
 from biphasic.study.sizing.result import (
     ObjectiveEstimate,
@@ -32,7 +30,6 @@ from biphasic.study.sizing.result import (
     ResourceEstimate,
     TimeEstimate,
 )
-from biphasic.study.spec.arms import read_recipe
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
@@ -49,67 +46,10 @@ WAYS: dict[str, dict[str, Any]] = {
 _MOST_ROWS = 1 << 20
 
 
-def estimate(
-    recipe: Recipe | Mapping[str, Any] | Path | str,
-    *,
-    overrides: Iterable[str] = (),
-    vocab_size: int | None = None,
-    devices: int = 1,
-    device: str | None = None,
-    flops: float | None = None,
-    memory: float | None = None,
-    watts: float | None = None,
-    mfu: float | None = None,
-) -> ResourceEstimate:
-    """Estimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
-
-    No corpus is read: every row counts as full and as one document. Frozen parameters count like
-    trained ones. Memory on a GPU is untested.
-
-    Args:
-        recipe: Model, phases, schedule, seeds; or a recipe file. The model is a preset or
-            dimensions.
-        overrides: Settings that replace those of the recipe file, as `a.b=value`.
-        vocab_size: Entries of the tokenizer's vocabulary; those of a trained one when None.
-        devices: Number of devices; each reads a part of the rows of every step.
-        device: `h100`, `h200`, `a100-80gb`, `a100-40gb`, `mi250x` (one of its two dies) or `cpu`.
-            An H100 when None, or with `flops` another GPU.
-        flops: Peak FLOP/s of a device, instead of the table's.
-        memory: Bytes of memory of a device.
-        watts: Power of a device.
-        mfu: Share of the peak that model FLOPs reach, above 0 and at most 1. By default 0.4, an
-            assumption; for `mi250x` 0.11, by the reference study's own hours.
-
-    Raises:
-        ConfigError: The recipe or a number is invalid, or the recipe begins with a pretrained
-            model.
-
-    Example:
-        >>> from biphasic import estimate
-        >>> recipe = {
-        ...     "model": "610m",
-        ...     "max_seqlen": 2048,
-        ...     "rows_per_step": 1152,
-        ...     "learning_rate": {"peak": 5e-4},
-        ...     "phases": [{"objective": "mlm", "steps": 42_000}],
-        ... }
-        >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
-        755625600
-    """
-    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
-    for name, value in (("devices", devices), ("vocab_size", vocab_size)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value}; give 1 or more")
-    if mfu is not None and not 0 < mfu <= 1:
-        raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
-    chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
-    recipe = read_recipe(recipe, overrides)
-    return _estimate(recipe, chosen, mfu=mfu, devices=devices, vocab_size=vocab_size)
-
-
-def _estimate(
+def estimate_recipe(
     recipe: Recipe, device: Device, *, mfu: float | None, devices: int, vocab_size: int
 ) -> ResourceEstimate:
+    """Return the estimate of a recipe on devices; see `estimate`."""
     shape = shape_of(recipe, vocab_size=vocab_size)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     architecture = recipe.architecture

@@ -19,12 +19,13 @@ from biphasic.analysis.tune_record import (
     TuneRecord,
 )
 from biphasic.errors import ConfigError, StoppedError, StudyError
-from biphasic.execution.scheduler import Failure
+from biphasic.execution.local import Local
+from biphasic.execution.scheduler import Failure, RetryPolicy
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.progress import progress_console
-from biphasic.study.api import run_study
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
+from biphasic.study.run.run import execute_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from biphasic.study.tune.file import write_tuned
@@ -181,11 +182,10 @@ class _Trials:
         if not kept or names == self.last or (are_done and not is_last):
             return
         config = plan.study.config
-        outcome = run_study(
-            config.model_copy(update={"arms": tuple(arm.config for arm in kept)}),
-            root=self.root,
-            workers=self.num_workers,
-            threads=self.num_threads,
+        outcome = execute_study(
+            Study(config.model_copy(update={"arms": tuple(arm.config for arm in kept)}), self.root),
+            executor=Local(workers=self.num_workers, threads=self.num_threads),
+            policy=RetryPolicy(),
             console=self.console,
         )
         self.num_executed += outcome.num_executed

@@ -1,0 +1,177 @@
+"""Training of one recipe, outside of studies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError, DivergedError
+from biphasic.execution.inline import run_here
+from biphasic.files import is_complete, verify_folder
+from biphasic.locks import Say
+from biphasic.plugins import keep_files
+from biphasic.progress import say_on
+from biphasic.study.by_name import link_states, readable_name
+from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
+from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.jobs.train import TrainJob
+from biphasic.study.plan.finished import OtherCode
+from biphasic.study.spec.naming import recipe_name
+from biphasic.tasks.folder import read_description
+from biphasic.tasks.source import prepare_task
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.lineage import Lineage
+from biphasic.training.recipe import Recipe
+
+
+def pairs_task(
+    source: Path | str | None, compute: ComputeConfig, store: Path, *, say: Say
+) -> Path | None:
+    """Return the folder of a task of minimal pairs, by a file of pairs or a task file."""
+    if source is None:
+        return None
+    if compute.processes > 1:
+        raise ConfigError(
+            "minimal_pairs: one process scores them; omit compute.processes, or score the finished "
+            "state with `biphasic evaluate`"
+        )
+    is_task_file = Path(source).suffix in {".yaml", ".yml"}
+    folder = prepare_task(str(source) if is_task_file else f"mp:{source}", store=store, say=say)
+    kind = read_description(folder).kind
+    if kind != "mp":
+        raise ConfigError(f"minimal_pairs: {source} is a task of kind {kind}, not mp")
+    return folder
+
+
+def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
+    """Return compute settings after validation."""
+    if isinstance(compute, ComputeConfig):
+        return compute
+    return parse_config(ComputeConfig, compute or {}, where="compute")
+
+
+def train_recipe(
+    recipe: Recipe,
+    paths: DataPaths,
+    store: Path,
+    *,
+    checkpoint_every: int,
+    heldout_every: int,
+    compute: ComputeConfig,
+    console: Console,
+    deadline: float = math.inf,
+    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
+    minimal_pairs: Path | None = None,
+    rewinds: int = 0,
+    fresh: bool = False,
+) -> Path:
+    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
+    keep_files(store, recipe)
+    say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
+    number = 0
+    while True:
+        try:
+            start = _start(lineage, store, say=say, fresh=fresh)
+            if number == 0:
+                _say_cost(lineage, paths, store, compute, start=start, say=say)
+            job = _pinned_job(
+                lineage,
+                paths,
+                store,
+                start=start,
+                checkpoint_every=checkpoint_every,
+                heldout_every=heldout_every,
+                heldout_objectives=heldout_objectives,
+                minimal_pairs=minimal_pairs,
+                compute=compute,
+            )
+            run_here(job, console=console, deadline=deadline)
+            names = {readable_name(recipe_name(job.recipe), job.id): job.id}
+            link_states(store, "pretrain", names, say=say)
+            return store / "states" / job.id
+        except DivergedError as error:
+            following = _after_fault(lineage, store, error) if number < rewinds else None
+            if following is None:
+                raise
+            number += 1
+            skipped = [*following.recipe.skip_steps]
+            say(f"{error.divergence}; rewind {number} of {rewinds}, with skip_steps: {skipped}")
+            if following is not lineage:
+                forget_pin(store, lineage.identities[-1])
+            lineage = following
+
+
+def _say_cost(
+    lineage: Lineage, paths: DataPaths, store: Path, compute: ComputeConfig, *, start: int, say: Say
+) -> None:
+    """Say what a training costs that is not begun."""
+    from biphasic.study.sizing.speed import cost_here  # noqa: PLC0415 - loads torch
+
+    recipe, identity = lineage.recipe, lineage.identities[-1]
+    if start == recipe.total_steps or any(store.glob(f"progress/{identity}-from-*/step-*")):
+        return
+    vocab_size = paths.open().tokenizer.vocab_size
+    if text := cost_here(recipe, start=start, vocab_size=vocab_size, compute=compute):
+        say(text)
+
+
+def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:
+    """Return the lineage that skips the step of a fault."""
+    # Computed again, the step may be finite; and skipping cannot help if a held-out loss was not.
+    from biphasic.training.fault import find_fault  # noqa: PLC0415 - loads torch
+
+    fault = find_fault(store, lineage.identities[-1], error)
+    if fault is None:
+        return None
+    if fault["again"]["is_finite"]:
+        return lineage
+    return Lineage(lineage.recipe.skipping([fault["step"]]), lineage.fingerprint)
+
+
+def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
+    """Return the step of the newest state of a lineage; with `fresh`, made by the running code."""
+    identities = lineage.identities
+    while True:
+        states = [is_complete(store / "states" / name) for name in identities]
+        start = max((step for step, is_there in enumerate(states) if is_there), default=0)
+        segment = (identities[-1], start if start < len(identities) - 1 else 0)
+        other = OtherCode.of(store, [identities[start]], [segment])
+        if not (other and fresh):
+            break
+        other.delete(say=say)
+    if other:
+        say(other.note())
+    return start
+
+
+def _pinned_job(
+    lineage: Lineage, paths: DataPaths, store: Path, *, start: int, **settings: Any
+) -> TrainJob:
+    """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
+    recipe, identities = lineage.recipe, lineage.identities
+    if start == recipe.total_steps:
+        remedy, name = "delete the folder and run again", identities[-1]
+        verify_folder(store / "states" / name, remedy=remedy, identity=name)
+    record_pin(
+        store,
+        identities[-1],
+        made_by="pretrain",
+        states=[identities[-1], *([identities[start]] if start else [])],
+        data=[paths.train.parent, *paths.corpora],
+    )
+    return TrainJob(
+        id=identities[-1],
+        label=f"training {recipe.total_steps - start} steps",
+        store=store,
+        data=paths,
+        recipe=recipe,
+        start=start if start < recipe.total_steps else 0,
+        end=recipe.total_steps,
+        tensorboard=store / EVENT_FILES / readable_name(recipe_name(recipe), identities[-1]),
+        **settings,
+    )
