@@ -63,9 +63,17 @@ class Plugin:
     code: str
     origin: str
 
+    @property
+    def version(self) -> str:
+        """The version that its class declares, with a golden output; empty if it declares none."""
+        return getattr(self.type, "version", "") if getattr(self.type, "golden", "") else ""
+
     def determinants(self) -> dict[str, str]:
-        """Return what is hashed."""
-        return {"class": self.type.__name__, "code": self.code}
+        """Return what is hashed: the code, or version and golden output, which stand for it."""
+        if not self.version:
+            return {"class": self.type.__name__, "code": self.code}
+        golden: str = self.type.golden  # type: ignore[attr-defined]
+        return {"class": self.type.__name__, "version": self.version, "golden": golden}
 
 
 def short_name(reference: str) -> str:
@@ -79,21 +87,22 @@ def short_name(reference: str) -> str:
 def named_plugins(*settings: object) -> dict[str, tuple[str, ...]]:
     """Return file or distribution and version, with the hash of the code, by short name."""
     texts: dict[str, set[str]] = {}
-    for plugin in _plugins_in(settings):
+    for _, plugin in settings_of_plugins(settings):
         is_file = plugin.reference.startswith(f"{plugin.origin}:")
         text = plugin.reference if is_file else f"{plugin.origin}, {plugin.reference}"
         texts.setdefault(plugin.name, set()).add(text)
     return {name: tuple(sorted(found)) for name, found in sorted(texts.items())}
 
 
-def _plugins_in(value: object) -> Iterator[Plugin]:
+def settings_of_plugins(value: object) -> Iterator[tuple[Config, Plugin]]:
+    """Yield the settings of plugins in some settings, at any depth, with their plugin."""
     if isinstance(value, Config):
         if (plugin := getattr(value, "plugin", None)) is not None:
-            yield plugin
+            yield value, plugin
         value = tuple(getattr(value, name) for name in type(value).model_fields)
     if isinstance(value, tuple):
         for item in value:
-            yield from _plugins_in(item)
+            yield from settings_of_plugins(item)
 
 
 def references_in(record: object) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from biphasic.conformance.golden import Output, differences
 from biphasic.conformance.rules import Rule, check_rules, variants
 from biphasic.data.packing import PackedBatch, lay_out
 from biphasic.data.rows import Piece, RowBatch
@@ -98,7 +99,7 @@ def _rows(case: Case) -> Iterator[str]:
 def _positions(case: Case) -> Iterator[str]:
     """Labels are int64, at ascending positions of tokens, and are tokens of the vocabulary.
 
-    Weights, if there are any, are fp32 and one for each label.
+    Weights and values, if there are any, are fp32 and one for each label.
     """
     for part, rows in _each_part(case):
         positions, labels = part.positions, part.labels
@@ -112,7 +113,9 @@ def _positions(case: Case) -> Iterator[str]:
             yield "a position is outside of the rows' tokens"
         if np.any((labels < 0) | (labels >= _vocabulary().size)):
             yield "a label is not in the vocabulary"
-        weights = part.weights
+        weights, values = part.weights, part.values
+        if values is not None and (values.dtype != np.float32 or len(values) != len(labels)):
+            yield "values must be fp32, with a row for each label"
         if weights is None:
             continue
         if weights.dtype != np.float32 or weights.shape != labels.shape or np.any(weights < 0):
@@ -210,6 +213,22 @@ def _determinants(case: Case) -> Iterator[str]:
             yield f"{change} gives other labels or another loss, but the same identity"
 
 
+def output(settings: ObjectiveConfig) -> Output:
+    """Return what an objective makes of all steps: inputs and labels, and the summed loss."""
+    steps = [Case(settings).parts(step) for step in range(STEPS)]
+    return "".join(map(_digest, steps)), sum(_loss(part) for parts in steps for part in parts)
+
+
+def golden_differences(settings: ObjectiveConfig) -> Iterator[str]:
+    """Say how a class that declares a version differs from its golden output."""
+    return differences(settings, output, own=settings.own_settings())
+
+
+def _golden(case: Case) -> Iterator[str]:
+    """A class that declares a version gives its golden output."""
+    return golden_differences(case.settings)
+
+
 RULES: dict[str, Rule[Case]] = {
     "rows": _rows,
     "positions": _positions,
@@ -220,6 +239,7 @@ RULES: dict[str, Rule[Case]] = {
     "passes": _passes,
     "finite": _finite,
     "determinants": _determinants,
+    "golden": _golden,
 }
 """The rules by name, in the order of their checks."""
 
@@ -258,10 +278,10 @@ def _digest(parts: Parts) -> str:
     content = hashlib.sha256()
     for part in parts:
         content.update(f"{part.causal} {part.rows.input_ids.shape}".encode())
-        rows, weights = part.rows, part.weights
-        arrays = (rows.input_ids, rows.cu_seqlens, part.positions, part.labels, weights)
-        for array in arrays if weights is not None else arrays[:-1]:
-            content.update(np.ascontiguousarray(array).tobytes())
+        arrays = (part.rows.input_ids, part.rows.cu_seqlens, part.positions, part.labels)
+        for array in (*arrays, part.weights):
+            if array is not None:
+                content.update(np.ascontiguousarray(array).tobytes())
     return content.hexdigest()
 
 

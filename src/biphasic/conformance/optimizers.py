@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biphasic.conformance.golden import Output, differences
 from biphasic.conformance.rules import Rule, check_rules, variants
 from biphasic.files import canonical_json
 from biphasic.seeds import stream, uniforms
@@ -152,6 +153,23 @@ def _determinants(case: Case) -> Iterator[str]:
             yield f"{change} gives other weights, but the same identity"
 
 
+def output(settings: OptimizerConfig) -> Output:
+    """Return a number that follows from all updates."""
+    after, before = Case(settings).run(range(_STEPS)).values(), _first_weights()
+    moves = {name: (after[name] - weight.detach()).flatten() for name, weight in before.items()}
+    return "", sum(float(move @ torch.arange(1.0, len(move) + 1)) for move in moves.values())
+
+
+def golden_differences(settings: OptimizerConfig) -> Iterator[str]:
+    """Say how a class that declares a version differs from its golden output."""
+    return differences(settings, output, own=type(settings).model_fields.keys() - {"name"})
+
+
+def _golden(case: Case) -> Iterator[str]:
+    """A class that declares a version gives its golden output."""
+    return golden_differences(case.settings)
+
+
 RULES: dict[str, Rule[Case]] = {
     "updates": _updates,
     "rate": _rate,
@@ -160,6 +178,7 @@ RULES: dict[str, Rule[Case]] = {
     "resume": _resume,
     "skips": _skips,
     "determinants": _determinants,
+    "golden": _golden,
 }
 """The rules by name, in the order of their checks."""
 

@@ -16,9 +16,9 @@ from torch.autograd.function import FunctionCtx
 from biphasic.model.compute.linear import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
 
-PerLabel = Callable[[Tensor, Tensor], Tensor]
-"""Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size]
-and labels, int64 [num_labels]."""
+PerLabel = Callable[..., Tensor]
+"""Returns the loss of each label, fp32 [num_labels], from logits in fp32 [num_labels, vocab_size],
+labels, int64 [num_labels], and if there are any values, fp32 [num_labels, any]."""
 BLOCK_LOGITS = 1 << 18
 """Logits processed in fp32 at once on a CPU: 1 MiB, which fits in a core's cache."""
 
@@ -32,12 +32,15 @@ def summed_cross_entropy(
     softcap: float | None = None,
     weights: Tensor | None = None,
     per_label: PerLabel | None = None,
+    values: Tensor | None = None,
 ) -> Tensor:
     """Return the sum of the cross-entropies of `hidden @ weight.T + bias`, in fp32 and nats."""
     # Divide once, by the supervised tokens of the global batch. A softcap makes the logits
     # `softcap * tanh(logits / softcap)`, as in Gemma 2 (arXiv:2408.00118, section 2). `weights` are
     # fp32 [num_supervised]; `per_label` replaces the cross-entropy, for some labels at a time.
-    return _GroupedCrossEntropy.apply(hidden, weight, bias, labels, softcap, weights, per_label)  # type: ignore[return-value]
+    return _GroupedCrossEntropy.apply(  # type: ignore[return-value]
+        hidden, weight, bias, labels, softcap, weights, per_label, values
+    )
 
 
 class _GroupedCrossEntropy(torch.autograd.Function):
@@ -51,6 +54,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         softcap: float | None,
         weights: Tensor | None,
         per_label: PerLabel | None,
+        values: Tensor | None,
     ) -> Tensor:
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needs_hidden else None
@@ -66,7 +70,9 @@ class _GroupedCrossEntropy(torch.autograd.Function):
             if per_label is None:
                 total += _loss_and_delta(logits, targets, softcap, factors)
             else:
-                total += _own_loss_and_delta(logits, targets, softcap, factors, per_label)
+                part_values = None if values is None else values[start : start + group]
+                own = _bound(per_label, part_values)
+                total += _own_loss_and_delta(logits, targets, softcap, factors, own)
             if hidden_gradient is not None:
                 hidden_gradient[start : start + group] = input_gradient(logits, weight)
             if weight_sum is not None:
@@ -85,7 +91,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
         (scale,) = gradients
         saved = ctx.saved_tensors  # type: ignore[attr-defined]
         scaled = [None if gradient is None else gradient * scale for gradient in saved]
-        return *scaled, None, None, None, None
+        return *scaled, None, None, None, None, None
 
 
 class _Sum:
@@ -128,6 +134,13 @@ def _loss_and_delta(
         total += losses.sum()
         block.copy_(delta if slope is None else delta * slope)
     return total
+
+
+def _bound(per_label: PerLabel, values: Tensor | None) -> PerLabel:
+    """Return a loss of logits and labels alone."""
+    if values is None:
+        return per_label
+    return lambda logits, labels: per_label(logits, labels, values)
 
 
 def _own_loss_and_delta(

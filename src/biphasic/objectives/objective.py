@@ -17,6 +17,9 @@ class ObjectiveConfig(Config):
     """A training objective on rows; those of ours and plugins alike."""
 
     plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
+    # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
+    version: ClassVar[str] = ""
+    golden: ClassVar[str] = ""
     objective: str
     """Its name, or what names a plugin."""
 

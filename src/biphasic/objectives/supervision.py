@@ -64,6 +64,7 @@ class Supervision:
         weights: fp32 [num_supervised]; factors of the labels' losses. None for 1.
         num_predicted: What the summed loss is divided by, if not the number of labels.
         per_label: A loss of logits and labels in place of the cross-entropy.
+        values: fp32 [num_supervised, any]; numbers for each label that `per_label` gets as well.
     """
 
     rows: PackedBatch
@@ -74,6 +75,7 @@ class Supervision:
     weights: NDArray[np.float32] | None = None
     num_predicted: int | None = None
     per_label: PerLabel | None = None
+    values: NDArray[np.float32] | None = None
 
     @property
     def normaliser(self) -> float:
@@ -111,10 +113,10 @@ class Supervision:
 
     def _with(self, labels: slice) -> Supervision:
         """Return the rows with some of the labels."""
-        weights = None if self.weights is None else self.weights[labels]
-        return replace(
-            self, positions=self.positions[labels], labels=self.labels[labels], weights=weights
-        )
+        names = ("positions", "labels", "weights", "values")
+        given = {name: getattr(self, name) for name in names}
+        kept = {name: array[labels] for name, array in given.items() if array is not None}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from biphasic.config import parse_config
+from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DivergedError
 from biphasic.execution.inline import run_here
 from biphasic.files import is_complete, verify_folder
@@ -72,6 +73,7 @@ def train_recipe(
 ) -> Path:
     """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
     keep_files(store, recipe)
+    check_versions(recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
     number = 0
     while True:

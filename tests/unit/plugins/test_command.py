@@ -47,4 +47,4 @@ def _kept(path):
     from biphasic.plugins import find_plugin, shown
 
     reference = find_plugin("objectives", f"{path}:Stride", ObjectiveConfig).reference
-    return f"{shown(reference)}: keeps all 9 rules of objectives"
+    return f"{shown(reference)}: keeps all 10 rules of objectives"

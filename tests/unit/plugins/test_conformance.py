@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from biphasic.config import Config, parse_config
-from biphasic.conformance import objectives, optimizers, sources
+from biphasic.conformance import executors, objectives, optimizers, sources
 from biphasic.conformance.objectives import check_objective
 from biphasic.conformance.optimizers import check_optimizer
+from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError
+from biphasic.model.loading.hub import fetch_model
 from biphasic.objectives.phases import Phase
 from biphasic.training.optimizers.registry import AnyOptimizer
 from plugin_files import PAGE, STRIDE, page_code
@@ -104,6 +106,7 @@ BROKEN = {
             "    def supervise(",
         )
     ],
+    "golden": [("(ObjectiveConfig):", "(ObjectiveConfig):\n    version = '1'")],
 }  # fmt: skip
 """Edits of an objective that keeps all rules, by the rule that is broken then."""
 
@@ -117,6 +120,44 @@ def test_an_objective_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
     settings = phase(objective=f"{of_file(tmp_path, STRIDE, *BROKEN[rule])}:Stride")
     with pytest.raises(ConfigError, match=f"^stride: breaks the rule '{rule}': "):
         check_objective(settings)
+
+
+def versioned(folder, golden, *edits, **settings):
+    """Return a phase of an objective that declares a version, with edits of its code."""
+    declared = f'class Stride(ObjectiveConfig):\n    version = "1"\n    golden = "{golden}"\n'
+    edit = ("class Stride(ObjectiveConfig):\n", declared)
+    return phase(objective=f"{of_file(folder, STRIDE, edit, *edits)}:Stride", **settings)
+
+
+def test_a_version_stands_for_code_as_long_as_the_output_is_the_golden_one(tmp_path):
+    with pytest.raises(ConfigError, match="rule 'golden': the output of version 1 is ") as lacking:
+        check_objective(versioned(tmp_path, ""))
+    golden = str(lacking.value).split("'")[3]
+    first = versioned(tmp_path, golden)
+    check_objective(first)
+    check_versions(first)
+    assert first.identity(0)["plugin"] == {"class": "Stride", "version": "1", "golden": golden}
+    # Other code with the same output is the same objective, and with another one it is none.
+    edit = (TEXTS, f"{TEXTS}.copy()")
+    assert versioned(tmp_path, golden, edit).identity(0) == first.identity(0)
+    check_versions(versioned(tmp_path, golden, edit))
+    with pytest.raises(ConfigError, match=r"^plugin\.py: the output of version 1 is "):
+        check_versions(versioned(tmp_path, golden, (TEXTS, f"{TEXTS}[1:]")))
+    with pytest.raises(ConfigError, match="needs a default for each setting; 'every' has none"):
+        check_versions(versioned(tmp_path, golden, (": PositiveInt = 4", ": int"), every=4))
+
+
+def test_an_optimizer_has_a_golden_output_too(tmp_path):
+    edit = ("weight_decay: float = 0.0\n", "weight_decay: float = 0.0\n    version = '2'\n")
+    settings = optimizer(name=f"{of_file(tmp_path, MOMENTUM, edit)}:Momentum", momentum=0.5)
+    with pytest.raises(ConfigError, match="rule 'golden': the output of version 2 is ") as lacking:
+        check_optimizer(settings)
+    golden = str(lacking.value).split("'")[3]
+    edit = (edit[0], f"{edit[1]}    golden = '{golden}'\n")
+    check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM, edit)}:Momentum"))
+    edits = (edit, ('group["lr"] * average', 'group["lr"] * average * 1.01'))
+    with pytest.raises(ConfigError, match="rule 'golden'"):
+        check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM, *edits)}:Momentum"))
 
 
 def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
@@ -157,6 +198,25 @@ def test_a_loss_weighted_by_predictability_keeps_the_rules(tmp_path):
     assert loss == pytest.approx((1 - 1 / 4) ** 2 * math.log(4))
 
 
+def test_distillation_from_logits_keeps_the_rules(tmp_path):
+    objectives._model().save_pretrained(tmp_path / "teacher")
+    file = of_file(tmp_path, page_code("Taught"))
+    settings = phase(objective=f"{file}:Taught", teacher=str(tmp_path / "teacher"))
+    check_objective(settings)
+    teacher = fetch_model(tmp_path / "teacher").identity
+    assert settings.identity(3)["teacher"] == teacher
+    # By all tokens of the teacher, logits that give its probabilities are the best ones.
+    size = objectives._vocabulary().size
+    part = objectives.Case(settings.model_copy(update={"most": size})).parts()[0]
+    tokens, chances = torch.from_numpy(part.values).chunk(2, dim=1)
+    logits = torch.zeros_like(chances).scatter_(1, tokens.long(), chances.log()).requires_grad_()
+    given = map(torch.from_numpy, (part.labels, part.values))
+    part.per_label(logits, *given).sum().backward()
+    assert logits.grad.abs().max() < 1e-6
+    first = part.part(0, 4)
+    assert len(first.values) == len(first.labels) < len(part.labels)
+
+
 @pytest.mark.parametrize("rule", LOSSES)
 def test_a_loss_that_breaks_a_rule_is_refused_by_its_name(rule, tmp_path):
     settings = phase(objective=f"{of_file(tmp_path, SMOOTHED, LOSSES[rule])}:Smoothed")
@@ -183,6 +243,7 @@ BROKEN_STEPS = {
             "    def num_moments",
         )
     ],
+    "golden": [("weight_decay: float = 0.0\n", "weight_decay: float = 0.0\n    version = '1'\n")],
 }  # fmt: skip
 
 
@@ -205,4 +266,5 @@ def test_every_rule_has_a_plugin_that_breaks_it():
 def test_the_page_has_every_rule():
     section = PAGE.partition("## Rules")[2].partition("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert named == [*objectives.RULES, *optimizers.RULES, *sources.RULES]
+    kinds = (objectives, optimizers, sources, executors)
+    assert named == [name for kind in kinds for name in kind.RULES]

@@ -2,11 +2,10 @@
 
 import pytest
 
-from biphasic.conformance.executors import RULES, check_executor
+from biphasic.conformance.executors import check_executor
 from biphasic.errors import ConfigError
 from biphasic.execution.local import Local
 from biphasic.execution.registry import load_executor
-from plugin_files import PAGE
 
 THREADS = """
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +92,3 @@ def test_one_that_runs_jobs_in_threads_keeps_all_rules(write, cli):
 def test_an_executor_that_breaks_a_rule_is_refused(write, rule, edit):
     with pytest.raises(ConfigError, match=f"rule '{rule}'"):
         check_executor(load_executor(f"{write(edit)}:Threads"))
-
-
-def test_the_page_lists_the_rules():
-    assert all(f"| `{name}` | {rule.__doc__} |" in PAGE for name, rule in RULES.items())

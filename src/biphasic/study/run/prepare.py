@@ -10,6 +10,7 @@ from functools import partial
 
 from rich.console import Console
 
+from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, is_complete, verify_folder
@@ -64,6 +65,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [*study.recipes.values()]
     keep_files(store, config, *recipes)
+    check_versions(*recipes)
     paths = prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:

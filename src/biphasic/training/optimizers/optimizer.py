@@ -25,6 +25,9 @@ class OptimizerConfig(Config):
     """
 
     plugin: ClassVar[Plugin | None] = None  # set by biphasic; None for our own
+    # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
+    version: ClassVar[str] = ""
+    golden: ClassVar[str] = ""
     name: str
     """Its name, or what names a plugin."""
     weight_decay: float = Field(default=0.1, ge=0)

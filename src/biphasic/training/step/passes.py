@@ -32,6 +32,7 @@ class Pass:
     # fp32 [num_supervised]; factors of the labels' losses. None for 1.
     weights: Tensor | None = None
     per_label: PerLabel | None = None  # A loss in place of the cross-entropy
+    values: Tensor | None = None  # fp32 [num_supervised, any]; what `per_label` gets as well
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
@@ -48,6 +49,7 @@ class Pass:
             loss=supervision.loss,
             weights=None if supervision.weights is None else torch.from_numpy(supervision.weights),
             per_label=supervision.per_label,
+            values=None if supervision.values is None else torch.from_numpy(supervision.values),
         )
 
     def pinned(self) -> Pass:
@@ -98,6 +100,7 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
         softcap=head.softcap,
         weights=given.weights,
         per_label=given.per_label,
+        values=given.values,
     )
 
 
