@@ -376,7 +376,7 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
 
 def _is_branch(model: Any, part: Any) -> bool:
     """Return whether a part of a location names this record as a branch of a union."""
-    if part in model.model_fields:
+    if not isinstance(part, str) or part in model.model_fields:  # a number is a place in a list
         return False
     tags = {
         value
