@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,7 @@ from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
-    from biphasic.data.text.source import SourceContext
-    from biphasic.data.text.sources import SourceConfig
+    from biphasic.data.text.source import SourceContext, TextSource
 
 
 def train(
@@ -25,7 +24,8 @@ def train(
     """Train a byte-level BPE tokenizer on all text of the sources.
 
     Args:
-        sources: Files, folders, builtin:pydocs, or hf:OWNER/NAME?name=CONFIG&split=SPLIT.
+        sources: Files, folders, builtin:pydocs, hf:OWNER/NAME?name=CONFIG&split=SPLIT, or plugins,
+            as ./mine.py:Mine; or corpus files (YAML), whose sources are read.
         out: Output folder.
         vocab_size: Vocabulary size.
         column: Column or JSON key of the text.
@@ -41,9 +41,8 @@ def train(
         300
     """
     from biphasic.api.results.data import TrainedTokenizer
-    from biphasic.config import parse_config
     from biphasic.data.text.source import SourceContext
-    from biphasic.data.text.sources import SourceConfig, source_origin
+    from biphasic.data.text.sources import source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
     from biphasic.files import digest, expanded
     from biphasic.locks import sole_writer
@@ -52,10 +51,7 @@ def train(
     context = SourceContext(hub_copies=None if hub_copies is None else expanded(hub_copies))
     _refuse_unfinished(folder)
     shared = {} if column is None else {"column": column}
-    parsed = [
-        parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
-        for source in sources
-    ]
+    parsed = [each for named in sources for each in _sources_of(named, shared)]
     origins = [source_origin(source, context) for source in parsed]
     made_from = digest({"sources": origins, "vocab_size": vocab_size})
     if _is_made(folder, made_from):
@@ -137,7 +133,23 @@ def _is_made(out: Path, made_from: str) -> bool:
     return True
 
 
-def _training_texts(sources: Sequence[SourceConfig], context: SourceContext) -> Iterator[str]:
+def _sources_of(named: str, settings: Mapping[str, str]) -> Sequence[TextSource]:
+    """Return the sources of a corpus file, or the one that is named, with settings."""
+    from biphasic.config import parse_config
+    from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.text.sources import SourceConfig
+    from biphasic.files import expanded
+    from biphasic.plugins import is_plugin, load_pinned
+
+    path, raw = expanded(named), {"source": named, **settings}
+    if path.suffix in {".yaml", ".yml"}:
+        return load_pinned(CorpusConfig, path).anchored(path.resolve().parent).sources
+    if is_plugin("sources", named):
+        return parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
+    return (parse_config(SourceConfig, raw, where="SOURCE"),)
+
+
+def _training_texts(sources: Sequence[TextSource], context: SourceContext) -> Iterator[str]:
     from biphasic.data.text.sources import read_documents
 
     for source in sources:

@@ -7,14 +7,18 @@ from email.message import EmailMessage
 
 import pytest
 
+from biphasic import tokenizer
 from biphasic.conformance.sources import RULES, check_source
 from biphasic.data.building.build import build_corpus, corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
 from biphasic.errors import ConfigError, DataError
-from biphasic.plugins import load_pinned
+from biphasic.plugins import load_pinned, shown
 from biphasic.study.inputs.corpus import locate_corpus
+from biphasic.study.plan.preview import preview_study
+from biphasic.study.study import Study
 from plugin_files import PAGE, forget_plugins, page_code
+from tiny_study import clm, tiny_study
 
 MAILBOX = page_code("Mailbox")
 YIELD = "yield SourceDocument(id=str(number),"
@@ -95,6 +99,35 @@ def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):
     (tmp_path / "list.mbox").unlink()
     with pytest.raises(DataError, match=r"list\.mbox: no such file or folder"):
         locate_corpus(load(spec), tmp_path)
+
+
+def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):
+    def assumed(config):
+        study = Study(tiny_study({"name": "a", "phases": [clm(2)]}, corpus=config), tmp_path)
+        return preview_study(study).assumed
+
+    config = load(spec)
+    build_corpus(config, locate_corpus(config, tmp_path / "store"), num_workers=1, say=print)
+    assert assumed(config) == ()
+    assert assumed(load(spec, ("id=str", "# the first is 0\n id=str"))) == ()
+    before = shown(config.sources[0].source)
+    assert assumed(load(spec, ("str(number)", "str(number + 1)"))) == (
+        f"corpus: mailbox, read here by other code, of {before}; text and arms are made again",
+    )
+
+
+def test_a_tokenizer_is_trained_on_a_source_of_a_file(spec, tmp_path):
+    out = tmp_path / "tokenizer"
+    trained = tokenizer.train([str(spec)], out, vocab_size=300)
+    assert trained.notes[0].startswith("read 8 documents")
+    assert "already made" in tokenizer.train([str(spec)], out, vocab_size=300).notes[0]
+    load(spec, ("self.subjects else", "not self.subjects else"))
+    with pytest.raises(ConfigError, match="made from other sources or settings"):
+        tokenizer.train([str(spec)], out, vocab_size=300)
+    own = MAILBOX.replace("file: Path\n", f"file: Path = Path({str(tmp_path / 'list.mbox')!r})\n")
+    (tmp_path / "lines.py").write_text(own)
+    trained = tokenizer.train([f"{tmp_path}/lines.py:Mailbox"], tmp_path / "other", vocab_size=300)
+    assert trained.notes[0].startswith("read 8 documents")
 
 
 def test_an_installed_source_is_loaded_by_name(spec, tmp_path, monkeypatch):

@@ -8,10 +8,12 @@ here connects to the hub.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
+from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, corpus_origin, read_record
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
@@ -20,8 +22,9 @@ from biphasic.data.text.hub import find_copy
 from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import complete_names, digest, is_complete, read_json
+from biphasic.files import canonical_json, complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import fetch_model
+from biphasic.plugins import references_in, shown
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import Plan, plan_study
@@ -58,9 +61,8 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         described = corpus.model_dump(mode="json", exclude_defaults=True)
         corpus_hash = digest({"stand-in": "corpus", "described": described})
         titles = ", ".join(s.short_name if s.plugin else s.source for s in corpus.sources)
-        assumed.append(
-            f"corpus: {titles}, not tokenised here yet, or its files were changed or copied since"
-        )
+        why = "not tokenised here yet, or its files were changed or copied since"
+        assumed.append(f"corpus: {titles}, {_edited_code(corpus, study.store) or why}")
     else:
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
@@ -76,15 +78,39 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
 
 def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
     """Return the folder of a finished corpus; None if it is still to be built."""
-    is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
-    datasets = [hub.dataset for hub in _hubs(corpus)]
-    if is_local and all(find_copy(dataset, corpus.hub_copies) for dataset in datasets):
+    if _is_local(corpus):
         folder = locate_corpus(corpus, store)
         return folder if (folder / RECORD).is_file() else None
     # The hub's newest commit is unknown here, so any corpus built from the dataset is used.
     built = [record.parent for record in (store / "data").glob(f"*/{RECORD}")]
     matching = [folder for folder in built if _is_built_from(corpus, folder)]
     return matching[0] if len(matching) == 1 else None
+
+
+def _is_local(corpus: CorpusConfig) -> bool:
+    """Return whether what determines a corpus is known without the hub."""
+    is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
+    return is_local and all(find_copy(h.dataset, corpus.hub_copies) for h in _hubs(corpus))
+
+
+def _edited_code(corpus: CorpusConfig, store: Path) -> str:
+    """Say which other code of its sources made a corpus that is here, if any."""
+    now = references_in(corpus.model_dump(mode="json"))
+    if not now or not _is_local(corpus):
+        return ""
+    origin = _without_code(corpus_origin(corpus))
+    for path in (store / "data").glob(f"*/{RECORD}"):
+        record = read_record(path.parent)
+        if _without_code(record["origin"]) == origin:
+            named = [name for names in record.get("plugins", {}).values() for name in names]
+            old = " and ".join(shown(name) for name in named if name not in now)
+            return f"read here by other code, of {old}; text and arms are made again"
+    return ""
+
+
+def _without_code(origin: Any) -> str:
+    """Return what determines a corpus as text, without the hashes of code."""
+    return re.sub(r'"code":"[0-9a-f]{64}"', '"code":""', canonical_json(origin))
 
 
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
