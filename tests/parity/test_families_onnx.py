@@ -30,10 +30,12 @@ LENGTHS = ([1], [13], [40, 7, 24], [11, 11])
 SAME_MODULES = {"llama": "llama3", "smollm2": "llama3", "qwen2.5": "qwen2"}
 """Families that transformers builds of the modules of another, which is tested."""
 ELSEWHERE = {"bert", "roberta"}  # unit/export/test_onnx.py, and below
+ALIKE = {"mistral", "olmo2"}
+"""Families whose positions and masks are those of others: they are tested for the page alone."""
 WITH_ALL_CALLS = ["gemma2", "modernbert", "phi3", "roberta"]
 """Families that call whatever the others call; for these, half of an export shows the rest."""
 ALL = RECORDS in os.environ
-TESTED = [family for family in FAMILIES if ALL or family not in {*SAME_MODULES, *ELSEWHERE}]
+TESTED = [family for family in FAMILIES if ALL or family not in {*SAME_MODULES, *ELSEWHERE, *ALIKE}]
 EXPORTED = [family for family in TESTED if ALL or family in WITH_ALL_CALLS]
 
 Inputs = dict[str, NDArray[np.int64]]

@@ -58,7 +58,7 @@ def sharded(name: str, shard: dict[str, Any]) -> tuple[list[dict], dict, dict]:
 
 SHARDED = {
     f"sharded {name}": sharded(name, FULL)
-    for name in ("fp32", "sparse", "mix", "frozen", "muon", "twice", "passes")
+    for name in ("fp32", "sparse", "mix", "muon", "twice", "passes")  # Muon's has frozen weights
 }
 
 
@@ -167,7 +167,6 @@ def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
         shutil.copytree(base / "muon-left", base / "muon-grown")
         described = describing(base, make_recipe)
         return [
-            described("fp32", "full", "four-full", compute=FULL),
             described("fp32", "grown", "grown", compute=HYBRID),
             described("muon", "muon full", "four-muon", compute=FULL),
             described("muon", "muon grown", "muon-grown", compute=HYBRID),
@@ -397,7 +396,7 @@ def test_a_stopped_run_with_divided_weights_resumes_as_if_it_had_not_stopped(of_
     assert_equal(state_of(of_two["sharded resumed"]), state_of(of_two["sharded fp32"]))
 
 
-@pytest.mark.parametrize("name", ["full", "grown", "muon full", "muon grown"])
+@pytest.mark.parametrize("name", ["grown", "muon full", "muon grown"])
 def test_four_ranks_divide_weights(of_four, references, name):
     found = state_of(of_four[name])
     run = "muon" if name.startswith("muon") else "fp32"

@@ -70,7 +70,8 @@ class Runner:
             self(store, **settings)
 
 
-@pytest.fixture(scope="module", params=CHANGES)
+# AdamW and bf16 are in these two, and together in `behind`.
+@pytest.fixture(scope="module", params=["fp32", "muon"])
 def runner(request, make_recipe, training_data) -> Runner:
     return Runner(make_recipe, training_data, **CHANGES[request.param])
 
@@ -180,7 +181,7 @@ def behind(make_recipe, training_data) -> Runner:
     return Runner(make_recipe, training_data, compute, precision="bf16")
 
 
-@pytest.mark.parametrize(("every", "step"), [(1, 4), (2, 3), (2, 5), (4, 3), (4, 5)])
+@pytest.mark.parametrize(("every", "step"), [(1, 4), (2, 3), (4, 5)])
 def test_killed_with_data_read_ahead_and_losses_read_back_later(
     behind, references, tmp_path, monkeypatch, step, every
 ):
