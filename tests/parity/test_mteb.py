@@ -27,7 +27,7 @@ from tiny_use import write_jsonl, write_model
 
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
-NUM_PAIRS, NUM_QUERIES, NUM_DOCUMENTS, MAX_SEQLEN = 100, 15, 60, 48
+NUM_PAIRS, NUM_QUERIES, NUM_DOCUMENTS, MAX_SEQLEN = 50, 8, 30, 32
 # All slow, so that one test process imports mteb.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed", "one_thread")]
 
