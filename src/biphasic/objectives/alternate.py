@@ -42,6 +42,21 @@ class Alternate(SeveralObjectives):
             raise ValueError("objectives: give two or more that differ, or use one without turns")
         return self
 
+    @property
+    def weighted(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """The objectives with equal shares: each has a turn in every round."""
+        return tuple((1 / len(self.objectives), objective) for objective in self.objectives)
+
+    @property
+    def turns(self) -> tuple[ObjectiveConfig, ...]:
+        """Those of all objectives, in their order."""
+        return tuple(turn for objective in self.objectives for turn in objective.turns)
+
+    @property
+    def parts(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """Not callable: only the current objective has parts."""
+        raise RuntimeError(_ASK_FIRST)
+
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the current objective."""
         turn = step // self.every % len(self.objectives)

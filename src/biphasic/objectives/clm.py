@@ -26,6 +26,11 @@ class Clm(ObjectiveConfig):
         return frozenset({True})
 
     @property
+    def heldout_weights(self) -> dict[str, float]:
+        """The held-out loss of CLM."""
+        return {self.objective: 1.0}
+
+    @property
     def predicts_specials(self) -> bool:
         """EOS is predicted."""
         return True

@@ -27,7 +27,6 @@ HeldoutFraction = Annotated[float, Field(ge=0, le=0.5, exclude_if=lambda share: 
 class PairObjective(ObjectiveConfig):
     """An objective on the vectors of texts in pairs."""
 
-    loss_unit: ClassVar[str]
     pairs: Path
     """Folder of pairs, made by `biphasic pairs`."""
     batch: Annotated[int, Field(ge=2)] = 64
@@ -54,6 +53,11 @@ class PairObjective(ObjectiveConfig):
     def needs_head(self) -> bool:
         """No: it compares vectors of texts."""
         return False
+
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """Its own loss of held-out pairs, if there are any."""
+        return {self.short_name: 1.0} if self.heldout_fraction else {}
 
     @property
     def reading(self) -> PairReading:

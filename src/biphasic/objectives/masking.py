@@ -118,6 +118,22 @@ class MaskingConfig(ObjectiveConfig):
         """Probability that a token is selected."""
         return self.mlm_probability
 
+    @property
+    def mask_rate(self) -> float:
+        """Probability that a token is selected."""
+        return self.mlm_probability
+
+    @property
+    def most_labels(self) -> float:
+        """The larger of the first and the last probability."""
+        return max(self.mlm_probability, self.final_mlm_probability or 0.0)
+
+    @property
+    def turns(self) -> tuple[ObjectiveConfig, ...]:
+        """Itself at its highest rate."""
+        highest = {"mlm_probability": self.most_labels, "final_mlm_probability": None}
+        return (self.model_copy(update=highest),)
+
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the objective with the rate at one step of a phase."""
         if self.final_mlm_probability is None:

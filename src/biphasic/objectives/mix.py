@@ -7,6 +7,7 @@ prediction and causal language modelling, at 15 rows to 1 in their released sett
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal, Self
@@ -38,6 +39,27 @@ class SeveralObjectives(ObjectiveConfig):
         """Whether one of the objectives predicts them."""
         return any(objective.predicts_specials for objective in self.objectives)
 
+    @property
+    def most_labels(self) -> float:
+        """The most of any of the objectives."""
+        return max(objective.most_labels for objective in self.objectives)
+
+    @property
+    @abstractmethod
+    def weighted(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """The objectives with their shares of all rows."""
+
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """Those of all objectives by their shares of the rows; empty if one has none."""
+        weights: dict[str, float] = {}
+        for share, part in self.weighted:
+            if not part.heldout_weights:
+                return {}
+            for name, weight in part.heldout_weights.items():
+                weights[name] = weights.get(name, 0.0) + share * weight
+        return dict(sorted(weights.items()))
+
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Raise an error if an objective does not support the vocabulary."""
         for objective in self.objectives:
@@ -66,6 +88,16 @@ class Mix(SeveralObjectives):
         if not math.isclose(sum(self.shares), 1, abs_tol=1e-6):
             raise ValueError(f"shares: the sum is {sum(self.shares):g}, not 1")
         return self
+
+    @property
+    def weighted(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """The objectives with their shares."""
+        return tuple(zip(self.shares, self.objectives, strict=True))
+
+    @property
+    def parts(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """The objectives with their shares."""
+        return self.weighted
 
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the mixture at one step of a phase."""

@@ -19,6 +19,11 @@ class Mlm(MaskingConfig):
 
     objective: Literal["mlm"]  # type: ignore[assignment]
 
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """The held-out loss of MLM, which has a masking rate of its own."""
+        return {self.objective: 1.0}
+
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:

@@ -20,6 +20,7 @@ class ObjectiveConfig(Config):
     # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
     version: ClassVar[str] = ""
     golden: ClassVar[str] = ""
+    loss_unit: ClassVar[str] = "nats per token"
     objective: str
     """Its name, or what names a plugin."""
 
@@ -37,6 +38,31 @@ class ObjectiveConfig(Config):
     def label_share(self) -> float:
         """Expected labels per token, with which cost and memory are estimated."""
         return 1.0
+
+    @property
+    def most_labels(self) -> float:
+        """Most labels per token in a step of a phase; most objectives never change."""
+        return self.label_share
+
+    @property
+    def mask_rate(self) -> float | None:
+        """The probability of masking a token, which tables show; most mask none."""
+        return None
+
+    @property
+    def turns(self) -> tuple[ObjectiveConfig, ...]:
+        """The objectives of single steps, with the most labels that they have; most are one."""
+        return (self,)
+
+    @property
+    def parts(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
+        """The objectives of one step, with their shares of its rows; most are one."""
+        return ((1.0, self),)
+
+    @property
+    def heldout_weights(self) -> dict[str, float]:
+        """Weights of the held-out losses by which its learning rate is tuned; most have none."""
+        return {}
 
     @property
     def predicts_specials(self) -> bool:

@@ -15,8 +15,6 @@ import numpy as np
 
 from biphasic.data.packing import PackedBatch
 from biphasic.model.shape import ModelShape, architecture_shape
-from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.tree import is_steady
 from biphasic.tasks.kinds.registry import KINDS
@@ -179,11 +177,8 @@ def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) ->
 
 def objective_flops(shape: ModelShape, objective: ObjectiveConfig, *, length: int) -> int:
     """Count the FLOPs of one full row in an update; `step_flops` counts those of real rows."""
-    if isinstance(objective, Mix):
-        parts = zip(objective.shares, objective.objectives, strict=True)
+    if len(parts := objective.parts) > 1:
         return round(sum(s * objective_flops(shape, o, length=length) for s, o in parts))
-    if isinstance(objective, Alternate):
-        raise TypeError("an alternation has no FLOPs of its own: call `at` with a step first")
     # Pairs of texts do not use the head.
     share = 0.0 if objective.reading is not None else objective.label_share
     return step_flops(

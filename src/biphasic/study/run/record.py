@@ -10,7 +10,6 @@ from typing import Any
 from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
-from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.phases import Phase
 from biphasic.plugins import named_plugins
 from biphasic.records import (
@@ -122,10 +121,7 @@ def _segments_of(point: PlannedPoint, plan: Plan) -> tuple[str, ...]:
 
 def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     """Describe a phase up to a step of the run."""
-    first, last = (
-        objective.mlm_probability if isinstance(objective, MaskingConfig) else None
-        for objective in map(placed.objective, (placed.start, end - 1))
-    )
+    first, last = (placed.objective(step).mask_rate for step in (placed.start, end - 1))
     steps = Counter(placed.objective(step).short_name for step in range(placed.start, end))
     return PhaseRecord(
         objective=placed.phase.short_name,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape
-from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking import MaskingConfig
-from biphasic.objectives.mix import Mix
-from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.cost import (
     Cost,
     Parameters,
@@ -122,15 +118,6 @@ def _training(
     )
 
 
-def supervised_share(objective: ObjectiveConfig) -> float:
-    """Return the largest share of tokens that an objective predicts in a pass."""
-    if isinstance(objective, (Alternate, Mix)):
-        return max(map(supervised_share, objective.objectives))
-    if isinstance(objective, MaskingConfig):
-        return max(objective.mlm_probability, objective.final_mlm_probability or 0.0)
-    return objective.label_share
-
-
 def _phase(
     placed: PlacedPhase, shape: ModelShape, ways: Mapping[str, Training], memory: float | None
 ) -> PhaseEstimate:
@@ -143,10 +130,10 @@ def _phase(
         objectives=tuple(
             ObjectiveEstimate(
                 objective.short_name,
-                supervised_share(objective),
+                objective.most_labels,
                 objective_flops(shape, objective, length=length) / length,
             )
-            for objective in _objectives(placed.phase)
+            for objective in placed.phase.turns
         ),
         rows_that_fit={}
         if memory is None
@@ -154,39 +141,22 @@ def _phase(
     )
 
 
-def _objectives(objective: ObjectiveConfig) -> Iterator[ObjectiveConfig]:
-    """Yield the objectives that take turns; one at its highest rate if that changes."""
-    if isinstance(objective, Alternate):
-        for part in objective.objectives:
-            yield from _objectives(part)
-    elif isinstance(objective, MaskingConfig):
-        highest = {"mlm_probability": supervised_share(objective), "final_mlm_probability": None}
-        yield objective.model_copy(update=highest)
-    else:
-        yield objective
-
-
 def _needed(training: Training, placed: PlacedPhase) -> int:
     """Return the rows of a step that a device reads, at most."""
     return -(-placed.batches.rows_per_step // training.processes)
 
 
-def _num_parts(objective: ObjectiveConfig) -> int:
-    """Return the number of objectives in a step; each has passes of its own."""
-    if isinstance(objective, Alternate):
-        return max(map(_num_parts, objective.objectives))
-    return len(objective.objectives) if isinstance(objective, Mix) else 1
-
-
 def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> PassShape:
     """Return the largest pass of a device that reads `needed` rows of a step."""
     length = placed.batches.max_seqlen
+    # Each part of a step has passes of its own.
+    num_parts = max(len(turn.parts) for turn in placed.phase.turns)
     return PassShape(
         rows,
         length,
-        supervised=round(supervised_share(placed.phase) * rows * length),
+        supervised=round(placed.phase.most_labels * rows * length),
         # Between three and more passes, memory does not differ.
-        num_passes=min(3, -(-needed // rows) + _num_parts(placed.phase) - 1),
+        num_passes=min(3, -(-needed // rows) + num_parts - 1),
     )
 
 

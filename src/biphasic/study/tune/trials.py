@@ -13,13 +13,7 @@ from itertools import count
 from biphasic.analysis.tune_record import TuneBy
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.clm import Clm
-from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.mix import Mix
-from biphasic.objectives.mlm import Mlm
-from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import Phase
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
@@ -78,8 +72,7 @@ class RateGroup:
     @property
     def unit(self) -> str:
         """Unit of this loss."""
-        deciding = _deciding(self.recipe.phases, self.by)
-        return deciding.loss_unit if isinstance(deciding, PairObjective) else "nats per token"
+        return _deciding(self.recipe.phases, self.by).loss_unit
 
     def tuned(self, peak: float, *, trials: int) -> ArmRate | BeginningRate:
         """Return the entry of the study file for a rate."""
@@ -156,7 +149,7 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
     budget = max(_tuned_steps(recipe, by) for recipe in tuned)
     names = _distinct(_group_name(recipe, arms[0], by) for recipe, arms in grouped.values())
     groups = tuple(
-        RateGroup(by, name, heldout_weights(_deciding(recipe.phases, by)), tuple(arms), recipe)
+        RateGroup(by, name, _deciding(recipe.phases, by).heldout_weights, tuple(arms), recipe)
         for name, (recipe, arms) in zip(names, grouped.values(), strict=True)
     )
     return Tuning(config, by, share, budget, groups, untuned)
@@ -174,9 +167,9 @@ def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
     if reason is not None:
         return reason
     deciding = _deciding(arm.phases, by)
-    if heldout_weights(deciding):
+    if deciding.heldout_weights:
         return None
-    if isinstance(deciding, PairObjective):
+    if deciding.reading is not None:
         return _NO_PAIRS
     return _NO_MEASURE.format("first" if by == "beginning" else "last")
 
@@ -198,31 +191,6 @@ def _group_key(recipe: Recipe, by: TuneBy) -> str:
     if by == "beginning":
         return repr(BeginningRate.of(recipe, peak=1.0))
     return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
-
-
-def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
-    """Return the weights of the held-out losses that measure an objective; empty if none does."""
-    # MLM at any rate is measured at the masking rate of held-out losses. Mixtures weight their
-    # objectives by rows, alternations by turns.
-    if isinstance(objective, Clm | Mlm):
-        return {objective.objective: 1.0}
-    if isinstance(objective, PairObjective):
-        return {objective.short_name: 1.0} if objective.heldout_fraction else {}
-    if isinstance(objective, Mix):
-        parts = list(zip(objective.shares, objective.objectives, strict=True))
-    elif isinstance(objective, Alternate):
-        turns = objective.objectives
-        parts = [(1 / len(turns), turn) for turn in turns]
-    else:
-        return {}
-    weights: dict[str, float] = {}
-    for share, part in parts:
-        part_weights = heldout_weights(part)
-        if not part_weights:
-            return {}
-        for name, weight in part_weights.items():
-            weights[name] = weights.get(name, 0.0) + share * weight
-    return {name: weights[name] for name in sorted(weights)}
 
 
 def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
