@@ -17,6 +17,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 import biphasic
 from biphasic.cli.output import echo, print_result
+from biphasic.errors import ConfigError
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")
@@ -69,13 +70,33 @@ def _settings(texts: list[str] | None) -> dict[str, Any]:
     return parse_overrides(texts or ())
 
 
+def _shares(texts: list[str] | None) -> dict[str, float]:
+    """Return the mapping of options such as `0-5=0.3`."""
+    shares: dict[str, float] = {}
+    for text in texts or ():
+        name, _, share = text.partition("=")
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            raise ConfigError(f"--group {text}: give GROUP=WEIGHT, as 0-5=0.3") from None
+    return shares
+
+
+# How a value of the command line becomes an argument; typer's callbacks cannot return a mapping.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "ComputeConfig | Mapping[str, Any] | None": _settings,
+    "FinetuneProtocol | Mapping[str, Any] | Literal['paper'] | None": (
+        lambda is_paper: "paper" if is_paper else None
+    ),
+    "Mapping[str, float] | None": _shares,
+}
 # What an option is called and may be, where its argument's name and type do not say it.
 _OPTIONS: dict[str, ParameterInfo] = {
     "against": typer.Option(metavar="TASK"),
     "batch_tokens": typer.Option(min=1),
     "checkpoint_every": typer.Option(min=0),
     "columns": typer.Option("--column"),
-    "compute": typer.Option(metavar="KEY=VALUE", callback=_settings),
+    "compute": typer.Option(metavar="KEY=VALUE"),
     "dataset": typer.Option(metavar="NAME"),
     "example_tokens": typer.Option(min=1),
     "formats": typer.Option("--format", metavar="ENDING"),
@@ -136,6 +157,9 @@ class _Call:
         # An option that may be repeated, and is not given, is None.
         absent = {name for name, one in self._arguments.items() if one.default == ()}
         given |= {name: () for name in absent if given.get(name, ()) is None}
+        for name, one in self._arguments.items():
+            if name in given and one.annotation in _READ:
+                given[name] = _READ[one.annotation](given[name])
         for flag, text in self._instead.items():
             if given.pop(flag):
                 echo(_call(text, given), nl=False)

@@ -91,24 +91,12 @@ def _adapt(folder: Path) -> None:
     echo(f"encoder: {folder}")
 
 
-def _shares(given: list[str] | None) -> dict[str, float]:
-    """Return the mapping of options such as `0-5=0.3`."""
-    shares: dict[str, float] = {}
-    for text in given or ():
-        name, _, share = text.partition("=")
-        try:
-            shares[name] = float(share)
-        except ValueError:
-            raise ConfigError(f"--group {text}: give GROUP=WEIGHT, as 0-5=0.3") from None
-    return shares
-
-
 @commands.calls(
     "merge",
     merge_models,
     out=typer.Option(),
     weight=typer.Option(min=0, max=1),
-    groups=typer.Option("--group", metavar="GROUP=WEIGHT", callback=_shares),
+    groups=typer.Option("--group", metavar="GROUP=WEIGHT"),
 )
 def _merge(folder: Path) -> None:
     echo(f"model: {folder}")

@@ -50,7 +50,7 @@ def _evaluation_text(
     evaluate_all,
     defaults={"protocol": False},
     instead={"print_config": _evaluation_text},
-    protocol=typer.Option("--paper", callback=lambda is_given: "paper" if is_given else None),
+    protocol=typer.Option("--paper"),
     tasks=typer.Option("--task"),
 )
 def _evaluate(evaluations: Iterator[Evaluation]) -> None:

@@ -131,7 +131,7 @@ def test_intervals_of_a_run_are_the_same_everywhere(command, name):
     assert option.help == field.description
 
 
-def test_pretrain_passes_its_intervals_on(cli, tmp_path, monkeypatch):
+def test_pretrain_passes_its_settings_on(cli, tmp_path, monkeypatch):
     seen = {}
 
     def train(*_, **settings):
@@ -142,7 +142,9 @@ def test_pretrain_passes_its_intervals_on(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("biphasic.study.training.train_recipe", train)
     monkeypatch.setattr("biphasic.study.inputs.corpus.prepare_corpus", MagicMock())
-    code, _, _ = cli("pretrain", "r.yaml", "--heldout-every", "7", "--checkpoint-every", "0")
+    arguments = ("--heldout-every", "7", "--compute", "max_tokens_per_pass=4096")
+    code, _, _ = cli("pretrain", "r.yaml", *arguments, "--checkpoint-every", "0")
+    assert seen["compute"].max_tokens_per_pass == 4096
     assert (code, seen["heldout_every"], seen["checkpoint_every"]) == (0, 7, 0)
     code, _, err = cli("pretrain", "r.yaml", "--heldout-every", "-1")
     assert code == 2
