@@ -397,8 +397,13 @@ class _OneFile(SourceLoader):
         return self._source
 
 
-def _points(group: Group) -> Iterator[EntryPoint]:
-    yield from entry_points(group=f"biphasic.{group}")
+def _points(group: Group) -> tuple[EntryPoint, ...]:
+    return _points_on(tuple(sys.path), group)
+
+
+@cache  # reading those of all packages takes milliseconds, and settings ask for every name
+def _points_on(_path: tuple[str, ...], group: Group) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=f"biphasic.{group}"))
 
 
 def _origin(point: EntryPoint) -> str:

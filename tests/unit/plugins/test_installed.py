@@ -7,7 +7,7 @@ import pytest
 from biphasic import plugins
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.plugins import installed_names, named_plugins
+from biphasic.plugins import installed_names, is_plugin, named_plugins
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import STRIDE
@@ -90,3 +90,10 @@ def test_two_packages_with_one_name_are_refused(package, tmp_path):
     install(tmp_path, "second", "0.1")
     with pytest.raises(ConfigError, match=r"'strides' is in .* and .*; uninstall"):
         recipe()
+
+
+def test_packages_are_searched_once_for_all_names(package, monkeypatch):
+    searched = []
+    monkeypatch.setattr(plugins, "entry_points", lambda **group: searched.append(group) or ())
+    assert not any(is_plugin("optimizers", name) for name in ("adamw", "muon", "strides"))
+    assert len(searched) == 1
