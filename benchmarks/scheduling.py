@@ -24,13 +24,12 @@ from harness import exponent, measured, write_records
 from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.cluster.executor import ClusterExecutor
 from biphasic.execution.cluster.site import Site
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import LocalExecutor
+from biphasic.execution.executor import Work
 from biphasic.execution.job import WorkItem
+from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
-from biphasic.execution.slots import Slot
 from biphasic.files import digest
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.finetune import FinetuneJob, ScoredTask, TaskInput
@@ -104,47 +103,35 @@ def main() -> None:
 
 def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
     """Run trivial jobs on worker processes of this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder)
-        executor = LocalExecutor(
-            store,
-            [Slot(index) for index in range(num_slots)],
-            load_job=load_job,
-            worker=WORKER,
-            num_threads=1,
-            log_folder=store / "logs",
-            watch=lambda *_: None,
-        )
-        return through(executor, store, num_jobs, num_slots)
+    return through(Local(workers=num_slots), num_jobs)
 
 
 def through_parsl(num_jobs: int, num_slots: int) -> dict[str, Any]:
     """Run trivial jobs in one block of Parsl on this machine."""
+    site = Site(scheduler="local", jobs_per_node=num_slots, poll_seconds=1)
+    return {**through(site, num_jobs), "limit_ms": PARSL_LIMIT_MS}
+
+
+def through(settings: Local | Site, num_jobs: int) -> dict[str, Any]:
+    """Run trivial jobs, after a few that start the workers."""
+    num_slots = settings.num_slots
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        executor = ClusterExecutor(
+        items = [item(f"{number:064d}", trivial(store)) for number in range(num_jobs)]
+        warm = [item(f"warm-{number}", trivial(store)) for number in range(4 * num_slots)]
+        work = Work(
             store,
-            Site(scheduler="local", jobs_per_node=num_slots, poll_seconds=1),
+            Path(folder) / "study",
             load_job=load_job,
             worker=WORKER,
-            folder=Path(folder) / "study",
             processes=1,
             watch=lambda *_: None,
             say=print,
         )
-        return {**through(executor, store, num_jobs, num_slots), "limit_ms": PARSL_LIMIT_MS}
-
-
-def through(
-    executor: LocalExecutor | ClusterExecutor, store: Path, num_jobs: int, num_slots: int
-) -> dict[str, Any]:
-    """Run trivial jobs, after a few that start the workers."""
-    items = [item(f"{number:064d}", trivial(store)) for number in range(num_jobs)]
-    warm = [item(f"warm-{number}", trivial(store)) for number in range(4 * num_slots)]
-    with executor as engine:
-        first, _ = timed(warm[:1], engine)
-        timed(warm[1:], engine)
-        seconds, executed = timed(items, engine)
+        with settings.start(work) as engine:
+            first, _ = timed(warm[:1], engine)
+            timed(warm[1:], engine)
+            seconds, executed = timed(items, engine)
     made = report(num_jobs, executed, seconds, slots=num_slots)
     return {**made, "first_result_seconds": round(first, 2)}
 

@@ -279,7 +279,7 @@ def corpora(ready, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, kind):
-    (tmp_path / "built").mkdir()
+    (tmp_path / "built/train").mkdir(parents=True)
     (tmp_path / "recipe.yaml").write_text(json.dumps(RECIPE))
     (tmp_path / "corpus.yaml").write_text("folder: built\n")
     recipe, root = tmp_path / "recipe.yaml", tmp_path / "root"
@@ -312,7 +312,7 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path):
     for own in ({"workers": 2}, {"threads": 2}, {"per_gpu": 2}):
         with pytest.raises(ConfigError, match=r"--site: .* --workers"):
             run_study(study, site=tmp_path / "site.yaml", root=tmp_path, quiet=True, **own)
-    with pytest.raises(ConfigError, match=r"nowhere: no such file"):
+    with pytest.raises(DataError, match=r"nowhere: no such file"):
         pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, quiet=True)
 
 
