@@ -34,6 +34,7 @@ from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.info_nce import InfoNce
 from biphasic.study.plan.preview import phase_data
 from biphasic.study.spec.naming import recipe_name
+from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.records.heldout_pairs import HeldoutPairs
@@ -362,11 +363,21 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
 
 
 @pytest.mark.parametrize(("setting", "value"), [("pooling", "last"), ("attention", "causal")])
-def test_vectors_that_are_no_means_are_not_exported_as_means(
+def test_a_state_is_read_as_it_was_trained_and_not_exported_as_means(
     pairs, training_data, make_recipe, train, tmp_path, setting, value
 ):
     data = replace(training_data, pairs={pairs.folder: pairs})
-    state = train(make_recipe(phase(pairs, **{setting: value})), "state", data=data)
+    trained = phase(pairs, query_prompt="find: ", **{setting: value})
+    state = train(recipe := make_recipe(trained), "state", data=data)
+    embedder = load_embedder(embedding_settings(state, Choices(prompt="query")))
+    given = StepInputs(recipe, data, embedder.encoder.model, compute=ComputeConfig()).of(0)
+    with torch.no_grad():
+        expected = pass_loss(embedder.encoder.model, given.passes[0])  # the vectors of the step
+    queries = given.batch.queries
+    ours, _ = embedder.embed(pairs.texts(queries))
+    order = given.passes[0].labels.argsort()[: len(queries)]
+    np.testing.assert_allclose(ours, expected[order].numpy(), atol=2e-6)
+    assert embedding_settings(state, Choices()).prefix == ""
     record = read_state_record(state, identity=state.name)
     *_, facts = corpora_of(record, store=state.parents[1])
     assert facts["pairs"]["num_pairs"] == len(pairs)  # what a card says

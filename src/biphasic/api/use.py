@@ -99,7 +99,7 @@ def encode(
     Raises:
         ConfigError: A setting does not fit the model.
         DataError: Model or texts are missing or damaged.
-        ModelError: The model pools in another way than by the mean.
+        ModelError: The model pools in another way than by the mean, or the first or last state.
 
     Example:
         >>> from biphasic import encode
@@ -284,7 +284,7 @@ def run_mteb(
     Raises:
         ConfigError: mteb is not installed or has no such task.
         DataError: The model or the data of a task are missing or damaged.
-        ModelError: The model pools in another way than by the mean.
+        ModelError: The model pools in another way than by the mean, or the first or last state.
 
     Example:
         >>> from biphasic import run_mteb

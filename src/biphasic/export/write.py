@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,8 +22,8 @@ from biphasic.export.hf import (
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.locks import Say, sole_writer
-from biphasic.records import StateRecord
 from biphasic.tasks.finetuned import HEAD_RECORD, read_head
+from biphasic.tasks.trained_vectors import TrainedVectors
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -59,7 +58,7 @@ def write_export(
     find_made(out)
     source = open_source(model, revision=revision)
     if format != "hf" and source.state is not None:
-        check_averaged(source.state)
+        check_averaged(TrainedVectors.of(source.state))
     inputs = export_inputs(source.identity, **settings)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
@@ -80,28 +79,16 @@ def write_export(
     return out
 
 
-def check_averaged(state: StateRecord) -> None:
+def check_averaged(trained: TrainedVectors) -> None:
     """Refuse a state whose last phase trained other vectors of texts than means of states."""
-    last = _last_phase(state)
-    for setting, usual in (("pooling", "mean"), ("attention", "bidirectional")):
-        if last.get(setting, usual) != usual:
+    for setting in ("pooling", "attention"):
+        value, usual = getattr(trained, setting), getattr(TrainedVectors, setting)
+        if value != usual:
             raise ConfigError(
-                f"format: the state was trained with {setting}: {last[setting]}, but folders for "
+                f"format: the state was trained with {setting}: {value}, but folders for "
                 f"sentence-transformers have {usual}; export it with --format hf, or train with "
                 f"{setting}: {usual}"
             )
-
-
-def trained_prompts(state: StateRecord | None) -> dict[str, str]:
-    """Return the prompts of a state's last phase, by the names of sentence-transformers."""
-    last = {} if state is None else _last_phase(state)
-    named = {name: last.get(f"{name}_prompt") for name in ("query", "document")}
-    return {name: prompt for name, prompt in named.items() if prompt}
-
-
-def _last_phase(state: StateRecord) -> Mapping[str, Any]:
-    phases = state.recipe.get("phases") or ()
-    return phases[state.ledger[-1].phase] if state.ledger else {}
 
 
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
@@ -153,7 +140,7 @@ def _write(
             folder,
             hidden_size=reference.outputs["embeddings"].shape[1],
             max_seqlen=source.limits.longest_input,
-            prompts=trained_prompts(source.state),
+            prompts=TrainedVectors.of(source.state).prompts,
         )
 
     say("checking in a fresh process")

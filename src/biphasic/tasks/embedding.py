@@ -1,4 +1,4 @@
-"""Texts as vectors: the mean of all states, as in fine-tuning and in sentence-transformers."""
+"""Texts as vectors, as in training on pairs, or as sentence-transformers makes them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from biphasic.files import digest, file_sha256, read_json, read_json_object
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.compute.device import on_compute_device
+from biphasic.model.compute.pooling import Pooling
 from biphasic.model.loading.directions import is_decoder, is_open
 from biphasic.model.loading.hub import check_intact, locate_model
 from biphasic.model.loading.reading import read_config
 from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.trained_vectors import TrainedVectors
 from biphasic.training.step.optimizer import set_precision
 
 MODULES = "modules.json"
@@ -41,6 +43,7 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -55,6 +58,8 @@ class EmbeddingSettings:
     is_normalized: bool  # to length 1
     begin: tuple[int, ...]  # tokens before every text
     end: tuple[int, ...]  # tokens after every text
+    pooling: Pooling = "mean"  # state that stands for a text
+    causal: bool = False  # whether texts are read from left to right
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,8 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     with reading(folder, ModelFilesError):
         if (folder / MODULES).is_file():
             return _sentence_settings(folder, choices)
-        if choices.prompt is not None:
+        trained = TrainedVectors.in_folder(folder)
+        if choices.prompt is not None and not trained.prompts:
             raise ConfigError(
                 f"--prompt {choices.prompt}: {folder} has no prompts; set the text with --prefix"
             )
@@ -105,7 +111,9 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         return EmbeddingSettings(
             folder=folder,
             max_seqlen=_limit(choices, limits, usual=limits.longest_input),
-            prefix=choices.prefix or "",
+            prefix=_prefix(folder, choices),
+            pooling=trained.pooling,
+            causal=trained.attention == "causal",
             is_lower_case=False,
             is_normalized=choices.normalize,
             begin=(tokenizer.bos_id,),
@@ -118,8 +126,8 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     names = [str(module["type"]).rpartition(".")[2] for module in modules]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(
-            f"{folder}: its modules are {', '.join(names)}; only Transformer, Pooling by the mean "
-            "and Normalize are supported: use sentence-transformers"
+            f"{folder}: its modules are {', '.join(names)}; only Transformer, Pooling and "
+            "Normalize are supported: use sentence-transformers"
         )
     body = folder / modules[0]["path"]
     pooling = read_json_object(folder / modules[1]["path"] / "config.json")
@@ -127,19 +135,14 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     if modes is None:
         modes = [name for key, name in _MODES.items() if pooling.get(key)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else list(map(str, modes))
-    if modes != ["mean"]:
+    if len(modes) > 1 or modes[0] not in _POOLINGS:
         raise ModelError(
-            f"{folder}: it pools by '{' and '.join(modes)}'; only the mean is supported: "
-            "use sentence-transformers"
+            f"{folder}: it pools by '{' and '.join(modes)}'; only one of {', '.join(_POOLINGS)} "
+            "is supported: use sentence-transformers"
         )
     config = read_config(body)
-    if is_decoder(config) and not is_open(config):
-        raise ModelError(
-            f"{folder}: sentence-transformers runs this decoder from left to right (its "
-            "config.json does not set is_causal: false), which is not supported"
-        )
     prefix = _prefix(folder, choices)
-    if prefix and pooling.get("include_prompt") is False:
+    if prefix and modes == ["mean"] and pooling.get("include_prompt") is False:
         raise ModelError(
             f"{folder}: it excludes the prompt from the mean, which is not supported: use "
             "sentence-transformers"
@@ -157,6 +160,9 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         is_normalized=choices.normalize or len(names) == 3,
         begin=begin,
         end=end,
+        pooling=_POOLINGS[modes[0]],
+        # Without `is_causal: false`, sentence-transformers runs decoders from left to right.
+        causal=is_decoder(config) and not is_open(config),
     )
 
 
@@ -169,8 +175,10 @@ def files_digest(folder: Path) -> str:
 
 
 def prompts_of(folder: Path) -> dict[str, str]:
-    """Return the prompts of a sentence-transformers model, by name."""
-    return _stated(folder).get("prompts") or {}
+    """Return the prompts of a sentence-transformers model, or of a state, by name."""
+    if (folder / MODULES).is_file():
+        return _stated(folder).get("prompts") or {}
+    return dict(TrainedVectors.in_folder(folder).prompts)
 
 
 def _stated(folder: Path) -> dict[str, Any]:
@@ -266,11 +274,11 @@ def load_embedder(
     watch: Callable[[int, int], None] = lambda *_: None,
 ) -> Embedder:
     """Load a model for embedding; vectors are float32 in any precision."""
-    model = load_checked_encoder(settings.folder, on_compute_device)
+    model = load_checked_encoder(settings.folder, on_compute_device, causal=settings.causal)
     set_precision(model, "bf16" if precision == "bfloat16" else "fp32")
     tokenizer = TextTokenizer.load(settings.folder)
     if batch_tokens is None and model.device.type != "cpu":
         batch_tokens = _GPU_BATCH_TOKENS
-    return Embedder(
-        settings, tokenizer, Encoder(model.eval(), tokenizer.pad_id, watch), batch_tokens
-    )
+    how = (settings.causal, settings.pooling)
+    encoder = Encoder(model.eval(), tokenizer.pad_id, watch, *how)
+    return Embedder(settings, tokenizer, encoder, batch_tokens)

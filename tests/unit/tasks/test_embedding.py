@@ -185,13 +185,11 @@ def test_an_empty_text_without_special_tokens_is_zeros(one_thread, sentence_mode
     assert num_cut == 0
 
 
-@pytest.mark.parametrize("mode", ["cls", "max", "lasttoken", "weightedmean"])
+@pytest.mark.parametrize("mode", ["max", "weightedmean"])
 def test_other_poolings_are_refused_by_name(sentence_model, mode):
-    key = f"pooling_mode_{mode}_tokens" if mode != "lasttoken" else "pooling_mode_lasttoken"
-    key = "pooling_mode_cls_token" if mode == "cls" else key
     path = sentence_model / "1_Pooling/config.json"
-    change(path, pooling_mode_mean_tokens=False, **{key: True})
-    with pytest.raises(ModelError, match=f"it pools by '{mode}'; only the mean"):
+    change(path, pooling_mode_mean_tokens=False, **{f"pooling_mode_{mode}_tokens": True})
+    with pytest.raises(ModelError, match=f"it pools by '{mode}'; only one of mean, cls, lasttoken"):
         embedding_settings(sentence_model, Choices())
     path.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": [mode, "mean"]}))
     with pytest.raises(ModelError, match=f"it pools by '{mode} and mean'"):
@@ -216,14 +214,26 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
         embedding_settings(sentence_model, Choices())
 
 
-def test_a_causal_sentence_model_is_refused(tmp_path):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("key", "is_causal"),
+    [("pooling_mode_lasttoken", True), ("pooling_mode_cls_token", False)],
+)
+def test_another_pooling_and_direction_are_those_of_sentence_transformers(
+    one_thread, tmp_path, key, is_causal
+):
+    from sentence_transformers import SentenceTransformer
+
     folder = write_model(tmp_path / "qwen3", "qwen3")
     write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
     write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
-    with pytest.raises(ModelError, match="from left to right"):
-        embedding_settings(folder, Choices())
-    change(folder / "config.json", is_causal=False)
-    assert embedding_settings(folder, Choices()).max_seqlen == LIMIT
+    change(folder / "1_Pooling/config.json", pooling_mode_mean_tokens=False, **{key: True})
+    if not is_causal:
+        change(folder / "config.json", is_causal=False)
+    texts = texts_of(12)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    ours, _ = encoded(folder, texts, tmp_path)
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path, monkeypatch):

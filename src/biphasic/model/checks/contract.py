@@ -68,20 +68,23 @@ def check_contract(model: PreTrainedModel, *, causal: bool, weights: str | None 
 
 
 def load_checked_encoder(
-    folder: Path | str, place: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model
+    folder: Path | str,
+    place: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model,
+    *,
+    causal: bool = False,
 ) -> PreTrainedModel:
     """Load an encoder for packed rows or, if it fails the checks, for padded rows."""
     # `place` moves the model to its device.
     refusals: list[ModelError] = []
-    for batching in ("packed", "padded"):
+    for batching in ("packed",) if causal else ("packed", "padded"):
         try:
             model = place(load_encoder(folder, batching=batching))
-            check_contract(model, causal=False)
+            check_contract(model, causal=causal)
         except ModelError as error:
             refusals.append(error)
         else:
             return model
-    packed, padded = map(str, refusals)
+    packed, padded = str(refusals[0]), str(refusals[-1])
     # Show both: either may name the layer.
     both = packed if padded == packed else f"{padded}; on packed rows: {packed}"
     raise type(refusals[-1])(both)
