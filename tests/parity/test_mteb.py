@@ -5,6 +5,7 @@ Skipped where mteb, the package with the weights or the development data are abs
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
@@ -22,6 +23,8 @@ if importlib.util.find_spec("mteb") is None:  # its import takes seconds
 from biphasic import analyze, evaluate, run_mteb
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError
+from biphasic.evaluation import benchmark
+from biphasic.files import write_text
 from biphasic.tasks.published.benchmark import load_mteb, mteb_task
 from tiny_use import write_jsonl, write_model
 
@@ -182,6 +185,28 @@ def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path
     write_jsonl(changed / "STS15/test.jsonl", read(copies / "STS15/test.jsonl")[1:])
     with pytest.raises(DataError, match="ran again"):
         run(tmp_path / "0/model", changed, tmp_path / "scores", ["STS15"])
+
+
+def test_a_full_disk_leaves_no_result_and_no_example_of_other_data(copies, tmp_path, monkeypatch):
+    model, out = write_model(tmp_path / "model", "bert"), tmp_path / "scores"
+    [whole] = run(model, copies, out, ["STS15"]).scores
+    examples = (whole.folder / "STS15.csv").read_bytes()
+    changed = tmp_path / "changed"
+    (changed / "STS15").mkdir(parents=True)
+    write_jsonl(changed / "STS15/test.jsonl", read(copies / "STS15/test.jsonl")[1:])
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "STS15.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_text(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(model, changed, out, ["STS15"])
+    assert not (whole.folder / "STS15.json").exists()
+    assert run(model, copies, out, ["STS15"]).scores == (whole,)
+    assert (whole.folder / "STS15.csv").read_bytes() == examples
 
 
 def test_what_is_missing_is_one_line(copies, tmp_path):

@@ -182,6 +182,8 @@ class _Run:
                 )
             [result] = found.task_results
             examples = _examples(task, result, Path(running) / task.prediction_file_name)
+            # The examples of an interrupted run must not stand beside an earlier result.
+            (self.place / f"{task.metadata.name}.json").unlink(missing_ok=True)
             write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
             if examples:
                 write_text(self.place / f"{task.metadata.name}.csv", _table(examples))

@@ -26,7 +26,7 @@ from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source
+from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Seeds
 
@@ -146,10 +146,14 @@ def chosen_tasks(
 ) -> list[TaskConfig]:
     """Return tasks by name or path, with settings that replace theirs."""
     settings = parse_overrides(overrides)
+    configs = [
+        task if isinstance(task, TaskConfig) else task_from_text(str(task)) for task in tasks
+    ]
+    names = told_apart([config.name for config in configs], [config.origin for config in configs])
     chosen = []
-    for task in tasks:
-        config = task if isinstance(task, TaskConfig) else task_from_text(str(task))
-        changes: dict[str, Any] = {"protocol": merge_settings(config.protocol, settings)}
+    for config, name in zip(configs, names, strict=True):
+        protocol = merge_settings(config.protocol, settings)
+        changes: dict[str, Any] = {"name": name, "protocol": protocol}
         if copies is not None:
             changes["copies"] = Path(copies)
         chosen.append(config.model_copy(update=changes))

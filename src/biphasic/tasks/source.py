@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,6 +124,16 @@ def name_of(path: Path, kind: str | None) -> str:
         return read_description(path, kind=kind).name
     name = path.resolve().name
     return name.partition(".")[0] if kind and path.is_file() and is_one_file(kind) else name
+
+
+def told_apart(names: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Return names of tasks, with its folder's name before each that several have: `sts12-test`."""
+    counts = Counter(names)
+    folders = (expanded(split_source(source)[1]).resolve().parent.name for source in sources)
+    return [
+        f"{folder}-{name}" if counts[name] > 1 else name
+        for name, folder in zip(names, folders, strict=True)
+    ]
 
 
 def _own(source: str) -> _Making:

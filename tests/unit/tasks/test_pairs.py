@@ -18,6 +18,7 @@ from biphasic.data.pairs import folder
 from biphasic.data.pairs.folder import Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
+from biphasic.evaluation.plan import chosen_tasks
 from biphasic.tasks.pairs import build
 from biphasic.tasks.pairs.build import PairsConfig, build_pairs, card_lines
 from biphasic.tasks.pairs.enrich import mine, teach
@@ -149,13 +150,22 @@ def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, ta
         {"query": "a longer text", "positive": f"{LONG} {' '.join(LONG.split()[::-1])} {LONG}x"},
         {"query": "fine", "positive": "nothing to see"},
         {"query": "also", "positive": "fine", "negatives": ["dogs  bark"]},
+        {"query": "said of 2014", "positive": "and more"},
     ]
     table = write_rows(tmp_path / "rows.jsonl", rows)
-    pairs = make(tables=(table,), against=(f"zs:{task}",))
+    years = []
+    for year in ("2014", "2015"):  # two files with one name
+        (tmp_path / year).mkdir()
+        said = [{"text_a": f"said of {year}", "text_b": str(n), "score": n} for n in range(3)]
+        years.append(f"sts:{write_rows(tmp_path / year / 'test.jsonl', said)}")
+    assert [each.name for each in chosen_tasks(years)] == ["2014-test", "2015-test"]
+    assert chosen_tasks(years[:1])[0].name == "test"
+    pairs = make(tables=(table,), against=(f"zs:{task}", *years))
     assert [pairs.pair(number).query for number in range(len(pairs))] == ["fine"]
     counts = pairs.details["counts"]["rows.jsonl"]
-    assert counts["judged"] == 4
-    assert counts["by_task"] == {"task-zs: exact": 2, "task-zs: near": 2}
+    assert counts["judged"] == 5
+    found = {"task-zs: exact": 2, "task-zs: near": 2, "2014-test: exact": 1}
+    assert counts["by_task"] == found
 
 
 def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task):

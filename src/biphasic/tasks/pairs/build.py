@@ -10,7 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from biphasic.locks import sole_writer
 from biphasic.plugins import keep_files, short_name
 from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.source import prepare_task, told_apart
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
 _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
@@ -108,7 +108,8 @@ def build_pairs(
         work = folder.with_name(f".building-{folder.name}")
         parts = [work / digest([source.origin, judges, BUILD_VERSION])[:32] for source in sources]
         remove_partials(work)
-        decontamination = Decontamination(judging)
+        labels = told_apart([task.name for task in judging], config.against)
+        decontamination = Decontamination(tuple(map(_named, judging, labels)))
         for source, part in zip(sources, parts, strict=True):
             if is_complete(part):
                 say(f"{source.name}: already read")
@@ -123,6 +124,10 @@ def build_pairs(
         pairs = write_pairs(folder, kept, origin=origin, card=lambda: {"counts": counts})
         shutil.rmtree(work)
     return pairs
+
+
+def _named(task: JudgingTask, name: str) -> JudgingTask:
+    return replace(task, name=name)
 
 
 def _sources(
