@@ -25,7 +25,10 @@ from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError
 from biphasic.evaluation import benchmark
 from biphasic.files import write_text
+from biphasic.study.plan.preview import preview_study
+from biphasic.study.study import Study
 from biphasic.tasks.published.benchmark import load_mteb, mteb_task
+from tiny_study import tiny_study
 from tiny_use import write_jsonl, write_model
 
 # Beside the checkout; none of it is part of the project.
@@ -207,6 +210,19 @@ def test_a_full_disk_leaves_no_result_and_no_example_of_other_data(copies, tmp_p
     assert not (whole.folder / "STS15.json").exists()
     assert run(model, copies, out, ["STS15"]).scores == (whole,)
     assert (whole.folder / "STS15.csv").read_bytes() == examples
+
+
+def test_a_plan_reads_no_task_from_the_hub(copies, tmp_path, monkeypatch):
+    monkeypatch.setattr("mteb.abstasks.AbsTask.load_data", lambda _: pytest.fail("read"))
+    monkeypatch.setattr("mteb.abstasks.AbsTaskRetrieval.load_data", lambda _: pytest.fail("read"))
+    names = ("STS15", "SciFact")
+    tasks = [{"name": name.lower(), "source": f"mteb:{name}"} for name in names]
+    plan = preview_study(Study(tiny_study({"name": "untrained"}, tasks=tasks), tmp_path / "runs"))
+    assert [task.info.kind for task in plan.tasks] == ["sts", "zs"]
+    assert "tasks: sts15, scifact, not built here yet" in plan.assumed
+    bad = tiny_study({"name": "untrained"}, tasks=[{"name": "b", "source": "mteb:Banking77Classification"}])
+    with pytest.raises(DataError, match=r"its score, accuracy, .* run 'biphasic mteb' on it"):
+        preview_study(Study(bad, tmp_path / "runs"))
 
 
 def test_what_is_missing_is_one_line(copies, tmp_path):

@@ -53,6 +53,12 @@ class _Making:
     write: Callable[[Path], None]
     choices: tuple[str, ...] = ()  # random choices, human-readable
 
+    @property
+    def key(self) -> str:
+        """Name of the folder in a store."""
+        determinants = {"version": SOURCES_VERSION, "name": self.name, **self.determinants}
+        return digest(determinants)[:32]
+
 
 def prepare_task(
     source: str,
@@ -77,15 +83,24 @@ def prepare_task(
         making = _Making(name, {"source": "published", "origin": origin}, write)
         return _make(making, store, scratch, say=say)
     if is_mteb(source):
-        task = mteb_task(source.removeprefix(PREFIX), copies)
-        determinants = {"source": "mteb", "origin": mteb_origin(task)}
-        making = _Making(task.metadata.name, determinants, partial(write_mteb, task))
-        return _make(making, store, scratch, say=say)
+        return _make(_of_mteb(source, copies), store, scratch, say=say)
     if revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     with reading(f"task '{source}'", DataError):
         making = _own(source)
     return _make(making, store, scratch, say=say)
+
+
+def _of_mteb(source: str, copies: Path | None) -> _Making:
+    task = mteb_task(source.removeprefix(PREFIX), copies)
+    determinants = {"source": "mteb", "origin": mteb_origin(task)}
+    return _Making(task.metadata.name, determinants, partial(write_mteb, task))
+
+
+def fetched_mteb(source: str, store: Path) -> Path | None:
+    """Return the folder of a task of mteb that was fetched from the hub earlier, if any."""
+    folder = store / "tasks" / _of_mteb(source, None).key
+    return folder if is_complete(folder) else None
 
 
 def split_source(source: str) -> tuple[str | None, str]:
@@ -252,7 +267,7 @@ def _make(
     making: _Making, store: Path, scratch: Path | None, *, say: Callable[[str], None]
 ) -> Path:
     """Write a task folder under the digest of everything that determines it, unless it exists."""
-    key = digest({"version": SOURCES_VERSION, "name": making.name, **making.determinants})[:32]
+    key = making.key
     if scratch is not None:
         if is_complete(store / "tasks" / key):
             return store / "tasks" / key

@@ -26,9 +26,16 @@ from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, count_overlaps, load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.published.benchmark import PREFIX, mteb_kind, mteb_task
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
-from biphasic.tasks.source import prepare_task, published_source, split_source
+from biphasic.tasks.source import (
+    fetched_mteb,
+    is_mteb,
+    prepare_task,
+    published_source,
+    split_source,
+)
 from biphasic.tasks.task_file import load_task_file
 
 
@@ -223,6 +230,8 @@ class TaskResolver:
         published = published_source(task.origin)
         if published and task.copies is None:
             return self._fetched(task, *published)
+        if is_mteb(task.origin) and task.copies is None:
+            return fetched_mteb(task.origin, self.store)
         return self._made(task, scratch)
 
     def _fetched(self, task: TaskConfig, name: str, kind: str | None) -> Path | None:
@@ -248,7 +257,9 @@ class TaskResolver:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
         kind, name = split_source(task.origin)
         published = PUBLISHED.get(name)
-        if published is None:
+        if is_mteb(task.origin):
+            kind, trained_on = mteb_kind(mteb_task(task.origin.removeprefix(PREFIX), None)), None
+        elif published is None:
             kind, trained_on = BUILTIN_TASKS[task.origin], None
         else:
             trained_on = published.trained_on if kind is None else None

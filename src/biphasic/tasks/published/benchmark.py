@@ -86,16 +86,21 @@ def mteb_origin(task: Any) -> dict[str, Any]:
     return {"mteb": task.metadata.name, "revision": revision, "version": version("mteb")}
 
 
+def mteb_kind(task: Any) -> str:
+    """Return the kind of ours that scores as a task does."""
+    score = task.metadata.main_score
+    if score not in _KINDS:
+        raise ConfigError(
+            f"its score, {score}, is none of {', '.join(_KINDS)}; run 'biphasic mteb' on it",
+            about=f"task '{PREFIX}{task.metadata.name}'",
+        )
+    return _KINDS[score]
+
+
 def write_mteb(task: Any, folder: Path) -> None:
     """Write a task folder from the test split of a task with one language."""
-    name, kind = task.metadata.name, _KINDS.get(task.metadata.main_score)
+    name, kind = task.metadata.name, mteb_kind(task)
     where = f"{PREFIX}{name}"
-    if kind is None:
-        raise ConfigError(
-            f"its score, {task.metadata.main_score}, is none of {', '.join(_KINDS)}; run "
-            f"'biphasic mteb' on it",
-            about=f"task '{where}'",
-        )
     load_mteb(task)
     with TemporaryDirectory() as place:
         _write_files(task, Path(place), kind)
