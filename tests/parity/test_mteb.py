@@ -220,7 +220,9 @@ def test_a_plan_reads_no_task_from_the_hub(copies, tmp_path, monkeypatch):
     plan = preview_study(Study(tiny_study({"name": "untrained"}, tasks=tasks), tmp_path / "runs"))
     assert [task.info.kind for task in plan.tasks] == ["sts", "zs"]
     assert "tasks: sts15, scifact, not built here yet" in plan.assumed
-    bad = tiny_study({"name": "untrained"}, tasks=[{"name": "b", "source": "mteb:Banking77Classification"}])
+    bad = tiny_study(
+        {"name": "untrained"}, tasks=[{"name": "b", "source": "mteb:Banking77Classification"}]
+    )
     with pytest.raises(DataError, match=r"its score, accuracy, .* run 'biphasic mteb' on it"):
         preview_study(Study(bad, tmp_path / "runs"))
 
