@@ -262,6 +262,8 @@ def test_a_resumed_run_reads_the_same_pairs_and_ends_with_the_same_bits(
             train(more, "whole", data=data, start=9)
         with pytest.raises(ModelError, match="needed for clm: train it on pairs"):
             train(more, "other", data=data)
+        with pytest.raises(ConfigError, match="minimal_pairs: the model was saved without"):
+            train(recipe, "judged", data=data, options={"judge": lambda *_: pytest.fail("late")})
     options = {"checkpoint_every": 1}
     with pytest.raises(Killed):
         train(recipe, "cut", data=data, options={**options, "report": killing(8)})
@@ -389,17 +391,15 @@ def test_a_state_is_read_as_it_was_trained_and_not_exported_as_means(
 def test_an_export_has_the_prompts_and_its_card_the_texts_that_were_cut(
     pairs, training_data, make_recipe, train, tmp_path, warm
 ):
-    data = replace(
-        training_data,
-        pairs={pairs.folder: pairs},
-        pretrained=saved_body(tmp_path / "body", training_data),
-    )
+    data = replace(training_data, pairs={pairs.folder: pairs})
     prompts = {"query_prompt": "query: ", "document_prompt": "text: "}
-    recipe = make_recipe(
-        phase(pairs, **prompts, max_seqlen=16), model={"pretrained": str(tmp_path / "body")}
-    )
-    state = train(recipe, "state", data=data)
+    state = train(make_recipe(phase(pairs, **prompts, max_seqlen=16)), "state", data=data)
     folder = export_model(state, tmp_path / "out", format="sentence-transformers")
+    heads = [
+        [name for name in load_file(each / "model.safetensors") if "head" in name]
+        for each in (state, folder)
+    ]
+    assert heads == [["lm_head.weight"], []]  # transformers would warn of it
     model = SentenceTransformer(str(folder), device="cpu")
     assert {name: model.prompts[name] for name in ("query", "document")} == {
         "query": "query: ", "document": "text: "

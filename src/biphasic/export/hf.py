@@ -48,13 +48,22 @@ class WrittenModel:
 
 @torch.no_grad()
 def write_model(
-    source: Source, folder: Path, *, dtype: Dtype, max_shard_size: str, probe: list[int]
+    source: Source,
+    folder: Path,
+    *,
+    dtype: Dtype,
+    max_shard_size: str,
+    probe: list[int],
+    with_head: bool = True,
 ) -> WrittenModel:
     """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
     config = exported_config(source_config, source.tokenizer)
-    model, has_head = _load(source.folder, config)
+    if with_head:
+        model, has_head = _load(source.folder, config)
+    else:
+        model, has_head = _load_body(source.folder, config), False
     # Classifiers find the last token by the padding token. Models that count positions around it,
     # such as RoBERTa, keep their own.
     if first_position(model) == 0:

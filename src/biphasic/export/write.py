@@ -131,8 +131,15 @@ def _write(
     say("reading the model")
     reference = read_reference(source, dtype=dtype)
     say("writing")
+    trained = TrainedVectors.of(source.state)
     written = write_model(
-        source, folder, dtype=dtype, max_shard_size=max_shard_size, probe=reference.sequences[0]
+        source,
+        folder,
+        dtype=dtype,
+        max_shard_size=max_shard_size,
+        probe=reference.sequences[0],
+        # Training on pairs leaves the head behind, and libraries would warn of its weights.
+        with_head=not (has_pooling and trained.is_on_pairs),
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
@@ -140,7 +147,7 @@ def _write(
             folder,
             hidden_size=reference.outputs["embeddings"].shape[1],
             max_seqlen=source.limits.longest_input,
-            prompts=TrainedVectors.of(source.state).prompts,
+            prompts=trained.prompts,
         )
 
     say("checking in a fresh process")

@@ -21,6 +21,7 @@ class TrainedVectors:
     pooling: Pooling = "mean"
     attention: str = "bidirectional"
     prompts: Mapping[str, str] = field(default_factory=dict)  # by sentence-transformers' names
+    is_on_pairs: bool = False  # whether the last phase read pairs
 
     @classmethod
     def of(cls, state: StateRecord | None) -> TrainedVectors:
@@ -32,6 +33,7 @@ class TrainedVectors:
             pooling=last.get("pooling", cls.pooling),
             attention=last.get("attention", cls.attention),
             prompts={name: prompt for name, prompt in named.items() if prompt},
+            is_on_pairs="pairs" in last,
         )
 
     @classmethod

@@ -16,6 +16,7 @@ from torch import Tensor
 from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
+from biphasic.model.head import has_head
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
@@ -103,6 +104,11 @@ def train_segment(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=compute, ranks=ranks,
     )  # fmt: skip
+    if options.judge is not None and not has_head(run.model):
+        raise ConfigError(
+            "minimal_pairs: the model was saved without a language-model head, so it gives "
+            "sentences no probability; omit them"
+        )
     if run.change:
         options.warn_of([f"{run.change}; from here on, numbers may differ"])
     watch = partial(
