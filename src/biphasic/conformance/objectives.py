@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -157,6 +157,18 @@ def _pure(case: Case) -> Iterator[str]:
         yield "supervise changes the batch; copy input_ids first"
 
 
+def _draws(case: Case) -> Iterator[str]:
+    """Places that are drawn depend on the documents, not only on where these are in the rows."""
+    steps = range(STEPS)
+    if all(_places(case, step) == _places(case, step, _MASK_SEED + 1) for step in steps):
+        return
+    if all(_places(case, step) == _places(case, step, others=True) for step in steps):
+        yield (
+            "other documents of the same lengths have labels at the same places; draw from "
+            "biphasic.seeds.stream with epoch, document and start of each of batch.pieces"
+        )
+
+
 def _resume(case: Case) -> Iterator[str]:
     """A step is the same after other steps as in a process that begins with it."""
     went_on = case.fresh()
@@ -235,6 +247,7 @@ RULES: dict[str, Rule[Case]] = {
     "specials": _specials,
     "directions": _directions,
     "pure": _pure,
+    "draws": _draws,
     "resume": _resume,
     "passes": _passes,
     "finite": _finite,
@@ -272,6 +285,24 @@ def _made(case: Case, mask_seed: int = _MASK_SEED) -> list[str]:
     """Return what the objective makes of all steps, with the loss of each part."""
     steps = [case.parts(step, mask_seed=mask_seed) for step in range(STEPS)]
     return [f"{_digest(parts)} {[_loss(part) for part in parts]!r}" for parts in steps]
+
+
+def _places(
+    case: Case, step: int, mask_seed: int = _MASK_SEED, *, others: bool = False
+) -> list[list[int]]:
+    """Return the positions of labels in a step's rows, or in those of other documents."""
+    batch = _batch(step)
+    if others:
+        input_ids = batch.packed.input_ids.copy()
+        for start, end in batch.texts:
+            input_ids.reshape(-1)[start:end] = input_ids.reshape(-1)[start:end][::-1]
+        pieces = tuple(
+            replace(piece, epoch=piece.epoch + 1, document=piece.document + 1)
+            for piece in batch.pieces
+        )
+        batch = replace(batch, packed=replace(batch.packed, input_ids=input_ids), pieces=pieces)
+    parts = case.fresh(step).supervise(batch, _vocabulary(), mask_seed=mask_seed)
+    return [part.positions.tolist() for part in parts]
 
 
 def _digest(parts: Parts) -> str:

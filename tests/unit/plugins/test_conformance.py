@@ -86,6 +86,7 @@ BROKEN = {
     "specials": [("in batch.texts", "in rows.spans")],
     "directions": [("frozenset({False})", "frozenset({True})")],
     "pure": [("[:: self.every]", "[np.random.randint(9) :: self.every]")],
+    "draws": [("[:: self.every]", "[np.random.default_rng(mask_seed).integers(3) :: self.every]")],
     "resume": [
         ("class Stride", "_first = []\n\n\nclass Stride"),
         (
@@ -167,7 +168,7 @@ def test_an_error_of_a_class_names_the_rule_that_met_it(tmp_path):
         check_objective(settings)
 
 
-SMOOTHED, FOCAL, MOMENTUM = map(page_code, ("Smoothed", "Focal", "Momentum"))
+SMOOTHED, FOCAL, MOMENTUM, SPANS = map(page_code, ("Smoothed", "Focal", "Momentum", "PoissonSpans"))
 LOSSES = {
     "passes": ("return plain + z_loss", "return plain / len(labels) + z_loss"),
     "finite": ("z_loss * logits.logsumexp(-1)", "z_loss * logits.sum(-1).fill_(float('inf'))"),
@@ -215,6 +216,10 @@ def test_distillation_from_logits_keeps_the_rules(tmp_path):
     assert logits.grad.abs().max() < 1e-6
     first = part.part(0, 4)
     assert len(first.values) == len(first.labels) < len(part.labels)
+
+
+def test_an_objective_that_draws_keeps_the_rules(tmp_path):
+    check_objective(phase(objective=f"{of_file(tmp_path, SPANS)}:PoissonSpans"))
 
 
 @pytest.mark.parametrize("rule", LOSSES)
