@@ -199,6 +199,15 @@ def test_what_is_done_is_not_counted_as_left(tmp_path):
     assert summary.left.steps == summary.shared.steps - segment.steps
 
 
+def test_arms_that_are_trained_are_named(tmp_path):
+    plan = previewed(tmp_path)
+    with complete_folder(plan.store / "states" / plan.arms[1].state) as partial:
+        (partial / "content").write_text("x")
+    lines = plan_lines(summarise_plan(plan), plan, rate=1e12, example_tokens=64)
+    done = [line.split()[0] for line in lines if line.endswith("; already trained")]
+    assert done == [arm.name for arm in plan.arms if arm.state == plan.arms[1].state]
+
+
 def test_words_and_json_have_the_same_numbers(tmp_path):
     plan = previewed(tmp_path)
     summary = summarise_plan(plan)

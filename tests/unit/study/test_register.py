@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from biphasic.api.results.plans import Registered
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import could_register, register_study
@@ -82,6 +83,8 @@ def test_a_change_is_a_dated_amendment(register, states, store, changes, parts):
     assert set(amended.changed) == set(parts)
     # Other arms have no score yet, but that of the registered ones may have been seen.
     assert amended.num_scores == 1
+    lines = str(Registered("Title", (again, amended))).splitlines()
+    assert lines[1] == f"changed: {', '.join(amended.changed)}; scores of its arms then: 1"
 
 
 def test_a_score_of_another_study_or_rate_refuses_the_first_registration(

@@ -97,11 +97,11 @@ def test_results_of_listed_seeds_keep_their_identities(locate):
     [
         (
             {"recipe.seed": [1, 2, 3]},
-            "Runs         3 of 1 recipe, varying order of rows, initial weights and masks",
+            "Runs         3 for 1 recipe, varying order of rows, initial weights and masks",
         ),
         (
             {"recipe.seeds.init_seed": [0, 1]},
-            "Runs         2 of 1 recipe, varying initial weights; order of rows and masks fixed",
+            "Runs         2 for 1 recipe, varying initial weights; order of rows and masks fixed",
         ),
     ],
 )

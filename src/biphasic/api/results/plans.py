@@ -142,9 +142,11 @@ class Registered(Shown):
         return registration_page(self.title, self.records)
 
     def lines(self) -> Iterator[str]:
-        """Return the hash, and what the study can detect."""
+        """Return the hash, what an amendment changed, and what the study can detect."""
         last = self.records[-1]
         yield f"{'amended' if last.amends else 'registered'} {last.registered}: {last.id}"
+        if last.amends:
+            yield f"changed: {', '.join(last.changed)}; scores of its arms then: {last.num_scores}"
         for row in self.table():
             place = f"{row['question']}, comparison {row['comparison']}, {row['task']}"
             yield f"{place}: detects {row['points']:.1f} points"

@@ -46,7 +46,10 @@ from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
 
-_MORE_HELDOUT = "add more text, or set a higher heldout_fraction in a corpus file (docs/corpora.md)"
+_MORE_HELDOUT = (
+    "add more text, or set a higher heldout_fraction in a corpus file or in 'corpus' of a study "
+    "(docs/corpora.md)"
+)
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
 DEFAULT_VOCAB_SIZE = 8192
 SAMPLE_BYTES = 100_000_000  # maximum text for training a tokenizer

@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.amounts import count, hours, size, thousands
 from biphasic.analysis.text import listing
-from biphasic.files import digest
+from biphasic.files import digest, is_complete
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
@@ -255,6 +255,8 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if placed := arm.recipe.placed_phases:
             line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.tuned else ''}"
             line += f"; last peak {arm.tuned_last.peak:g}, tuned" if arm.tuned_last else ""
+        if is_complete(plan.store / "states" / arm.state):
+            line += "; already trained"
         yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"
@@ -274,9 +276,8 @@ def _run_lines(plan: Plan) -> Iterator[str]:
     for fixed, numbers in by_what.items():
         varied = [stream for stream in SEED_STREAMS.values() if stream not in fixed]
         number = f"{min(numbers)}" if len({*numbers}) == 1 else f"{min(numbers)} to {max(numbers)}"
-        line = (
-            f"Runs         {number} of {count(len(numbers), 'recipe')}, varying {listing(varied)}"
-        )
+        recipes = f"each of {len(numbers)} recipes" if len(numbers) > 1 else "1 recipe"
+        line = f"Runs         {number} for {recipes}, varying {listing(varied)}"
         yield f"{line}; {listing(fixed)} fixed" if fixed else line
 
 
