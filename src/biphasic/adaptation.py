@@ -6,7 +6,7 @@ encoder (arXiv 2507.00994, section 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,7 +46,6 @@ from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.recipe import Precision, Recipe, SkippedSteps
-from biphasic.training.state import read_state_record
 
 # Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md.
 PEAK_TIMES_WIDTH = 0.4
@@ -171,7 +170,7 @@ def adapt_model(
         console=console,
         fresh=fresh,
     )
-    _report(trained, say)
+    say(f"state: {trained}")
     with progress_bar(console, "exporting"):
         return write_export(trained, out, format=format, say=say)
 
@@ -294,12 +293,3 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
         f"training {last.phase.steps:,} steps of {rows} by {last.phase.short_name}, peak rate "
         f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
     )
-
-
-def _report(state: Path, say: Callable[[str], None]) -> None:
-    """Report the tokens and held-out losses of a trained state."""
-    record = read_state_record(state, identity=state.name)
-    tokens = sum(phase.tokens for phase in record.ledger)
-    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())
-    say(f"trained on {tokens:,} tokens; held-out loss in nats per token: {losses}")
-    say(f"state: {state}")

@@ -28,6 +28,7 @@ from biphasic.tasks.source import prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
+from biphasic.training.state import read_state_record
 
 
 def pairs_task(
@@ -95,7 +96,9 @@ def train_recipe(
             run_here(job, console=console, deadline=deadline)
             names = {readable_name(recipe_name(job.recipe), job.id): job.id}
             link_states(store, "pretrain", names, say=say)
-            return store / "states" / job.id
+            trained = store / "states" / job.id
+            _say_losses(trained, say)
+            return trained
         except DivergedError as error:
             following = _after_fault(lineage, store, error) if number < rewinds else None
             if following is None:
@@ -120,6 +123,15 @@ def _say_cost(
     vocab_size = paths.open().tokenizer.vocab_size
     if text := cost_here(recipe, start=start, vocab_size=vocab_size, compute=compute):
         say(text)
+
+
+def _say_losses(state: Path, say: Say) -> None:
+    """Say on how many tokens a state was trained, and its held-out losses."""
+    record = read_state_record(state, identity=state.name)
+    tokens = sum(phase.tokens for phase in record.ledger)
+    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())
+    heldout = f"; held-out loss in nats per token: {losses}" if losses else ""
+    say(f"trained on {tokens:,} tokens{heldout}")
 
 
 def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:

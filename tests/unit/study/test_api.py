@@ -144,7 +144,9 @@ def test_a_faster_precision_is_named_before_training_only(ready, tmp_path, monke
     monkeypatch.setattr(speed, "cost_here", lambda *_, **__: told)
     for number, count in ((1, 1), (2, 0)):
         pretrain(RECIPE, root=tmp_path / "root")
-        assert capsys.readouterr().err.count(told) == count, number
+        lines = capsys.readouterr().err
+        assert lines.count(told) == count, number
+        assert "tokens; held-out loss in nats per token: CLM " in lines.splitlines()[-1]
 
 
 @pytest.fixture

@@ -72,6 +72,8 @@ def notes(scores: Scores) -> list[str]:
             by_set.setdefault(dataset.trained_on, []).append(flat(dataset.name))
     sentences += [f"Fine-tuned on {flat(name)}: {listing(sets)}." for name, sets in by_set.items()]
     sentences.append(pretraining_sentence(scores))
+    if scores.replicates:
+        sentences.append("--by-pretraining compares recipes, over their pretraining runs.")
     sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
         sentences.append("†: runs are missing or were omitted, so the number is provisional.")
