@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
+from biphasic.export import write
 from biphasic.export.finetuned.write import FinetunedFolder
 from biphasic.tasks.encoding import encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
@@ -303,6 +304,14 @@ def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
+
+
+def test_an_export_warns_that_the_head_is_left_out(make, tmp_path, monkeypatch):
+    made, said = make("eurobert", "sc"), []
+    monkeypatch.setattr(write, "_write", lambda *_, **__: pytest.fail("stop"))
+    with pytest.raises(pytest.fail.Exception, match="stop"):
+        write.write_export(made.folder, tmp_path / "out", say=said.append)
+    assert said[0].startswith(f"warning: the export has no head for {made.record.task}, ")
 
 
 def test_the_best_on_validation_is_kept(one_thread, make):

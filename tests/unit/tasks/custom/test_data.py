@@ -8,6 +8,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.folder import load_task
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.records import SPLITS, Answer
 from biphasic.tasks.rows.splits import cut_splits
 from biphasic.tasks.task_file import TaskFile
@@ -207,7 +208,8 @@ license: CC0
     number = record.id.removeprefix("k")
     assert record.text == f"h{number} - b{number}"
     assert task.labels == ("pos", "neg")
-    assert task.columns == {"text_a": "headline", "text_b": "body of text"}
+    head = KINDS["sc"].head_fields(task, None, protocol=None)  # as in head.json
+    assert head["columns"] == {"text_a": "headline", "text_b": "body of text"}
     assert record.label == int(number) % 2
     described = json.loads((folder / "task.json").read_text())
     assert described["protocol"] == {"max_steps": 7}
