@@ -108,3 +108,8 @@ def round_ticks(
     step = next(size * power for size in sizes if size * power >= least)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [round(index * step, 6) for index in range(first, last + 1)]
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, such as `40` or `12.5`."""
+    return f"{100 * share:.4g}"

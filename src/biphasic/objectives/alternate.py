@@ -48,6 +48,11 @@ class Alternate(SeveralObjectives):
         return tuple((1 / len(self.objectives), objective) for objective in self.objectives)
 
     @property
+    def name_in_arms(self) -> str:
+        """Its name, the steps of a turn, and the name of each objective."""
+        return ".".join([f"alt{self.every}", *(one.name_in_arms for one in self.objectives)])
+
+    @property
     def turns(self) -> tuple[ObjectiveConfig, ...]:
         """Those of all objectives, in their order."""
         return tuple(turn for objective in self.objectives for turn in objective.turns)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveInt
 
+from biphasic.amounts import percent
 from biphasic.config import Config
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
 from biphasic.errors import DataError
@@ -117,6 +118,17 @@ class MaskingConfig(ObjectiveConfig):
     def label_share(self) -> float:
         """Probability that a token is selected."""
         return self.mlm_probability
+
+    @property
+    def name_in_arms(self) -> str:
+        """Its name, rate and unusual choices, such as `mlm40.span`."""
+        name = f"{self.short_name}{percent(self.mlm_probability)}"
+        if self.final_mlm_probability is not None:
+            name += f"to{percent(self.final_mlm_probability)}"
+        for choice, usual in ((self.selection, "token"), (self.replacement, "mask")):
+            if choice != usual:
+                name += f".{choice if isinstance(choice, str) else 'own'}"
+        return name
 
     @property
     def mask_rate(self) -> float:

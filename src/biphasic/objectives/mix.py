@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from biphasic.amounts import percent
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.objective import ObjectiveConfig
@@ -98,6 +99,12 @@ class Mix(SeveralObjectives):
     def parts(self) -> tuple[tuple[float, ObjectiveConfig], ...]:
         """The objectives with their shares."""
         return self.weighted
+
+    @property
+    def name_in_arms(self) -> str:
+        """Its name, and the share and name of each objective."""
+        parts = (f"{percent(share)}.{part.name_in_arms}" for share, part in self.weighted)
+        return ".".join(["mix", *parts])
 
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the mixture at one step of a phase."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar
 
 from biphasic.config import Config
@@ -11,6 +12,8 @@ from biphasic.data.pairs.rows import PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.plugins import Plugin, code_of, short_name
+
+_SHORT = {"heldout_fraction": "held"}  # names of arms have at most 80 characters
 
 
 class ObjectiveConfig(Config):
@@ -28,6 +31,21 @@ class ObjectiveConfig(Config):
     def short_name(self) -> str:
         """Its name in tables: that of a plugin has no file and no hash."""
         return short_name(self.objective)
+
+    @property
+    def name_in_arms(self) -> str:
+        """Its name in automatic names of arms, with the settings that are not the usual ones."""
+        names = [self.short_name]
+        settings = self.own_settings()
+        for key in self.own_settings(exclude_defaults=True):
+            value = getattr(self, key)
+            # A folder by its name alone, as its path is another on each machine.
+            names.append(
+                value.name
+                if isinstance(value, Path)
+                else f"{_SHORT.get(key, key.replace('_', ''))}{settings[key]}"
+            )
+        return ".".join(names)
 
     @property
     @abstractmethod

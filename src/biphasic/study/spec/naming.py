@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import thousands
 from biphasic.model.presets import Architecture
-from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking import MaskingConfig
-from biphasic.objectives.mix import Mix
-from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.spec.arms import RecipeConfig
 from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
 from biphasic.training.timeline import PlacedPhase
-
-_SHORT = {"heldout_fraction": "held"}  # names have at most 80 characters
 
 
 def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
@@ -62,7 +55,7 @@ def model_name(model: str | Architecture | PretrainedModel) -> str:
 
 def _phase_name(placed: PlacedPhase) -> str:
     phase = placed.phase
-    parts = [_objective_name(phase)]
+    parts = [phase.name_in_arms]
     if phase.learning_rate_scale != 1:
         parts.append(f"x{phase.learning_rate_scale:g}")
     if phase.optimizer_state == "reset":
@@ -76,37 +69,6 @@ def _phase_name(placed: PlacedPhase) -> str:
     if phase.rows_per_step:
         parts.append(f"rows{phase.rows_per_step}")
     return ".".join(parts)
-
-
-def _objective_name(objective: ObjectiveConfig) -> str:
-    if isinstance(objective, Alternate):
-        turns = map(_objective_name, objective.objectives)
-        return f"alt{objective.every}." + ".".join(turns)
-    if isinstance(objective, Mix):
-        parts = zip(objective.shares, objective.objectives, strict=True)
-        return "mix." + ".".join(f"{_percent(share)}.{_objective_name(o)}" for share, o in parts)
-    if not isinstance(objective, MaskingConfig):
-        changed = objective.own_settings(exclude_defaults=True)
-        return ".".join([objective.short_name, *(_named(objective, key) for key in changed)])
-    name = f"{objective.short_name}{_percent(objective.mlm_probability)}"
-    if objective.final_mlm_probability is not None:
-        name += f"to{_percent(objective.final_mlm_probability)}"
-    choices = (objective.selection, objective.replacement)
-    usual = ("token", "mask")
-    return name + "".join(
-        f".{choice if isinstance(choice, str) else 'own'}"
-        for choice, other in zip(choices, usual, strict=True)
-        if choice != other
-    )
-
-
-def _named(objective: ObjectiveConfig, key: str) -> str:
-    """Name a setting: a folder by its name alone, as its path is another on each machine."""
-    value = getattr(objective, key)
-    if isinstance(value, Path):
-        return value.name
-    text = objective.own_settings()[key]
-    return f"{_SHORT.get(key, key.replace('_', ''))}{text}"
 
 
 def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
@@ -143,7 +105,3 @@ def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Ite
 
 def _changed(settings: dict[str, Any], shared: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in settings.items() if value != shared[key]]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g}"
