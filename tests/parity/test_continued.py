@@ -199,6 +199,9 @@ def test_a_merge_is_a_state_with_which_a_run_goes_on(training_data, train, make_
     shutil.rmtree(resumed)
     whole = train(recipe, start=7)
     assert (whole / "model.safetensors").read_bytes() == (whole.parent / "resumed").read_bytes()
+    # A run that nobody has cut at its merge is the same.
+    alone = train(recipe, "alone")
+    assert (alone / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     # The rows go on as if there were no merge.
     plain = make_recipe(CLM, MLM, {**MLM, "learning_rate": {"peak": 1e-3}})
     rows = [StepRows(each, training_data) for each in (recipe, plain)]

@@ -139,7 +139,11 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
     # Computed again, the step may be finite; and skipping cannot help if a held-out loss was not.
     from biphasic.training.fault import find_fault  # noqa: PLC0415 - loads torch
 
-    fault = find_fault(store, lineage.identities[-1], error)
+    ends = (
+        lineage.identities[-1],
+        *map(lineage.identities.__getitem__, lineage.recipe.merged_steps),
+    )
+    fault = next(filter(None, (find_fault(store, end, error) for end in ends)), None)
     if fault is None:
         return None
     if fault["again"]["is_finite"]:
@@ -175,7 +179,9 @@ def _pinned_job(
         store,
         identities[-1],
         made_by="pretrain",
-        states=[identities[-1], *([identities[start]] if start else [])],
+        states=[
+            identities[step] for step in (-1, *recipe.merged_steps, *([start] if start else []))
+        ],
         data=[paths.train.parent, *paths.corpora],
     )
     return TrainJob(

@@ -97,6 +97,9 @@ def train_segment(
         if ranks.is_first:
             progress.clear()
         return target
+    merge = _before_merges(lineage, data, store, start=start, end=end, options=options, ranks=ranks)
+    if merge > start:
+        start, progress = merge, Checkpoints.of(store, lineage.identities[end], start=merge)
     if ranks.is_first:
         progress.remove_partials()
         bring_checkpoint(lineage, store, progress, start=start, end=end)
@@ -132,6 +135,31 @@ def train_segment(
         progress.clear()
     ranks.barrier()  # no rank reports the state before it exists
     return target
+
+
+def _before_merges(
+    lineage: Lineage,
+    data: TrainingData,
+    store: Path,
+    *,
+    start: int,
+    end: int,
+    options: RunOptions,
+    ranks: ProcessGroup,
+) -> int:
+    """Train the states that the merges of a segment need; return the step of the last merge."""
+    train = partial(train_segment, lineage, data, store, options=options, ranks=ranks)
+    for placed in lineage.recipe.placed_phases:
+        base = placed.merges_with
+        if base is None or not start <= placed.start < end:
+            continue
+        folder = store / "states" / lineage.identities[base]
+        if base and not ranks.from_first(is_complete(folder)):
+            train(start=start if start < base else 0, end=base)
+        if start < placed.start:
+            train(start=max(start, base), end=placed.start)
+        start = placed.start
+    return start
 
 
 def _train_until(  # noqa: PLR0917

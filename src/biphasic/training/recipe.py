@@ -129,6 +129,12 @@ class Recipe(RecipeSettings):
         merges = (placed for placed in self.placed_phases if placed.merges_with is not None)
         return next((placed for placed in merges if placed.start == step), None)
 
+    @property
+    def merged_steps(self) -> set[int]:
+        """Steps of the states that its merges need, except the initial model."""
+        merges = (placed for placed in self.placed_phases if placed.merges_with is not None)
+        return {step for each in merges for step in (each.start, each.merges_with) if step}
+
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""
         check_phases(self.placed_phases)

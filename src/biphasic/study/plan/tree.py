@@ -72,7 +72,7 @@ class StateTree:
         root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
         total = sum(count for _, count in expansion.stretches)
         wanted = {step for step in steps if 0 < step < total} | {total}
-        stops = sorted(wanted | _merged_steps(lineage.recipe))
+        stops = sorted(wanted | lineage.recipe.merged_steps)
         nodes, node = {0: root}, root
         for step, part in zip(stops, _cut(expansion.stretches, stops), strict=True):
             node = nodes[step] = _extend(node, part)
@@ -103,12 +103,6 @@ def expand(lineage: Lineage) -> Expansion:
             else:
                 merged.append((text, count))
     return Expansion(Lineage(untrained, fingerprint).identities[0], tuple(merged))
-
-
-def _merged_steps(recipe: Recipe) -> set[int]:
-    """Return the steps of the states that a recipe merges, except the initial model."""
-    merges = (each for each in recipe.placed_phases if each.merges_with is not None)
-    return {step for each in merges for step in (each.start, each.merges_with) if step}
 
 
 def is_steady(placed: PlacedPhase) -> bool:
