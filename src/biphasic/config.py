@@ -30,9 +30,10 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 # Pattern of names that become folders or parts of file names.
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
-# Maximum size of a file of settings; PyYAML parses this much in about 15 seconds.
+# Maximum size of a file of settings; PyYAML without libyaml takes about 15 seconds for it.
 MOST_BYTES = 1 << 19
 MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
+MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
 DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"  # Pattern of times `HH:MM:SS`.
 _MOST_SHOWN = 80
 _MOST_ISSUES = 100
@@ -112,7 +113,11 @@ def _classes_of(module: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
-class _Loader(yaml.SafeLoader):
+# libyaml's is ten times as fast; PyYAML may be installed without it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):
     """Reject duplicate keys; PyYAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -177,6 +182,13 @@ def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any
 
 
 def _parse_yaml(text: str) -> Any:
+    # The loader recurses in C, where a value that is nested too deeply would end the process.
+    depth = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise yaml.YAMLError("nested too deeply")
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

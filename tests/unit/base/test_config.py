@@ -280,6 +280,7 @@ BOMB = "a: &a [1, 2, 3]\n" + "".join(
         (f"title: {'9' * 5000}", "not a valid int"),
         (f"title: 0x{'f' * 5000}", "a number with hundreds of digits"),
         (f"title: {NESTED}", "nested too deeply"),
+        ("title: " + 100_000 * "{a: ", "nested too deeply"),
         ("title: &a [*a]", "an alias contains itself"),
         (f"{BOMB}title: *h", "aliases expand it to more than 1,000,000 values"),
         ("title: &a {a: 1}\ngrid: {<<: [*a, *a]}", "unknown key 'grid.a'"),
