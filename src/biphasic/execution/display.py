@@ -172,6 +172,7 @@ class Pace:
         self._began: dict[str, float] = {}
         self._running: dict[str, _Running] = {}
         self._left = dict(self._items)
+        self._spent = 0.0  # device-seconds of the jobs that have stopped
         # Device-seconds and amounts of the jobs that have ended, by kind.
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._amounts: defaultdict[str, float] = defaultdict(float)
@@ -193,7 +194,15 @@ class Pace:
         with self._lock:
             self._running.pop(item.id, None)
             began = self._began.pop(item.id, None)
-        return 0.0 if began is None else time.monotonic() - began
+            seconds = 0.0 if began is None else time.monotonic() - began
+            self._spent += seconds * item.num_slots
+        return seconds
+
+    def seconds_spent(self) -> float:
+        """Return the device-seconds of all jobs so far, whether they succeeded or not."""
+        with self._lock:
+            now, began = time.monotonic(), self._began.items()
+            return self._spent + sum((now - at) * self._items[job].num_slots for job, at in began)
 
     def done(self, item: WorkItem, seconds: float | None) -> None:
         """Record that a job is done, with its seconds; None if they are not representative."""

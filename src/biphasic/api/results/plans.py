@@ -41,9 +41,7 @@ class StudyPlan(Shown):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each arm: its steps, and those that no earlier arm trains."""
-        new = dict.fromkeys((arm.name for arm in self.plan.arms), 0)
-        for segment in self.plan.segments:
-            new[segment.arm.name] += segment.steps
+        new = self.plan.new_steps()
         return [
             {
                 "arm": arm.name,

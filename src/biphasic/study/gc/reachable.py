@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from biphasic.analysis.study_file import read_study
 from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, StudyError
-from biphasic.files import is_complete, read_json
-from biphasic.records import STUDY, StudyRecord, parse_record
+from biphasic.files import is_complete
+from biphasic.records import STUDY, StudyRecord
 from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
 from biphasic.study.plan.preview import content_hash, preview_study
@@ -95,12 +96,7 @@ def add_study(reachable: Reachable, folder: Path) -> None:
 
 def study_record_of(folder: Path) -> StudyRecord | None:
     """Read a study's record; None if there is none yet."""
-    path = folder / STUDY
-    if not path.is_file():
-        return None
-    remedy = "run the study again to rewrite it, or delete the study's folder"
-    raw = read_json(path, remedy=remedy)
-    return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
+    return read_study(folder) if (folder / STUDY).is_file() else None
 
 
 def _add_plan(reachable: Reachable, study: Study) -> str:

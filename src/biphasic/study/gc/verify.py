@@ -11,7 +11,7 @@ from biphasic.analysis.report import report_damage
 from biphasic.data.building.build import RECORD
 from biphasic.data.building.verify import verify_build
 from biphasic.data.pairs.folder import Pairs
-from biphasic.errors import BiphasicError, DataError
+from biphasic.errors import BiphasicError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
@@ -56,7 +56,7 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     store = study.store
     try:
         record = study_record_of(folder)
-    except DataError as error:
+    except BiphasicError as error:
         verification.damage.append(str(error))
     plan, plan_problem = None, ""
     try:

@@ -141,6 +141,13 @@ class Plan:
             current = self._parents[current]
         return segments
 
+    def new_steps(self) -> dict[str, int]:
+        """Return the steps of each arm that no earlier arm trains."""
+        new = dict.fromkeys((arm.name for arm in self.arms), 0)
+        for segment in self.segments:
+            new[segment.arm.name] += segment.steps
+        return new
+
     def jobs_by_arm(self) -> dict[str, list[str]]:
         """Return the segments and groups of each arm; shared ones are listed for each arm."""
         groups: dict[str, list[str]] = {}

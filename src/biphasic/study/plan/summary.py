@@ -236,9 +236,7 @@ def plan_lines(
 
 
 def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
-    new: dict[str, int] = {}
-    for segment in plan.segments:
-        new[segment.arm.name] = new.get(segment.arm.name, 0) + segment.steps
+    new = plan.new_steps()
     stops: dict[str, list[int]] = {}
     for point in plan.points:
         if not point.is_final:
@@ -246,8 +244,8 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
     width = max(len(arm.name) for arm in plan.arms)
     for arm in plan.arms[:most]:
         name, total = arm.name, arm.recipe.total_steps
-        shared = total - new.get(name, 0)
-        line = f"  {name:{width}}  {total:>8,} steps, {new.get(name, 0):>8,} of them new"
+        shared = total - new[name]
+        line = f"  {name:{width}}  {total:>8,} steps, {new[name]:>8,} of them new"
         if shared:
             line += f", after step {shared:,}"
         if name in stops:

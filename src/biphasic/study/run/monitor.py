@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -37,13 +36,6 @@ from biphasic.study.status.record import (
 _WRITE_SECONDS = 2.0
 
 
-@dataclass
-class _Running:
-    item: WorkItem
-    began: float
-    record: RunningJob
-
-
 class Monitor:
     """Track the jobs of a study."""
 
@@ -62,11 +54,10 @@ class Monitor:
         self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
         self._waiting = dependents({item.id: item.needs for item in self._items.values()})
         self._lock = threading.Lock()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningJob] = {}
         self._failed: dict[str, FailedJob] = {}
         self._tries: Counter[str] = Counter()
         self._done: set[str] = set()
-        self._device_seconds = 0.0
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
         self._by_arm = progress_by_arm(plan.jobs_by_arm(), lambda job: job not in self._items)
         host, pid = this_process()
@@ -88,14 +79,14 @@ class Monitor:
     def progress(self, job_id: str, progress: Progress) -> None:
         """Record a job's progress; called from executor threads."""
         with self._lock:
-            running = self._running.get(job_id)
-            if running is None:
+            record = self._running.get(job_id)
+            if record is None:
                 return
             update = {name: getattr(progress, name) for name in ("done", "total", "text", "place")}
-            if running.record.total is None and progress.place:  # it has left the cluster's queue
-                running.began, update["started"] = time.monotonic(), _now()
-                self._display.started(running.item)
-            running.record = running.record.model_copy(update=update)
+            if record.total is None and progress.place:  # it has left the cluster's queue
+                update["started"] = _now()
+                self._display.started(self._items[job_id])
+            self._running[job_id] = record.model_copy(update=update)
         self._display.progress(job_id, progress)
 
     def say(self, text: str) -> None:
@@ -105,8 +96,9 @@ class Monitor:
     def started(self, item: WorkItem) -> None:
         """Record that a job was submitted to the executor."""
         with self._lock:
-            record = RunningJob(id=item.id, label=item.label, kind=item.kind, started=_now())
-            self._running[item.id] = _Running(item, time.monotonic(), record)
+            self._running[item.id] = RunningJob(
+                id=item.id, label=item.label, kind=item.kind, started=_now()
+            )
         self._display.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
@@ -148,11 +140,8 @@ class Monitor:
             self._write(is_over=False)
 
     def _stop(self, item: WorkItem) -> None:
-        """Count a job's device time, whether it succeeded or not."""
         with self._lock:
-            running = self._running.pop(item.id, None)
-        if running is not None:
-            self._device_seconds += (time.monotonic() - running.began) * item.num_slots
+            self._running.pop(item.id, None)
 
     def _write(self, *, is_over: bool) -> None:
         self._written = time.monotonic()
@@ -165,10 +154,8 @@ class Monitor:
 
     def _record(self, *, is_over: bool) -> ProgressRecord:
         blocked = {job for one in self._failed for job in with_dependents(one, self._waiting)}
-        now = time.monotonic()
         with self._lock:
-            running = tuple(job.record for job in self._running.values())
-            seconds = sum((now - job.began) * job.item.num_slots for job in self._running.values())
+            running = tuple(self._running.values())
         left = self._display.pace.seconds_left()
         return ProgressRecord(
             study=self._folder.name,
@@ -186,7 +173,7 @@ class Monitor:
             running=running,
             failures=tuple(self._failed.values()),
             by_arm=dict(self._by_arm),
-            device_seconds_spent=self._device_seconds + seconds,
+            device_seconds_spent=self._display.pace.seconds_spent(),
             device_seconds_left=None if left is None else left[0],
             seconds_left=None if left is None else left[1],
         )  # fmt: skip
