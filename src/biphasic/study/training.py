@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -62,17 +62,14 @@ def train_recipe(
     paths: DataPaths,
     store: Path,
     *,
-    checkpoint_every: int,
-    heldout_every: int,
     compute: ComputeConfig,
     console: Console,
     deadline: float = math.inf,
-    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
-    minimal_pairs: Path | None = None,
     rewinds: int = 0,
     fresh: bool = False,
+    **settings: Any,
 ) -> Path:
-    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
+    """Train a recipe on a finished corpus, like `pretrain`; `settings` are those of its job."""
     keep_files(store, recipe)
     check_versions(recipe)
     say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
@@ -82,17 +79,7 @@ def train_recipe(
             start = _start(lineage, store, say=say, fresh=fresh)
             if number == 0:
                 _say_cost(lineage, paths, store, compute, start=start, say=say)
-            job = _pinned_job(
-                lineage,
-                paths,
-                store,
-                start=start,
-                checkpoint_every=checkpoint_every,
-                heldout_every=heldout_every,
-                heldout_objectives=heldout_objectives,
-                minimal_pairs=minimal_pairs,
-                compute=compute,
-            )
+            job = _pinned_job(lineage, paths, store, start=start, compute=compute, **settings)
             run_here(job, console=console, deadline=deadline)
             names = {readable_name(recipe_name(job.recipe), job.id): job.id}
             link_states(store, "pretrain", names, say=say)
