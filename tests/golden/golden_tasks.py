@@ -7,11 +7,10 @@ from golden_text import Draws
 
 from biphasic.tasks.records import (
     Answer,
+    AnsweredText,
     ExampleTask,
-    LabelledText,
     Question,
     RetrievalTask,
-    ScoredText,
     TaggedSentence,
     Task,
     TaskInfo,
@@ -30,10 +29,10 @@ def classification_task() -> ExampleTask:
     """Whether a text has a cat or a dog in it."""
     draws = Draws("sc")
 
-    def draw(number: int) -> LabelledText:
+    def draw(number: int) -> AnsweredText:
         label, words = draws.below(2), draws.words(3, 16)
         words.insert(draws.below(len(words)), ("cat", "dog")[label])
-        return LabelledText(str(number), " ".join(words), label)
+        return AnsweredText(str(number), " ".join(words), label)
 
     return ExampleTask(_info("sc", "accuracy"), _splits(draw), ("cat", "dog"))
 
@@ -42,11 +41,11 @@ def regression_task() -> ExampleTask:
     """How many words of a text are cats."""
     draws = Draws("sr")
 
-    def draw(number: int) -> ScoredText:
+    def draw(number: int) -> AnsweredText:
         cats, words = draws.below(6), draws.words(3, 10)
         for _ in range(cats):
             words.insert(draws.below(len(words)), "cat")
-        return ScoredText(str(number), " ".join(words), 10.0 + cats)
+        return AnsweredText(str(number), " ".join(words), 10.0 + cats)
 
     return ExampleTask(_info("sr", "spearman"), _splits(draw))
 

@@ -22,7 +22,7 @@ from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, LabelledText, TaskInfo
+from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
 
 Documents = list[NDArray[np.int64]]
 
@@ -114,7 +114,7 @@ def tiny_task() -> ExampleTask:
     draws = np.random.default_rng(0)
     words = ["the", "array", "of", "rows", "holds", "tokens", "and", "their", "weights"]
     texts = [" ".join(draws.choice(words, int(draws.integers(1, 13)))) for _ in range(40)]
-    records = [LabelledText(str(i), text, i % 2) for i, text in enumerate(texts)]
+    records = [AnsweredText(str(i), text, i % 2) for i, text in enumerate(texts)]
     splits = dict(zip(SPLITS, (records[:16], records[16:28], records[28:]), strict=True))
     info = TaskInfo("tiny", "sc", "Tiny", "accuracy", "0" * 64)
     return ExampleTask(

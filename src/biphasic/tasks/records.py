@@ -24,30 +24,12 @@ class TaskInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledText:
-    """A text, or a pair already joined into one text, and its label."""
+class AnsweredText:
+    """A text, or a pair already joined into one text, and what is to be predicted of it."""
 
     id: str
     text: str
-    label: int
-
-
-@dataclass(frozen=True, slots=True)
-class MultiLabelText:
-    """A text, or a pair already joined into one text, and its distinct labels, possibly none."""
-
-    id: str
-    text: str
-    labels: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredText:
-    """A text, or a pair already joined into one text, and the number to predict."""
-
-    id: str
-    text: str
-    value: float
+    answer: Any  # the number of its label, those of its labels (possibly none), or a real number
 
 
 @dataclass(frozen=True, slots=True)

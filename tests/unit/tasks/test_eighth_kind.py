@@ -31,7 +31,7 @@ from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.kinds.text import EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.predict import predict_file
-from biphasic.tasks.records import ScoredText
+from biphasic.tasks.records import AnsweredText
 from biphasic.tasks.task_file import load_task_file
 from custom_tasks import write_csv
 from tiny_use import read_jsonl, words, write_jsonl, write_model
@@ -46,7 +46,7 @@ class EncodedSigns(EncodedTexts):
     """Texts and their signs."""
 
     def expect(self, example):
-        return example.value
+        return example.answer
 
     def mean_loss(self, outputs, expected):
         signs = torch.from_numpy(expected.astype(np.float32))
@@ -71,11 +71,11 @@ class Polarity(TextKind):
     output_names = ("for",)
     does = "says whether a text is for or against"
 
-    def parse(self, row, *, labels, template) -> ScoredText:
+    def parse(self, row, *, labels, template) -> AnsweredText:
         value = row.real("polarity")
         if value not in {-1.0, 1.0}:
             raise row.error(f"the polarity must be -1 or 1, not {value:g}")
-        return ScoredText(row.id(), self.text(row, template), value)
+        return AnsweredText(row.id(), self.text(row, template), value)
 
     def canonical(self, row, labels) -> dict[str, Any]:
         return {"polarity": float(row.value["polarity"])}
@@ -97,7 +97,7 @@ class Longer(ExampleKind):
     predicts = False
 
     def parse(self, row, *, labels, template):
-        return ScoredText(row.id(), f"{row.text('better')}\n{row.text('worse')}", 0.0)
+        return AnsweredText(row.id(), f"{row.text('better')}\n{row.text('worse')}", 0.0)
 
     def input_of(self, example):
         return tuple(example.text.split("\n"))

@@ -18,8 +18,8 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
     Answer,
+    AnsweredText,
     ExampleTask,
-    LabelledText,
     Question,
 )
 from custom_tasks import task_info
@@ -35,7 +35,7 @@ def protocol(**settings):
 
 
 def test_texts_stand_between_bos_and_eos_and_are_cut(tokenizer):
-    record = LabelledText("1", "the cat sat on the mat and the dog ran to Paris", 0)
+    record = AnsweredText("1", "the cat sat on the mat and the dog ran to Paris", 0)
     task = ExampleTask(task_info("sc"), dict.fromkeys(SPLITS, (record,)), ("a", "b"))
     full = encode_task(task, tokenizer, protocol=protocol())
     ids = tokenizer.encode(record.text)

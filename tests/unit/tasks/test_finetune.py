@@ -120,7 +120,7 @@ def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
         choice = {"num_train": size, "num_read": 24, "batch_size": 8, "finetune_seed": 0}
         read |= set(batch_indices(step, **choice).tolist())
     train = [
-        example if index in read else dataclasses.replace(example, label=1 - example.label)
+        example if index in read else dataclasses.replace(example, answer=1 - example.answer)
         for index, example in enumerate(task.splits["train"])
     ]
     changed = dataclasses.replace(task, splits={**task.splits, "train": tuple(train)})

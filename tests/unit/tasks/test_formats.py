@@ -246,7 +246,7 @@ def test_reads_regression(tmp_path):
     rows = [{"id": "a", "text": "x", "value": 2}, {"text_a": "x", "text_b": "y", "value": -0.5}]
     task = load_task(write_task(tmp_path / "t", "sr", dict.fromkeys(SPLITS, rows)))
     assert task.info.metric == "spearman"
-    assert [record.value for record in task.splits["test"]] == [2.0, -0.5]
+    assert [record.answer for record in task.splits["test"]] == [2.0, -0.5]
     assert task.splits["test"][1].text == "Sentence 1: x\nSentence 2: y"
 
 

@@ -57,7 +57,7 @@ def test_custom_files(store, custom, suffix):
     write_splits(custom, suffix, content)
     task = store.task(f"ml:{custom}")
     assert (task.info.kind, task.info.metric, task.labels) == ("ml", "micro_f1", LABELS)
-    assert [record.labels for record in task.splits["train"]] == [(1, 0), (), (2,)]
+    assert [record.answer for record in task.splits["train"]] == [(1, 0), (), (2,)]
 
 
 def test_labels_may_be_numbers_of_a_list(store, custom):
@@ -65,7 +65,7 @@ def test_labels_may_be_numbers_of_a_list(store, custom):
     write_splits(
         custom, ".jsonl", jsonl({"text": "a", "labels": [2, 0]}, {"text": "b", "labels": []})
     )
-    assert store.task(f"ml:{custom}").splits["test"][0].labels == (2, 0)
+    assert store.task(f"ml:{custom}").splits["test"][0].answer == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from biphasic.tasks.kinds.regression import standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
+    AnsweredText,
     ExampleTask,
-    LabelledText,
-    MultiLabelText,
-    ScoredText,
 )
 from custom_tasks import task_info
 
@@ -40,7 +38,7 @@ class Fixed:
 
 
 def encode(tokenizer, *labels):
-    texts = tuple(LabelledText(f"t{n}", "the cat", label) for n, label in enumerate(labels))
+    texts = tuple(AnsweredText(f"t{n}", "the cat", label) for n, label in enumerate(labels))
     splits = dict.fromkeys(SPLITS, texts)
     task = ExampleTask(task_info("sc", "accuracy"), splits, ("bad", "fair", "good"))
     return encode_task(task, tokenizer, protocol=FinetuneProtocol())
@@ -71,7 +69,7 @@ def test_of_equal_logits_the_first_label_is_predicted(tokenizer):
 @pytest.fixture
 def several(tokenizer):
     splits = {
-        split: tuple(MultiLabelText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
+        split: tuple(AnsweredText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
         for split, rows in LABEL_SETS.items()
     }
     task = ExampleTask(task_info("ml", "micro_f1"), splits, LABELS)
@@ -100,7 +98,7 @@ def test_a_label_is_predicted_above_one_half(several):
 @pytest.fixture
 def task():
     def texts(split):
-        return tuple(ScoredText(f"{split}{v}", "the cat", v) for v in VALUES[split])
+        return tuple(AnsweredText(f"{split}{v}", "the cat", v) for v in VALUES[split])
 
     return ExampleTask(task_info("sr", "spearman"), {split: texts(split) for split in VALUES})
 

@@ -12,7 +12,7 @@ from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import LABELS
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
-from biphasic.tasks.records import LabelledText, MultiLabelText
+from biphasic.tasks.records import AnsweredText
 from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
 from biphasic.tasks.rows.row import Row
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 
 class _EncodedLabels(EncodedTexts):
-    def expect(self, example: LabelledText) -> int:
-        return example.label
-
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
 
@@ -66,12 +63,12 @@ class Classification(TextKind):
     does = "assigns one of {number} labels to a text"
     problem_type = "single_label_classification"
 
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> LabelledText:
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and the number of its label."""
         label = row.value.get("label")
         if type(label) is not int or not 0 <= label < len(labels):
             raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
-        return LabelledText(row.id(), self.text(row, template), label)
+        return AnsweredText(row.id(), self.text(row, template), label)
 
     def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
         """Return the labels, sorted."""
@@ -102,8 +99,8 @@ class Classification(TextKind):
 
 
 class _EncodedLabelSets(EncodedTexts):
-    def expect(self, example: MultiLabelText) -> NDArray[np.bool_]:
-        return np.isin(np.arange(len(self.labels)), example.labels)
+    def expect(self, example: AnsweredText) -> NDArray[np.bool_]:
+        return np.isin(np.arange(len(self.labels)), example.answer)
 
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
@@ -143,7 +140,7 @@ class MultiLabel(TextKind):
     problem_type = "multi_label_classification"
     output_note = "A label applies if its output is above 0, a probability above one half."
 
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and the numbers of its labels."""
         numbers = row.items("labels", int)
         for number in numbers:
@@ -151,7 +148,7 @@ class MultiLabel(TextKind):
                 raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
             if numbers.count(number) > 1:
                 raise row.error(f"the label {number} ('{labels[number]}') is given twice")
-        return MultiLabelText(row.id(), self.text(row, template), tuple(numbers))
+        return AnsweredText(row.id(), self.text(row, template), tuple(numbers))
 
     def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
         """Return the labels, sorted."""

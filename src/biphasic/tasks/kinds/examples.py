@@ -43,8 +43,8 @@ class ExampleKind(TaskKind):
     def input_of(self, example: Any) -> Sample:
         """Return what a model reads of an example."""
 
-    def check_train(self, values: Callable[[str], Iterable[Any]], *, where: str) -> None:
-        """Check a training split as a whole; `values` returns those of a field.
+    def check_train(self, examples: Sequence[Any], *, where: str) -> None:
+        """Check a training split as a whole.
 
         Raises:
             DataError: There is nothing to learn.
@@ -108,7 +108,7 @@ class ExampleKind(TaskKind):
         }
         if train := splits.get("train"):
             where = str(folder / "train.jsonl")
-            self.check_train(lambda name: (getattr(e, name) for e in train), where=where)
+            self.check_train(train, where=where)
         return ExampleTask(info, splits, labels)
 
     def _unique(
@@ -167,7 +167,8 @@ class ExampleKind(TaskKind):
         cut = cut_splits(rows, file, where=where)
         if train := cut.get("train"):
             where = str(paths["train"])
-            self.check_train(lambda name: (row.real(name) for row in train), where=where)
+            parsed = [self.parse(row, labels=names, template=file.template) for row in train]
+            self.check_train(parsed, where=where)
         splits = {split: [row.value for row in kept] for split, kept in cut.items()}
         counts = {split: len(kept) for split, kept in cut.items()}
         return TaskContent(splits=splits, labels=names), counts

@@ -7,7 +7,7 @@ learning rates suits every scale and the head starts at the mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ExampleTask, ScoredText
+from biphasic.tasks.records import AnsweredText, ExampleTask
 from biphasic.tasks.rows.labels import Labels
 from biphasic.tasks.rows.row import Row
 
@@ -37,9 +37,6 @@ class _EncodedValues(EncodedTexts):
     ) -> None:
         super().__init__(task, tokenizer, protocol=protocol)
         self.mean, self.deviation = standardisation(task)
-
-    def expect(self, example: ScoredText) -> float:
-        return example.value
 
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:
         import torch
@@ -76,13 +73,13 @@ class Regression(TextKind):
     problem_type = "regression"
     output_names = ("LABEL_0",)
 
-    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> ScoredText:
+    def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> AnsweredText:
         """Return a text and its number."""
-        return ScoredText(row.id(), self.text(row, template), row.real("value"))
+        return AnsweredText(row.id(), self.text(row, template), row.real("value"))
 
-    def check_train(self, values: Callable[[str], Iterable[Any]], *, where: str) -> None:
+    def check_train(self, examples: Sequence[AnsweredText], *, where: str) -> None:
         """Check that the numbers differ."""
-        if len(different := set(values("value"))) == 1:
+        if len(different := {example.answer for example in examples}) == 1:
             raise DataError(
                 f"{where}: all values of the training split are {different.pop():g}; there is "
                 "nothing to learn"
@@ -121,5 +118,5 @@ class Regression(TextKind):
 
 def standardisation(task: ExampleTask) -> tuple[float, float]:
     """Return mean and standard deviation of the training split's values."""
-    learnt = np.array([example.value for example in task.splits["train"]])
+    learnt = np.array([example.answer for example in task.splits["train"]])
     return float(learnt.mean()), float(learnt.std())

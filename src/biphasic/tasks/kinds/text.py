@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from biphasic.tasks.kinds.examples import ExampleKind, usual_columns
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, ExampleTask, TaskInfo
+from biphasic.tasks.records import SPLITS, AnsweredText, ExampleTask, TaskInfo
 from biphasic.tasks.rows.row import Row, read_jsonl
 from biphasic.tasks.rows.splits import USUAL_TEXTS
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE, fill, template_fields
@@ -121,9 +121,9 @@ class EncodedTexts(EncodedTask):
         self.trained_sequences = self.sequences.get("train", [])
         self.num_train = len(self.trained_sequences)
 
-    @abstractmethod
-    def expect(self, example: Any) -> Any:
+    def expect(self, example: AnsweredText) -> Any:
         """Return the expected answer of an example."""
+        return example.answer
 
     @abstractmethod
     def mean_loss(self, outputs: Tensor, expected: Array) -> Tensor:

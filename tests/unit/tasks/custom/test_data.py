@@ -44,7 +44,7 @@ def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):
         tasks.append(store.task(f"sc:{folder}"))
     for task in tasks:
         assert task.labels == ("neg", "pos")
-        texts = [(record.text, task.labels[record.label]) for record in task.splits["test"]]
+        texts = [(record.text, task.labels[record.answer]) for record in task.splits["test"]]
         assert texts == MOODS
     assert [record.id for record in tasks[0].splits["test"]] == ["2", "3", "4"]
     assert [record.id for record in tasks[2].splits["test"]] == ["1", "2", "3"]
@@ -96,7 +96,7 @@ def test_columns_that_a_template_leaves_out_are_not_kept(store, custom):
 def test_regression_reads_numbers_in_text(store, custom):
     write_splits(custom, ".tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t-1e0\n")
     task = store.task(f"sr:{custom}")
-    assert [record.value for record in task.splits["test"]] == [2.5, -1.0]
+    assert [record.answer for record in task.splits["test"]] == [2.5, -1.0]
     assert task.splits["test"][0].text == "Sentence 1: a\nSentence 2: b"
 
 
@@ -210,7 +210,7 @@ license: CC0
     assert task.labels == ("pos", "neg")
     head = KINDS["sc"].head_fields(task, None, protocol=None)  # as in head.json
     assert head["columns"] == {"text_a": "headline", "text_b": "body of text"}
-    assert record.label == int(number) % 2
+    assert record.answer == int(number) % 2
     described = json.loads((folder / "task.json").read_text())
     assert described["protocol"] == {"max_steps": 7}
     assert (described["license"], described["metric"]) == ("CC0", "macro_f1")

@@ -100,7 +100,7 @@ def test_texts_are_the_templates_word_by_word(tasks, name):
     for example in task.splits["train"]:
         number = example.id.removeprefix("train-")
         assert example.text == PAPER_TEXTS[name].format(n=number)
-        assert example.label == int(number) % len(task.labels)
+        assert example.answer == int(number) % len(task.labels)
     assert task.labels == hub_copies.GLUE_LABELS[name]
 
 
