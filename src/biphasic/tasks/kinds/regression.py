@@ -6,7 +6,6 @@ learning rates suits every scale and the head starts at the mean.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
-
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class _EncodedValues(EncodedTexts):
@@ -87,12 +84,7 @@ class Regression(TextKind):
 
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return the number of a text file as a number."""
-        if not isinstance(row.value["value"], str):
-            return {}
-        text = row.value["value"].strip()
-        if not _NUMBER.fullmatch(text):
-            raise row.error(f"'{text}' is not a number")
-        return {"value": float(text)}
+        return row.written_number("value")
 
     def head_fields(
         self, task: ExampleTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol

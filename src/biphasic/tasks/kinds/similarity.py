@@ -100,13 +100,7 @@ class Similarity(ExampleKind):
 
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return the score of a text file as a number."""
-        text = row.value["score"]
-        if not isinstance(text, str):
-            return {}
-        try:
-            return {"score": float(text)}
-        except ValueError:
-            raise row.error(f"'{text}' is not a number") from None
+        return row.written_number("score")
 
 
 def _scores(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from biphasic.errors import DataError, reading
 from biphasic.files import json_value
 
 _REQUIRED: Any = object()
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOM = b"\xef\xbb\xbf"
 # The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1
@@ -61,6 +63,15 @@ class Row:
         if not math.isfinite(number):
             raise self.error(f"'{key}' must be a finite number, not {value!r:.60}")
         return number
+
+    def written_number(self, key: str) -> dict[str, float]:
+        """Return a field of a text file as a number; nothing if it is one already."""
+        value = self.value[key]
+        if not isinstance(value, str):
+            return {}
+        if not _NUMBER.fullmatch(text := value.strip()):
+            raise self.error(f"'{text}' is not a number")
+        return {key: float(text)}
 
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a field that is a list of values of one type."""
