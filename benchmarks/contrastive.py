@@ -7,6 +7,9 @@ and neighbours. Reported are the medians over steps of pairs per CPU second and 
 
 Batches of `--cached` pairs or more are computed in passes: ours with `max_tokens_per_pass`, the
 other side with CachedMultipleNegativesRankingLoss.
+
+`--memory` instead reports the most memory of our step, above that of a step of four pairs, with an
+allocator that gives freed memory back.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import psutil
 import transformers
 from datasets import Dataset
 from finetune import packaged_model
@@ -47,6 +52,7 @@ from biphasic.model.loading.build import architecture_config
 from biphasic.model.loading.hub import fetch_model
 from biphasic.model.presets import PRESETS
 from biphasic.tasks.pairs.sources import document_pairs
+from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.memory import tune_allocator
@@ -61,6 +67,8 @@ LEARNING_RATE = 1e-5
 TEMPERATURE = 0.05
 WARMUP_STEPS = 1
 PAIRS_PER_PASS = 64  # the other side's default is 32
+# For glibc, which then gives freed tensors back: the peak is what tensors need.
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @dataclass(frozen=True)
@@ -294,6 +302,43 @@ def measure(setting: Setting) -> dict[str, float]:
     }
 
 
+def measure_memory(setting: Setting) -> dict[str, float]:
+    """Return the peak of resident memory of a step of ours, less what is resident before it."""
+    process = psutil.Process()
+    tokens = PAIRS_PER_PASS * setting.max_seqlen if setting.is_cached else None
+    # It would tune the allocator.
+    with mock.patch.object(loop, "release_excess", return_value=0):
+        train_until(replace(setting, batch=4), lambda _: True, compute=ComputeConfig())
+        before = process.memory_info().rss
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # peak = now
+        train_until(setting, lambda _: True, compute=ComputeConfig(max_tokens_per_pass=tokens))
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return {"step_bytes": peak - before}
+
+
+def print_memory(setting: Setting) -> dict[str, float]:
+    """Measure memory in a fresh process, and print it."""
+    call = [__file__, "--measure", json.dumps(asdict(setting)), "--memory"]
+    numbers = measured(call, threads=1, settings=RETURNED)[0]
+    passes = "passes" if setting.is_cached else "one pass"
+    mib = numbers["step_bytes"] / 2**20
+    print(f"{setting.model:6} batch {setting.batch:5,} in {passes}: {mib:,.0f} MiB", flush=True)
+    return numbers
+
+
+def print_speed(setting: Setting) -> dict[str, float]:
+    """Measure both sides in a fresh process, and print their speed."""
+    numbers = measured([__file__, "--measure", json.dumps(asdict(setting))], threads=1)[0]
+    ours, theirs = (numbers[f"{side}_pairs_per_cpu_second"] for side in ("our", "their"))
+    print(
+        f"{setting.model:6} batch {setting.batch:5,} ours {ours:.1f}, theirs {theirs:.1f} pairs "
+        f"a CPU s: {numbers['ours_over_theirs']:.2f} times as fast",
+        flush=True,
+    )
+    return numbers
+
+
 def main() -> None:
     """Read the command line and run."""
     parser = command_line(__doc__, "contrastive")
@@ -302,10 +347,12 @@ def main() -> None:
     parser.add_argument("--cached", type=int, default=256, help="least pairs that take passes")
     parser.add_argument("--steps", type=int, default=6, help="that are measured")
     parser.add_argument("--max-seqlen", type=int, default=128)
+    parser.add_argument("--memory", action="store_true", help="memory of our step, not speed")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print_numbers(measure(Setting(**json.loads(options.measure))))
+        what = measure_memory if options.memory else measure
+        print_numbers(what(Setting(**json.loads(options.measure))))
         return
     records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as data:
@@ -321,16 +368,9 @@ def main() -> None:
                     options.max_seqlen,
                     is_cached=batch >= options.cached,
                 )
-                call = [__file__, "--measure", json.dumps(asdict(setting))]
-                numbers = measured(call, threads=1)[0]
+                numbers = (print_memory if options.memory else print_speed)(setting)
                 named = {name: value for name, value in asdict(setting).items() if name != "data"}
                 records.append({**named, **numbers})
-                ours, theirs = (numbers[f"{s}_pairs_per_cpu_second"] for s in ("our", "their"))
-                print(
-                    f"{model:6} batch {batch:5,} ours {ours:.1f}, theirs {theirs:.1f} pairs "
-                    f"a CPU s: {numbers['ours_over_theirs']:.2f} times as fast",
-                    flush=True,
-                )
     write_records(options.json, records)
 
 

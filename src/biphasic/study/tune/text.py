@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
+from biphasic.files import is_complete
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.study import Study
@@ -38,7 +39,8 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path)
     cost = summary.shared
     flops = "" if cost.flops is None else f", {cost.flops:.2e} FLOPs"
     yield f"in all {cost.steps:,} steps, {cost.tokens / 1e6:,.1f}M tokens{flops}"
-    yield f"done   {summary.done.states:,} of {summary.num_states:,} trials"
+    done = sum(is_complete(plan.store / "states" / arm.state) for arm in plan.arms)
+    yield f"done   {done:,} of {len(plan.arms):,} trials"
 
 
 def result_lines(record: TuneRecord) -> Iterator[str]:
