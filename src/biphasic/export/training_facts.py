@@ -208,21 +208,21 @@ def _corpus(path: Path) -> dict[str, Any] | None:
             "content_hash": details["content_hash"],
             "documents": details["num_documents"],
             "tokens": details["num_tokens"],
-            "sources": list(_source_rows(details["provenance"])),
+            "sources": [
+                (
+                    # Cards are public, so local paths are omitted.
+                    Path(name).name if Path(name).is_absolute() else name,
+                    listing([f"{one} ({n:,})" for one, n in counts["licenses"].items()])
+                    or "to fill in",
+                    f"{counts['documents']:,}",
+                    amount(counts["tokens"]),
+                )
+                for name, counts in sources_of(details["provenance"])
+            ],
             "plugins": list(plugins_of(details["provenance"])),
         }
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return None
-
-
-def _source_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each source: its name, its documents by license, documents and tokens."""
-    for name, counts in sources_of(provenance):
-        # Cards are public, so local paths are omitted.
-        shown = Path(name).name if Path(name).is_absolute() else name
-        licenses = [f"{license} ({number:,})" for license, number in counts["licenses"].items()]
-        documents, tokens = f"{counts['documents']:,}", amount(counts["tokens"])
-        yield shown, listing(licenses) or "to fill in", documents, tokens
 
 
 @dataclass(frozen=True)

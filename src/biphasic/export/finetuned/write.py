@@ -218,7 +218,11 @@ def _write_form(
     write_tokenizer(tokenizer, folder, max_seqlen=max_seqlen)
     if record.form == "sentence-transformers":
         templates = {"query": record.query_template, "document": record.document_template}
-        prompts = {name: _prompt(template or "") for name, template in templates.items()}
+        prompts = {}
+        for name, template in templates.items():
+            before, _, after = (template or "").partition("{text}")
+            # A template that adds more than a prefix gives no prompt.
+            prompts[name] = "" if after else before.partition("{title}")[0]
         write_sentence_transformers(
             folder,
             hidden_size=form.config.hidden_size,
@@ -226,10 +230,3 @@ def _write_form(
             prompts={name: prompt for name, prompt in prompts.items() if prompt},
         )
     write_json(folder / HEAD_RECORD, record.model_dump(mode="json", exclude_none=True))
-
-
-def _prompt(template: str) -> str:
-    """Return the prefix of a template that only prepends text; otherwise an empty string."""
-    before, _, after = template.partition("{text}")
-    before = before.partition("{title}")[0]
-    return "" if after else before
