@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import io
 import json
 import shutil
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 if importlib.util.find_spec("mteb") is None:  # its import takes seconds
@@ -115,7 +113,7 @@ def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
     settings = {
         "protocol": {"max_seqlen": MAX_SEQLEN, "retrieval_corpus": "full"},
         "root": tmp_path / "runs",
-        "console": Console(file=io.StringIO()),
+        "quiet": True,
     }
     sts = evaluate(minilm, f"sts:{ours / 'sts.jsonl'}", **settings).results[0].test
     zs = evaluate(minilm, f"zs:{ours / 'cranfield'}", **settings).results[0].test

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
-from rich.console import Console
 
 from biphasic import evaluate, finetune
 from biphasic.analysis.report import write_report
@@ -151,7 +149,7 @@ def settings(tmp_path) -> dict[str, Any]:
         "seeds": [0, 1],
         "protocol": protocol,
         "root": tmp_path / "root",
-        "console": Console(file=io.StringIO()),
+        "quiet": True,
     }
 
 
