@@ -22,7 +22,6 @@ from harness import command_line, measured, write_records
 from setup_pretraining import TRAINED_VOCABULARY, Setting, prepare, print_numbers, train_until
 
 from biphasic.study.plan.cost import parameters_of
-from biphasic.study.sizing.estimate import supervised_share
 from biphasic.study.sizing.memory import PassShape, Training
 from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig
@@ -73,11 +72,10 @@ class Case:
             kernels="cpu",
             recomputes=self.recomputes,
         )
-        share = supervised_share(recipe.phases[0])
         rows = PassShape(
             rows=self.rows_per_pass,
             row_length=self.max_seqlen,
-            supervised=round(share * self.rows_per_pass * self.max_seqlen),
+            supervised=round(recipe.phases[0].most_labels * self.rows_per_pass * self.max_seqlen),
             num_passes=self.rows_per_step // self.rows_per_pass,
         )
         return asdict(training.peak(rows))
