@@ -23,6 +23,7 @@ KNOWN = Path(__file__).with_name("numerics.json")
 """Hashes by part and version, and as a shortcut the hash of the code with given bytes."""
 PARTS: Mapping[Part, tuple[str, ...]] = {
     "pretraining": (
+        "data/building/selection.py",
         "data/corpus.py",
         "data/packing.py",
         "data/pairs",

@@ -15,6 +15,7 @@ PACKAGE = Path(biphasic.__file__).parent
 # Imported by code that decides numbers. They decide none, or identities contain what they decide.
 OTHER_FILES = {
     "pretraining": {
+        "amounts.py",
         "config.py",
         "data/tokens/shards.py",
         "data/tokens/tokenizer.py",

@@ -42,7 +42,7 @@ class Study:
         try:
             config = parse_config(StudyConfig, raw["study"], where=str(path))
             if isinstance(raw.get("file"), str):
-                config = config.anchored(_base(folder, raw["file"]))
+                config = config.anchored(_place(folder, raw))
             return cls(config, folder.parent)
         except ConfigError as error:
             message = f"{error}: written by another version? Run its study file again"
@@ -62,27 +62,31 @@ class Study:
         path, before = self.folder / RESOLVED, {}
         with suppress(DataError):
             before = read_json_object(path) if path.is_file() else {}
-        known = file if isinstance(file := before.get("file"), str) else None
-        if known is not None:
-            if before.get("study") in (self._settings(None), self._settings(known)):
+        if isinstance(known := before.get("file"), str):
+            if before.get("study") in (
+                self._settings(None),
+                self._settings(_place(path.parent, before)),
+            ):
                 return  # the same study, from whichever file
             self._refuse_other_file(known)
+        record: dict[str, Any] = {"format": _FORMAT}
         if self.file is not None:
-            known = os.path.relpath(self.file.resolve(), self.folder)
-        record = {"format": _FORMAT, "study": self._settings(known)}
-        if known is not None:
-            record["file"] = known
+            place = self.file.resolve()
+            record |= {"file": os.path.relpath(place, self.folder), "folder": str(place.parent)}
+        elif known is not None:
+            record |= {key: before[key] for key in ("file", "folder") if key in before}
+        base = _place(self.folder, record) if "file" in record else None
+        record["study"] = self._settings(base)
         if record != before:
             write_json(path, record)
 
-    def _settings(self, file: str | None) -> dict[str, Any]:
+    def _settings(self, base: Path | None) -> dict[str, Any]:
         """Return the settings, with paths relative to the folder of the study file."""
         # Unset values stay unset: the needs of a task override defaults, but not settings.
         settings = self.config.model_dump(mode="json", exclude_unset=True)
-        if file is None:
+        if base is None:
             return settings
         # Relative, so that a project can be moved or copied as a whole.
-        base = _base(self.folder, file)
         moved = _relative(settings, f"{base}/")
         is_same = parse_config(StudyConfig, moved, where=RESOLVED).anchored(base) == self.config
         return moved if is_same else settings
@@ -100,9 +104,11 @@ class Study:
             )
 
 
-def _base(folder: Path, file: str) -> Path:
+def _place(folder: Path, record: Mapping[str, Any]) -> Path:
     """Return the folder of the study file that a study's folder names."""
-    return Path(os.path.normpath(folder.resolve() / file)).parent
+    file = Path(os.path.normpath(folder.resolve() / record["file"]))
+    # Where it was, if only the study's folder was copied, without its file.
+    return file.parent if file.exists() or "folder" not in record else Path(record["folder"])
 
 
 def _relative(value: Any, base: str) -> Any:

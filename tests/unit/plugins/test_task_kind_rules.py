@@ -32,7 +32,7 @@ BROKEN = {
     "parse": """
     def parse(self, row, *, labels, template):
         parsed = super().parse(row, labels=labels, template=template)
-        return replace(parsed, label=next(drawn) // 5 % 2)
+        return replace(parsed, answer=next(drawn) // 5 % 2)
 
 drawn = itertools.count()
 """,

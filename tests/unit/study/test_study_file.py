@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
 from biphasic.errors import ConfigError
@@ -101,7 +104,11 @@ def test_saved_settings_have_the_paths_of_a_project_that_was_moved(write, tmp_pa
     study = Study(load_study(path), path.parent / "runs", file=path)
     study.folder.mkdir(parents=True)
     study.save()
-    assert str(tmp_path) not in (study.folder / "config.json").read_text()
+    record = json.loads((study.folder / "config.json").read_text())
+    assert str(tmp_path) not in str(record["study"])
+    # Only the study's folder is copied, without its file.
+    alone = shutil.copytree(study.folder, tmp_path / "far/away/runs/own")
+    assert Study.saved(alone).config == study.config
     assert Study.saved(study.folder).config == study.config
     for name in ("moved", "again"):
         project = path.parent.rename(tmp_path / name)

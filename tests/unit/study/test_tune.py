@@ -12,7 +12,6 @@ from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyErr
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.run import StudyOutcome
-from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
 from biphasic.study.tune import search as tune
 
@@ -43,10 +42,10 @@ def outcome(*failures: Failure, is_stopped: bool = False) -> StudyOutcome:
 
 @pytest.fixture
 def tuned(monkeypatch, tmp_path):
-    """Return what tunes with another `run_study`, and returns the error; the file stays."""
+    """Return what tunes with another `execute_study`, and returns the error; the file stays."""
 
     def tune_with(run_study: Any, error: type[Exception]) -> str:
-        monkeypatch.setattr(tune, "run_study", run_study)
+        monkeypatch.setattr(tune, "execute_study", run_study)
         file = tmp_path / "shared.yaml"
         file.write_text(TEXT)
         with pytest.raises(error) as caught:
@@ -62,8 +61,8 @@ def fail(tuned, tmp_path):
     """Return what tunes where one segment of the trials fails."""
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
-        def run_study(config: StudyConfig, **_: Any) -> StudyOutcome:
-            segments = preview_study(Study(config, tmp_path / "runs")).segments
+        def run_study(study: Study, **_: Any) -> StudyOutcome:
+            segments = preview_study(study).segments
             (failed,) = [
                 s for s in segments if s.start == start and s.arm.name == "pico-clm-lr1000"
             ]
