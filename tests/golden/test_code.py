@@ -17,6 +17,8 @@ OTHER_FILES = {
     "pretraining": {
         "amounts.py",
         "config.py",
+        "data/building/config.py",
+        "data/text/files.py",
         "data/tokens/shards.py",
         "data/tokens/tokenizer.py",
         "distributed.py",
