@@ -51,6 +51,11 @@ class Diffusion(ObjectiveConfig):
             return _LEFT_SHARE * _LEFT.mean + (1 - _LEFT_SHARE) * _RIGHT.mean
         return (1 + self.least_rate) / 2
 
+    @property
+    def heldout_measures(self) -> dict[str, tuple[ObjectiveConfig, int]]:
+        """The bound with uniform shares; weights of 1 / t make it vary, so it is averaged."""
+        return {"diffusion": (Diffusion(objective="diffusion"), 4)}
+
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs, labels and weights, given the rows."""
         rates = {} if self.rates == "uniform" else {"rates": self.rates}

@@ -83,6 +83,14 @@ class ObjectiveConfig(Config):
         return {}
 
     @property
+    def heldout_measures(self) -> dict[str, tuple[ObjectiveConfig, int]]:
+        """Its own held-out losses by name, beside those of CLM and MLM; most add none.
+
+        Each is the loss of an objective, averaged over a number of maskings of the same text.
+        """
+        return {}
+
+    @property
     def predicts_specials(self) -> bool:
         """Whether labels may be BOS or EOS, or inputs may hide them; most leave them alone."""
         return False

@@ -25,7 +25,7 @@ from biphasic.training.intervals import CHECKPOINT_EVERY
 from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
-from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.heldout import HeldoutLoss, own_measures
 from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Judge, Run, resume_or_start
@@ -45,7 +45,7 @@ class RunOptions:
     checkpoint_every: int = CHECKPOINT_EVERY.default
     heldout_every: int = 0  # updates between held-out evaluations; 0 evaluates only the final state
     # Objectives whose held-out loss is recorded.
-    heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
+    heldout_objectives: tuple[str, ...] = ("clm", "mlm")
     # Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
     judge: Judge | None = None
     tensorboard: Path | None = None  # folder for event files; None writes none
@@ -119,6 +119,7 @@ def train_segment(
         HeldoutLoss(data, max_seqlen=recipe.max_seqlen, rows_per_batch=recipe.rows_per_step),
         HeldoutPairs(recipe, data, compute),
         objectives=options.heldout_objectives,
+        own=own_measures(lineage.recipe, end=end),
         report=options.describe,
         judge=options.judge,
     )

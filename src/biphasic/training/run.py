@@ -41,7 +41,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import changed_settings, environment
-from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.heldout import HeldoutLoss, Measures
 from biphasic.training.records.heldout_pairs import HeldoutPairs
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
@@ -102,13 +102,14 @@ class Run:
         heldout: HeldoutLoss,
         pairs: HeldoutPairs,
         *,
-        objectives: tuple[HeldoutObjective, ...],
+        objectives: tuple[str, ...],
+        own: Measures,
         report: Callable[[str], None] | None,
         judge: Judge | None = None,
     ) -> None:
         """Record the held-out losses, with the same code in every run."""
-        # All ranks compute them from the same rows, as they gather weights together. `objectives`
-        # and `report` are as in `HeldoutLoss.evaluate`.
+        # All ranks compute them from the same rows, as they gather weights together. `objectives`,
+        # `own` and `report` are as in `HeldoutLoss.evaluate`.
 
         def note(text: str) -> None:
             self.ranks.heartbeat.at(Activity.HELDOUT)
@@ -120,6 +121,7 @@ class Run:
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
                 objectives=objectives if has_head(self.model) else (),
+                own=own if has_head(self.model) else {},
                 report=note,
                 loss=self.divided,
             )

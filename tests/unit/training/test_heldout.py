@@ -74,9 +74,26 @@ def test_the_bound_of_diffusion_is_recorded_from_the_phase_that_trains_it(make_r
     }
     for last in (diffusion, mixed):
         recipe = make_recipe({"objective": "clm", "steps": 2}, last)
-        assert module.measured_objectives(recipe, end=2) == ()
-        assert module.measured_objectives(recipe, end=3) == ("diffusion",)
-    assert module.measured_objectives(make_recipe({"objective": "mlm", "steps": 2}), end=2) == ()
+        assert not module.own_measures(recipe, end=2)
+        assert set(module.own_measures(recipe, end=3)) == {"diffusion"}
+    assert not module.own_measures(make_recipe({"objective": "mlm", "steps": 2}), end=2)
+
+
+def test_an_objective_of_a_file_adds_a_measure(make_recipe, training_data, model, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from biphasic.objectives.mlm import Mlm\n"
+        "class Own(Mlm):\n"
+        "    @property\n"
+        "    def heldout_measures(self):\n"
+        "        low = Mlm(objective='mlm', mlm_probability=0.1)\n"
+        "        return {'mlm10': (low, 2), 'mlm': (low, 1)}\n"
+    )
+    recipe = make_recipe({"objective": f"{file}:Own", "steps": 2})
+    own = module.own_measures(recipe, end=2)
+    found = sample(training_data).evaluate(model, own=own)
+    assert list(found) == ["clm", "mlm", "mlm10"]
+    assert found == {**sample(training_data).evaluate(model), "mlm10": found["mlm10"]}
 
 
 def test_evaluation_changes_nothing(training_data, model):

@@ -89,7 +89,6 @@ class TrainJob(Job):
         """Train in this process, alone or as one of several ranks; the caller holds the lock."""
         from biphasic.distributed import ALONE  # noqa: PLC0415
         from biphasic.training.loop import RunOptions, train_segment  # noqa: PLC0415
-        from biphasic.training.records.heldout import measured_objectives  # noqa: PLC0415
 
         ranks = ranks or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
@@ -116,10 +115,7 @@ class TrainJob(Job):
             options=RunOptions(
                 checkpoint_every=self.checkpoint_every,
                 heldout_every=self.heldout_every,
-                heldout_objectives=(
-                    *self.heldout_objectives,
-                    *measured_objectives(self.recipe, end=self.end),
-                ),
+                heldout_objectives=self.heldout_objectives,
                 judge=self._judge(data),
                 tensorboard=self.tensorboard,
                 report=forward,

@@ -5,8 +5,7 @@ Settings are constants, which makes the numbers of all states comparable.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,31 +13,25 @@ from transformers import PreTrainedModel
 
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
-from biphasic.objectives.diffusion import Diffusion
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, summed_loss
 
-HeldoutObjective = Literal["clm", "mlm", "diffusion"]
+Measures = Mapping[str, tuple[ObjectiveConfig, int]]
+"""Objectives by the name of their loss, and how often each masks the text."""
 
 HELDOUT_TOKENS = 32_768  # nominal size of the sample in tokens, including padding
 HELDOUT_MLM_PROBABILITY = 0.4  # the study's main rate (arXiv 2507.00994, section 3)
 HELDOUT_SEED = 0  # seed of rows and masks
-# Times that an objective masks the rows, if not once: weights of 1 / t make its loss vary.
-_DRAWS = {"diffusion": 4}
 
 
-def measured_objectives(recipe: Recipe, *, end: int) -> tuple[HeldoutObjective, ...]:
-    """Return the objectives that a recipe trains with before a step, if no run is without them."""
+def own_measures(recipe: Recipe, *, end: int) -> Measures:
+    """Return the measures that objectives add with which a recipe trains before a step."""
     phases = (placed.phase for placed in recipe.placed_phases if placed.start < end)
-    return ("diffusion",) if any(map(_has_diffusion, phases)) else ()
-
-
-def _has_diffusion(objective: ObjectiveConfig) -> bool:
-    parts: tuple[ObjectiveConfig, ...] = getattr(objective, "objectives", ())
-    return isinstance(objective, Diffusion) or any(map(_has_diffusion, parts))
+    parts = (part for phase in phases for turn in phase.turns for _, part in turn.parts)
+    return {name: measure for part in parts for name, measure in part.heldout_measures.items()}
 
 
 class HeldoutLoss:
@@ -61,28 +54,29 @@ class HeldoutLoss:
         model: PreTrainedModel,
         *,
         rows_per_pass: int | None = None,
-        objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm"),
+        objectives: tuple[str, ...] = ("clm", "mlm"),
+        own: Measures | None = None,
         report: Callable[[str], None] | None = None,
         loss: Callable[[Pass], Tensor] | None = None,
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective."""
-        # That of `diffusion` is per token of the text: an upper bound, in expectation over masks,
-        # on the negative log-likelihood. `rows_per_pass` limits memory; None reads the whole batch
-        # at once. `report` receives a text before each batch. `loss` is as in `summed_loss`.
-        configs: dict[HeldoutObjective, ObjectiveConfig] = {
-            "clm": Clm(objective="clm"),
-            "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
-            "diffusion": Diffusion(objective="diffusion"),
-        }
+        # `objectives` are of CLM and MLM, and `own` are further measures. That of diffusion is per
+        # token of the text: an upper bound, in expectation over masks, on the negative
+        # log-likelihood. `rows_per_pass` limits memory; None reads the whole batch at once.
+        # `report` receives a text before each batch. `loss` is as in `summed_loss`.
+        mlm = Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY)
+        usual: Measures = {"clm": (Clm(objective="clm"), 1), "mlm": (mlm, 1)}
+        measures = {name: usual[name] for name in objectives}
+        measures |= {name: one for name, one in (own or {}).items() if name not in usual}
         losses: dict[str, float] = {}
-        for name in objectives:
+        for name, (objective, num_draws) in measures.items():
             total, count = 0.0, 0.0
             for number, batch in enumerate(self._batches, start=1):
                 if report:
                     place = f"batch {number:,} of {len(self._batches):,}"
                     report(f"held-out {name.upper()} loss, {place}")
-                for seed in range(HELDOUT_SEED, HELDOUT_SEED + _DRAWS.get(name, 1)):
-                    (part,) = configs[name].supervise(batch, self._vocabulary, mask_seed=seed)
+                for seed in range(HELDOUT_SEED, HELDOUT_SEED + num_draws):
+                    (part,) = objective.supervise(batch, self._vocabulary, mask_seed=seed)
                     for supervision in part.split(rows_per_pass):
                         total += float(summed_loss(model, supervision, loss=loss))
                     count += part.normaliser
