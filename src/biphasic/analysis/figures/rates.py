@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
 from statistics import fmean
 
 from biphasic.amounts import count
@@ -23,7 +25,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
 from biphasic.analysis.text import listing, metric_name, rate
-from biphasic.palette import SeriesStyle, distinct_styles, objective_styles
+from biphasic.palette import MARKERS, SeriesStyle, distinct_styles, objective_styles
 
 RATE_FIGURE = "learning-rate"
 RATE_TITLE = "Scores by learning rate of fine-tuning"
@@ -38,8 +40,8 @@ def scores_by_learning_rate(
 ) -> Chart | Skipped:
     """Draw mean test scores at each learning rate, without selection (the paper's Figure 5)."""
     # Up to seven lines have distinct styles and intervals. With more lines, styles show only the
-    # objective, and intervals are omitted. Scores over pretraining runs give a line per recipe,
-    # with intervals over its runs. `diverged` counts diverged runs by learning rate.
+    # objective and the optimizer, and intervals are omitted. Scores over pretraining runs give a
+    # line per recipe, with intervals over its runs. `diverged` counts diverged runs by rate.
     groups = scores.runs.replicates if scores.runs else [(model,) for model in scores.models]
     shown = [group for group in groups if group[0].objective != UNTRAINED and group[0].is_final]
     names = [tuple(model.name for model in group) for group in shown]
@@ -53,6 +55,13 @@ def scores_by_learning_rate(
         objectives = [group[0].objective for group in shown]
         looks = objective_styles(objectives)
         labels = [(name or "unknown objective", looks[name]) for name in objectives]
+        optimizers = [*dict.fromkeys(group[0].optimizer for group in shown)]
+        if len(optimizers) > 1:
+            marks = dict(zip(optimizers, cycle(MARKERS)))
+            labels = [
+                (f"{name}, {group[0].optimizer}", replace(look, marker=marks[group[0].optimizer]))
+                for (name, look), group in zip(labels, shown, strict=True)
+            ]
     else:
         what = f"mean over {scores.unit}s with its 95 % interval (convention '{scores.convention}')"
         styles = distinct_styles(names)

@@ -88,6 +88,16 @@ def test_many_arms_are_distinguished_by_objective_only(tmp_path):
     assert len({each.style for each in series}) == 2
     assert "each line is one of 8 models" in chart.caption
     assert all(point.low is None for each in series for point in each.points)
+    # Of several optimizers, a label and a mark tell which.
+    scores = study_scores(records)
+    models = tuple(
+        replace(model, optimizer="muon" if index > 3 else "adamw")
+        for index, model in enumerate(scores.models)
+    )
+    series = scores_by_learning_rate(replace(scores, models=models)).panels[0].series
+    expected = ["MLM, adamw", "CLM, adamw"] * 2 + ["MLM, muon", "CLM, muon"] * 2
+    assert [each.label for each in series] == expected
+    assert len({each.style for each in series}) == 4
 
 
 def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
