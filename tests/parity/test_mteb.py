@@ -119,7 +119,8 @@ def test_our_judges_give_the_numbers_of_mteb(minilm, ours, copies, tmp_path):
     zs = evaluate(minilm, f"zs:{ours / 'cranfield'}", **settings).results[0].test
     for name, metric, own in (("STS15", "spearman", sts), ("SciFact", "ndcg_at_10", zs)):
         [run_of] = evaluate(minilm, f"mteb:{name}", copies=copies, **settings).results
-        assert run_of.test == own, name
+        # Queries are in another order, so sums of floats differ in the last digits.
+        assert run_of.test == pytest.approx(own, rel=1e-12), name
         assert run_of.test[metric] > 0
     first = {**settings, "protocol": {**settings["protocol"], "pooling": "first"}}
     [other] = evaluate(minilm, "mteb:STS15", copies=copies, **first).results
