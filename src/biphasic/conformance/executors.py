@@ -113,7 +113,7 @@ def _failures(case: Case) -> Iterator[str]:
         if not isinstance(error, BiphasicError) or _PROBLEM not in str(error):
             yield f"a job failed with '{_PROBLEM}', and its future ended with {error or 'no error'}"
         elif isinstance(error, JobFailedError) and not error.is_final:
-            yield "invalid data are no bad luck: is_final must be true, or the job is tried again"
+            yield "invalid data fail again: is_final must be true, or the job is retried"
         if error := _error(started.submit("run-after")):
             yield f"after a failed job, the next one ends with {error}"
 

@@ -245,7 +245,7 @@ def test_all_dependents_of_a_job_are_listed():
 
 
 def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
-    """A full disk is one job's bad luck, not the study's end."""
+    """A full disk fails one job, and the study continues."""
     refusals = [OSError(28, "No space left on device"), None, None]
 
     def save(_job):

@@ -103,7 +103,7 @@ def edge_sentences(records: StudyRecords) -> Iterator[str]:
     for task in records.tasks if len(rates) > 1 else ():
         runs = [run for arm in records.arms for run in selected_runs(records)[arm.name, task.name]]
         for end, beyond, most in ((rates[-1], "higher", "highest"), (rates[0], "lower", "lowest")):
-            num_at = sum(run.learning_rate == end for run in runs if not run.is_zero_shot)
+            num_at = sum(run.learning_rate == end for run in runs)  # zero-shot runs have rate 0
             if 2 * num_at > len(runs):
                 yield (
                     f"On {task.name}, {num_at:,} of {count(len(runs), 'choice')} of a learning "
