@@ -6,7 +6,9 @@ state's folder, or the error, rank by rank. Starting processes takes longer than
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +32,9 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.pending import StepReport
-from warm import forking
+from warm import end_with_stacks, forking
+
+_LONGEST_SECONDS = 120  # of one run, which takes a second or two
 
 
 def process_outcomes(
@@ -68,6 +72,8 @@ def process_outcomes(
 
 def main(folder: Path) -> None:
     """Train all runs as one rank."""
+    faulthandler.register(signal.SIGTERM, chain=True)  # by which others end if one has failed
+    end_with_stacks(_LONGEST_SECONDS)
     torch.set_num_threads(1)
     run.check_contract = lambda *_, **__: None  # probes take longer than all steps
     plan = json.loads((folder / "runs.json").read_text())
@@ -79,6 +85,7 @@ def main(folder: Path) -> None:
     )
     with joined_process_group() as ranks:
         for each in plan["runs"]:
+            end_with_stacks(_LONGEST_SECONDS)
             with _changed(each, ranks):
                 outcome = _outcome(each, data, ranks)
             path = folder / f"{each['name']}-{ranks.dp_rank}.json"

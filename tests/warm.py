@@ -8,6 +8,7 @@ not imported biphasic.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import io
@@ -29,6 +30,7 @@ import pytest
 _Popen = subprocess.Popen
 _STANDARD = 3  # input, output, error
 _LIGHT = "biphasic.data.tokens.tokenize"  # imports next to nothing
+_LONGEST_SECONDS = 480  # no process of a test takes as long
 
 
 @contextmanager
@@ -162,6 +164,7 @@ def _forget_parent(environment: dict[str, str] | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does when it starts
         signal.signal(number, signal.SIG_IGN)
+    end_with_stacks(_LONGEST_SECONDS)
     if environment is not None:
         os.environ.clear()
         os.environ.update(environment)
@@ -171,6 +174,14 @@ def _forget_parent(environment: dict[str, str] | None) -> None:
         torch.set_num_threads(torch.get_num_threads())
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
+
+
+def end_with_stacks(seconds: int) -> None:
+    """End this process after a time, with the stacks of all its threads in stderr."""
+    # By signals, as faulthandler's own timer is a thread: a fork would wait for it without end.
+    faulthandler.enable(sys.stderr)
+    faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
+    signal.alarm(seconds)
 
 
 def _is_open(number: int) -> bool:
