@@ -364,12 +364,13 @@ def test_the_identity_has_the_content_of_the_pairs_and_every_setting(pairs, make
         assert other.determinants(0) != base.determinants(0), name
 
 
-@pytest.mark.parametrize(("setting", "value"), [("pooling", "last"), ("attention", "causal")])
-def test_a_state_is_read_as_it_was_trained_and_not_exported_as_means(
-    pairs, training_data, make_recipe, train, tmp_path, setting, value
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"pooling": "first"}, {"pooling": "last", "attention": "causal"}])
+def test_a_state_is_read_as_it_was_trained_here_and_in_sentence_transformers(
+    pairs, training_data, make_recipe, train, tmp_path, how, warm
 ):
     data = replace(training_data, pairs={pairs.folder: pairs})
-    trained = phase(pairs, query_prompt="find: ", **{setting: value})
+    trained = phase(pairs, query_prompt="find: ", **how)
     state = train(recipe := make_recipe(trained), "state", data=data)
     embedder = load_embedder(embedding_settings(state, Choices(prompt="query")))
     given = StepInputs(recipe, data, embedder.encoder.model, compute=ComputeConfig()).of(0)
@@ -383,8 +384,18 @@ def test_a_state_is_read_as_it_was_trained_and_not_exported_as_means(
     record = read_state_record(state, identity=state.name)
     *_, facts = corpora_of(record, store=state.parents[1])
     assert facts["pairs"]["num_pairs"] == len(pairs)  # what a card says
-    with pytest.raises(ConfigError, match=f"trained with {setting}: {value}"):
-        export_model(state, tmp_path / "out", format="sentence-transformers")
+    folder = export_model(state, tmp_path / "out", format="sentence-transformers")
+    model = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(model.encode_query(pairs.texts(queries)), ours, atol=1e-5)
+    block = (folder / "README.md").read_text().split("```python\n")[1].partition("```")[0]
+    exec(block.replace("OWNER/out", str(folder)), names := {})  # noqa: S102 - our own card
+    texts = ["One text.", "Another, longer text."]  # those of the card
+    np.testing.assert_allclose(names["embeddings"].detach(), model.encode(texts), atol=1e-5)
+    again = load_embedder(embedding_settings(folder, Choices(prompt="query")))
+    assert (again.settings.pooling, again.settings.causal) == (
+        how.get("pooling", "mean"), "attention" in how
+    )  # fmt: skip
+    np.testing.assert_allclose(again.embed(pairs.texts(queries))[0], ours, atol=1e-5)
 
 
 @pytest.mark.slow

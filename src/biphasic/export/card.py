@@ -34,6 +34,7 @@ from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.kinds.kind import TaskKind
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.rows.templates import PAIR_TEMPLATE
+from biphasic.tasks.trained_vectors import TrainedVectors
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -56,6 +57,7 @@ class Export:
     name: str
     format: str  # `hf`, `sentence-transformers` or `onnx`
     dtype: str
+    vectors: TrainedVectors  # how the folder makes vectors of texts
     written: WrittenModel  # files that were written
     reloaded: Reloaded  # result of the check against the source model
     # Largest difference between graph and exported model, relative to the largest state; None
@@ -97,7 +99,12 @@ def write_export_card(folder: Path, export: Export) -> None:
         metadata={
             "library_name": "sentence-transformers" if has_pooling else "transformers",
             "pipeline_tag": "fill-mask" if export.fills_masks and is_hf else "feature-extraction",
-            "tags": ["encoder", "bidirectional", "biphasic", *([] if is_hf else [export.format])],
+            "tags": [
+                "encoder",
+                *([] if export.vectors.causal else ["bidirectional"]),
+                "biphasic",
+                *([] if is_hf else [export.format]),
+            ],
         },
         export=export,
         dimensions=_dimensions(export),

@@ -30,6 +30,7 @@ from biphasic.model.compute.forward import batching_of
 from biphasic.model.loading.build import load_encoder
 from biphasic.seeds import stream
 from biphasic.tasks.encoding import Encoder, encode_texts
+from biphasic.tasks.trained_vectors import TrainedVectors
 
 # For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller.
 TOLERANCE = 1e-5
@@ -59,9 +60,10 @@ class Reference:
     sequences: list[list[int]]
     # In fp32: as `alone.N`, the final states of the sequence N on its own, [length, hidden_size];
     # as `many.N`, those in a batch of all sequences, which differ where rotary frequencies depend
-    # on the longest sequence of a batch (Phi-3's long context); as `embeddings`, the means of the
-    # states of `embedded`, [num_texts, hidden_size].
+    # on the longest sequence of a batch (Phi-3's long context); as `embeddings`, the vectors of
+    # `embedded`, [num_texts, hidden_size].
     outputs: dict[str, Tensor] = field(repr=False)
+    vectors: TrainedVectors
     embedded: list[str]  # the texts of `TEXTS` that are short enough to embed quickly
     text_ids: list[list[int]]  # ids of each of `TEXTS`, cut to the longest input
     pair_ids: list[int]  # ids of `PAIR`
@@ -70,9 +72,9 @@ class Reference:
 
 
 @torch.no_grad()
-def read_reference(source: Source, *, dtype: Dtype) -> Reference:
+def read_reference(source: Source, vectors: TrainedVectors, *, dtype: Dtype) -> Reference:
     """Run a model, rounded to `dtype`, as fine-tuning and evaluation do; probe its attention."""
-    model = load_checked_encoder(source.folder)
+    model = load_checked_encoder(source.folder, causal=vectors.causal)
     round_weights(model, dtype)
     tokenizer, limit = source.tokenizer, source.max_seqlen
     sequences = [each.tolist() for each in _sequences(tokenizer, model.config, limit=limit)]
@@ -82,7 +84,8 @@ def read_reference(source: Source, *, dtype: Dtype) -> Reference:
     return Reference(
         batching=batching_of(model),
         sequences=sequences,
-        outputs=_outputs(model, source, sequences=sequences, embedded=embedded),
+        outputs=_outputs(model, source, vectors, sequences=sequences, embedded=embedded),
+        vectors=vectors,
         embedded=embedded,
         text_ids=[ids.tolist() for ids in read],
         pair_ids=pair_ids(tokenizer, *PAIR),
@@ -96,15 +99,20 @@ def read_double(source: Source, reference: Reference, *, dtype: Dtype) -> dict[s
     """Compute the outputs of a reference in fp64, where rounding is negligible."""
     model = load_encoder(source.folder, batching=reference.batching)
     round_weights(model, dtype)
-    return _outputs(
-        model.double(), source, sequences=reference.sequences, embedded=reference.embedded
-    )
+    asked = {"sequences": reference.sequences, "embedded": reference.embedded}
+    return _outputs(model.double(), source, reference.vectors, **asked)
 
 
 def _outputs(
-    model: PreTrainedModel, source: Source, *, sequences: list[list[int]], embedded: list[str]
+    model: PreTrainedModel,
+    source: Source,
+    vectors: TrainedVectors,
+    *,
+    sequences: list[list[int]],
+    embedded: list[str],
 ) -> dict[str, Tensor]:
-    encoder = Encoder(model.eval(), source.tokenizer.pad_id)
+    how = {"causal": vectors.causal, "pooling": vectors.pooling}
+    encoder = Encoder(model.eval(), source.tokenizer.pad_id, **how)
     ids = [np.array(sequence, dtype=np.int64) for sequence in sequences]
     cut, _ = encode_texts(embedded, source.tokenizer, max_seqlen=source.limits.longest_input)
     outputs = {"embeddings": encoder.pooled(cut)}
@@ -187,7 +195,7 @@ def check_export(
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, roles)
-    _require_both_ways(found["fp32"], reference)
+    _require_direction(found["fp32"], reference)
     differences = _differences(found["fp32"], expected | logits | pooled)
     precision = "fp32"
     if "fp64" in found:
@@ -279,11 +287,14 @@ def _compare_ids(
                 )
 
 
-def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None:
-    """Check that a changed token changes every state before it."""
+def _require_direction(tensors: dict[str, Tensor], reference: Reference) -> None:
+    """Check that a changed token changes every state before it or, in a causal model, none."""
     before = len(reference.sequences[0]) - 2
     moved = (tensors["changed"] - tensors["alone.0"])[:before].abs().amax(-1)
-    if not bool((moved > 0).all()):
+    if reference.vectors.causal:
+        if bool((moved > 0).any()):
+            raise ModelError("transformers does not run the exported model causally")
+    elif not bool((moved > 0).all()):
         raise ModelError(
             "transformers runs the exported model causally: a token's state does not depend on "
             "those after it"

@@ -1,4 +1,4 @@
-"""Writes a model for transformers alone, bidirectional and with its head, or with mean pooling."""
+"""Writes a model for transformers alone, with its head, or with the pooling of its vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from biphasic.errors import ModelError, writing
 from biphasic.export.source import Source
 from biphasic.files import write_json
 from biphasic.model.compute.forward import first_position
-from biphasic.model.loading.directions import is_decoder, open_both_ways
-from biphasic.model.loading.eurobert import eurobert_config
+from biphasic.model.compute.pooling import Pooling
+from biphasic.model.loading.directions import close_again, is_decoder, open_both_ways
+from biphasic.model.loading.eurobert import eurobert_config, llama_config
 from biphasic.model.loading.reading import (
     body_class,
     language_model_class,
@@ -55,11 +56,13 @@ def write_model(
     max_shard_size: str,
     probe: list[int],
     with_head: bool = True,
+    causal: bool = False,
 ) -> WrittenModel:
     """Write `config.json` and weights as safetensors, in files up to `max_shard_size`."""
     source_config = read_config(source.folder)
     was_decoder = is_decoder(source_config)
-    config = exported_config(source_config, source.tokenizer)
+    direction = causal_config if causal else exported_config
+    config = direction(source_config, source.tokenizer)
     if with_head:
         model, has_head = _load(source.folder, config)
     else:
@@ -105,6 +108,23 @@ def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretr
         config = native
     elif is_decoder(config):
         open_both_ways(config)
+    return _with_frame(config, tokenizer)
+
+
+def causal_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+    """Return the configuration with which transformers runs a model from left to right."""
+    kept = llama_config(config) or config
+    if not is_decoder(kept):
+        raise ModelError(
+            f"format: transformers does not read '{config.model_type}' from left to right, as this "
+            "state was trained, without custom code; export it with --format hf"
+        )
+    close_again(kept)
+    kept.use_cache = False
+    return _with_frame(kept, tokenizer)
+
+
+def _with_frame(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
     for role in ("bos", "eos"):
         if getattr(config, f"{role}_token_id", None) is None:
             setattr(config, f"{role}_token_id", tokenizer.special_ids[role])
@@ -154,20 +174,25 @@ def pair_ids(tokenizer: TextTokenizer, first: str, second: str) -> list[int]:
 
 
 def write_sentence_transformers(
-    folder: Path, *, hidden_size: int, max_seqlen: int, prompts: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    hidden_size: int,
+    max_seqlen: int,
+    prompts: Mapping[str, str] | None = None,
+    pooling: Pooling = "mean",
 ) -> None:
-    """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens."""
+    """Add the files with which `SentenceTransformer(folder)` makes vectors of states."""
     # Names of modules and settings are those that releases since 2.2 read.
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},
     ]
-    pooling = {
-        "word_embedding_dimension": hidden_size,
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
+    modes = {
+        "pooling_mode_cls_token": pooling == "first",
+        "pooling_mode_mean_tokens": pooling == "mean",
         "pooling_mode_max_tokens": False,
         "pooling_mode_mean_sqrt_len_tokens": False,
+        **({"pooling_mode_lasttoken": True} if pooling == "last" else {}),  # since 2.4
     }
     reading = {
         "max_seq_length": max_seqlen,
@@ -180,6 +205,8 @@ def write_sentence_transformers(
         "similarity_fn_name": "cosine",
     }
     write_json(folder / "modules.json", modules)
-    write_json(folder / _POOLING / "config.json", pooling)
+    write_json(
+        folder / _POOLING / "config.json", {"word_embedding_dimension": hidden_size, **modes}
+    )
     write_json(folder / "sentence_bert_config.json", reading)
     write_json(folder / "config_sentence_transformers.json", settings)

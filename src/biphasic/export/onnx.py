@@ -22,6 +22,7 @@ from biphasic.errors import ConfigError, ModelError
 from biphasic.export.output import new_folder
 from biphasic.extras import install_command
 from biphasic.model.compute.forward import first_position
+from biphasic.model.compute.pooling import Pooling
 from biphasic.model.loading.reading import load_model, read_config
 from biphasic.seeds import stream
 
@@ -40,20 +41,21 @@ _LONGEST_PROBE = 1100  # tokens: beyond the windows of all families known, and q
 Probe = dict[str, np.ndarray]  # a graph's inputs: int64 [num_rows, longest] each
 
 
-def write_onnx(folder: Path, out: Path) -> float:
+def write_onnx(folder: Path, out: Path, *, pooling: Pooling = "mean") -> float:
     """Write the encoder of a folder as `onnx/model.onnx`, with its configuration and tokenizer.
 
     The graph takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length], and gives
     `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size], and `sentence_embedding`,
-    fp32 [batch_size, hidden_size]: the mean of the states of all non-padding tokens. onnxruntime
-    runs it on batches of several shapes; `out` is created only if the results match those of torch.
+    fp32 [batch_size, hidden_size]: the mean, first or last of the states of all non-padding tokens.
+    onnxruntime runs it on batches of several shapes; `out` is created only if the results match
+    those of torch.
 
     `folder` is a checked export for sentence-transformers. The result is the largest difference
     between onnxruntime and torch, in units of the tolerance's scale.
     """
     require_packages()
     with _quietly(), new_folder(out) as partial:
-        encoder = _Encoder(_load(folder)).eval()
+        encoder = _Encoder(_load(folder), pooling).eval()
         # Configuration, tokenizer, card and pooling; the graph holds the weights.
         shutil.copytree(
             folder,
@@ -69,15 +71,18 @@ def write_onnx(folder: Path, out: Path) -> float:
 class _Encoder(nn.Module):
     """The body of a model, with the inputs and outputs of the graph."""
 
-    def __init__(self, body: PreTrainedModel) -> None:
+    def __init__(self, body: PreTrainedModel, pooling: Pooling = "mean") -> None:
         super().__init__()
-        self.body = body
+        self.body, self.pooling = body, pooling
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        weights = attention_mask[..., None].to(states.dtype)
-        mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-        return states, mean
+        weights = attention_mask
+        if self.pooling != "mean":
+            seen = attention_mask.cumsum(1)
+            weights = weights * (seen == (1 if self.pooling == "first" else seen[:, -1:]))
+        weights = weights[..., None].to(states.dtype)
+        return states, (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
 def require_packages() -> None:

@@ -57,8 +57,6 @@ def write_export(
     settings: dict[str, Any] = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
     find_made(out)
     source = open_source(model, revision=revision)
-    if format != "hf" and source.state is not None:
-        check_averaged(TrainedVectors.of(source.state))
     inputs = export_inputs(source.identity, **settings)
     if find_made(out, inputs):
         say(f"{out}: already made from the same model and settings; nothing to do")
@@ -79,18 +77,6 @@ def write_export(
     return out
 
 
-def check_averaged(trained: TrainedVectors) -> None:
-    """Refuse a state whose last phase trained other vectors of texts than means of states."""
-    for setting in ("pooling", "attention"):
-        value, usual = getattr(trained, setting), getattr(TrainedVectors, setting)
-        if value != usual:
-            raise ConfigError(
-                f"format: the state was trained with {setting}: {value}, but folders for "
-                f"sentence-transformers have {usual}; export it with --format hf, or train with "
-                f"{setting}: {usual}"
-            )
-
-
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:
     from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
@@ -99,7 +85,7 @@ def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> N
         staged.mkdir()
         export = _write(source, staged, out.name, say, **settings)
         say("exporting to ONNX")
-        difference = write_onnx(staged, out)
+        difference = write_onnx(staged, out, pooling=export.vectors.pooling)
     write_export_card(out, replace(export, onnx=difference))
 
 
@@ -128,10 +114,11 @@ def _write(
     max_shard_size: str,
 ) -> Export:
     has_pooling = format != "hf"
+    # Without pooling, a folder is an encoder for any use, and reads in both directions.
+    vectors = TrainedVectors.of(source.state) if has_pooling else TrainedVectors()
     say("reading the model")
-    reference = read_reference(source, dtype=dtype)
+    reference = read_reference(source, vectors, dtype=dtype)
     say("writing")
-    trained = TrainedVectors.of(source.state)
     written = write_model(
         source,
         folder,
@@ -139,7 +126,8 @@ def _write(
         max_shard_size=max_shard_size,
         probe=reference.sequences[0],
         # Training on pairs leaves the head behind, and libraries would warn of its weights.
-        with_head=not (has_pooling and trained.is_on_pairs),
+        with_head=not vectors.is_on_pairs,
+        causal=vectors.causal,
     )
     write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
     if has_pooling:
@@ -147,14 +135,15 @@ def _write(
             folder,
             hidden_size=reference.outputs["embeddings"].shape[1],
             max_seqlen=source.limits.longest_input,
-            prompts=trained.prompts,
+            prompts=vectors.prompts,
+            pooling=vectors.pooling,
         )
 
     say("checking in a fresh process")
     reloaded = check_export(
         folder, source, reference, written, dtype=dtype, has_pooling=has_pooling, say=say
     )
-    export = Export(source, name, format, dtype, written, reloaded)
+    export = Export(source, name, format, dtype, vectors, written, reloaded)
     write_export_card(folder, export)
     say(
         f"hidden states match ours to {reloaded.hidden_states:.0e}, in transformers "

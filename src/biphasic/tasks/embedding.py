@@ -113,7 +113,7 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             max_seqlen=_limit(choices, limits, usual=limits.longest_input),
             prefix=_prefix(folder, choices),
             pooling=trained.pooling,
-            causal=trained.attention == "causal",
+            causal=trained.causal,
             is_lower_case=False,
             is_normalized=choices.normalize,
             begin=(tokenizer.bos_id,),

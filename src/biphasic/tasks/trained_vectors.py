@@ -23,6 +23,11 @@ class TrainedVectors:
     prompts: Mapping[str, str] = field(default_factory=dict)  # by sentence-transformers' names
     is_on_pairs: bool = False  # whether the last phase read pairs
 
+    @property
+    def causal(self) -> bool:
+        """Whether texts are read from left to right."""
+        return self.attention == "causal"
+
     @classmethod
     def of(cls, state: StateRecord | None) -> TrainedVectors:
         """Return what the last phase of a state trained, if it trained on pairs."""

@@ -17,10 +17,12 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from biphasic import export_model
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
+from biphasic.export.hf import causal_config
 from biphasic.files import read_json
 from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.directions import is_open, open_both_ways
 from biphasic.tasks.encoding import Encoder
-from families import FAMILIES, PADDED_ONLY, record, save_family
+from families import FAMILIES, PADDED_ONLY, record, save_family, tiny_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,6 +133,21 @@ class TestFamilies:
             assert config["is_causal"] is False
             assert "Needs transformers 5.2" in card
         assert not (out / "generation_config.json").exists()
+
+    def test_config_from_left_to_right(self, tokenizer):
+        """A decoder's own, and Llama's for our presets; encoders have none."""
+        eurobert = causal_config(tiny_config("eurobert"), tokenizer)
+        assert (eurobert.model_type, eurobert.rope_parameters) == (
+            "llama", tiny_config("eurobert").rope_parameters
+        )  # fmt: skip
+        opened = tiny_config("mistral")
+        window = opened.sliding_window
+        open_both_ways(opened)
+        again = causal_config(opened, tokenizer)
+        assert not is_open(again)
+        assert again.sliding_window == window
+        with pytest.raises(ModelError, match="does not read 'bert' from left to right"):
+            causal_config(tiny_config("bert"), tokenizer)
 
     @torch.no_grad()
     @pytest.mark.parametrize("family", ["gemma3", "mistral", "llama"])

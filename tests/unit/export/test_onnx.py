@@ -81,6 +81,18 @@ class TestGraph:
             mean = expected[row][is_token].mean(0)
             np.testing.assert_allclose(embeddings[row], mean, atol=1e-4)
 
+    @pytest.mark.parametrize(("pooling", "place"), [("first", 0), ("last", -1)])
+    def test_first_and_last_state(self, encoder, pooling, place):
+        model = onnx._Encoder(AutoModel.from_pretrained(encoder).eval(), pooling)
+        for left in (False, True):
+            inputs = tokens([5, 30, 1], left=left)
+            with torch.no_grad():
+                states, embeddings = model(*map(torch.from_numpy, inputs.values()))
+            expected = [
+                s[m == 1][place] for s, m in zip(states, inputs["attention_mask"], strict=True)
+            ]
+            torch.testing.assert_close(embeddings, torch.stack(expected), rtol=0, atol=0)
+
 
 class TestFolder:
     def test_layout(self, encoder, exported):

@@ -1,8 +1,9 @@
-"""Llama-shaped decoders as EuroBERT, which has masked-LM and classification heads."""
+"""Llama-shaped decoders as EuroBERT, which has masked-LM and classification heads, and back."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig
 
@@ -10,7 +11,7 @@ _KEPT = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "initializer_range",
     "rms_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings",
-    "attention_bias", "attention_dropout",
+    "attention_bias", "attention_dropout", "rope_parameters",
 )  # fmt: skip
 
 
@@ -23,9 +24,18 @@ def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
         return None
     if getattr(config, "sliding_window", None) is not None:
         return None
-    kept = {name: deepcopy(getattr(config, name)) for name in _KEPT}
+    kept = _kept(config)
     # EuroBERT does not accept None; its own default may be another token, or none.
     mask = getattr(config, "mask_token_id", None)
     if mask is not None:
         kept["mask_token_id"] = mask
-    return EuroBertConfig(**kept, rope_parameters=deepcopy(config.rope_parameters))
+    return EuroBertConfig(**kept)
+
+
+def llama_config(config: PretrainedConfig) -> LlamaConfig | None:
+    """Return the configuration of the decoder with the weights of an EuroBERT; None for others."""
+    return LlamaConfig(**_kept(config)) if type(config) is EuroBertConfig else None
+
+
+def _kept(config: PretrainedConfig) -> dict[str, Any]:
+    return {name: deepcopy(getattr(config, name)) for name in _KEPT}
