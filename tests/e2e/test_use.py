@@ -44,6 +44,7 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     assert "reads 24 examples 5 times" in err
     assert "repeating it" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
+    assert "  always answering 'good': accuracy 50.00\n" in out
     assert "sorter: loads with AutoModelForSequenceClassification" in out
     record = json.loads((place / "sorter/head.json").read_text())
     assert (record["model"], record["labels"]) == ("model", ["bad", "good"])

@@ -80,6 +80,9 @@ class Evaluation(Shown):
             if name != self.metric:
                 mean = sum(test[name] for test in tests) / len(tests)
                 yield f"  {facts.metric(name).title}: {100 * mean:.2f}"
+        if self.task.majority:
+            label, share = self.task.majority
+            yield f"  always answering '{visible(label)}': accuracy {100 * share:.2f}"
         for pair, number in self.task.overlaps.items():
             earlier, later = pair.split("/")
             yield f"  also in {earlier}: {count(number, 'example')} of {later}"

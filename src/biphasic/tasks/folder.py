@@ -157,7 +157,8 @@ def load_task(folder: Path) -> Task:
     )
     with reading(folder, DataError):
         task = KINDS[description.kind].read(folder, description, info, files)
-    return replace(task, info=replace(info, overlaps=count_overlaps(task)))
+    majority = KINDS[description.kind].majority(task)
+    return replace(task, info=replace(info, overlaps=count_overlaps(task), majority=majority))
 
 
 def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:

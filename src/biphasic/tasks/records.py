@@ -21,6 +21,7 @@ class TaskInfo:
     sha256: str  # of everything the examples were read from
     trained_on: str | None = None  # task whose training split replaces its own
     overlaps: Mapping[str, int] = field(default_factory=dict)
+    majority: tuple[str, float] | None = None  # the most frequent label of test, and its share
 
 
 @dataclass(frozen=True, slots=True)

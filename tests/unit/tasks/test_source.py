@@ -17,16 +17,19 @@ from biphasic.tasks.source import split_source
 from custom_tasks import Store, refused, write_beir, write_splits, write_yaml
 
 
-def test_overlaps_are_reported_and_kept(store, custom):
+def test_overlaps_and_the_most_frequent_label_are_kept(store, custom):
     write_splits(
-        custom, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}
+        custom,
+        ".csv",
+        {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\nf,x\n"},
     )
     write_splits(custom, ".csv", "text,label\ne,x\n", "dev")
     task = store.task(f"sc:{custom}")
     assert task.info.overlaps == {"train/test": 1}
+    assert task.info.majority == ("x", pytest.approx(2 / 3))
     assert store.said == [
-        "task mood: examples: train 2, validation 1, test 2",
-        "mood: 1 of 2 test examples also occur in train",
+        "task mood: examples: train 2, validation 1, test 3",
+        "mood: 1 of 3 test examples also occur in train",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,7 @@ from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import LABELS
 from biphasic.tasks.kinds.kind import Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
-from biphasic.tasks.records import AnsweredText
+from biphasic.tasks.records import AnsweredText, ExampleTask
 from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
 from biphasic.tasks.rows.row import Row
 
@@ -69,6 +70,12 @@ class Classification(TextKind):
         if type(label) is not int or not 0 <= label < len(labels):
             raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
         return AnsweredText(row.id(), self.text(row, template), label)
+
+    def majority(self, task: ExampleTask) -> tuple[str, float]:
+        """Return the most frequent label of the test split and its share."""
+        examples = task.splits["test"]
+        [(label, number)] = Counter(example.answer for example in examples).most_common(1)
+        return task.labels[label], number / len(examples)
 
     def found_labels(self, rows: Sequence[Row], *, source: str) -> Labels:
         """Return the labels, sorted."""

@@ -141,6 +141,10 @@ class TaskKind(ABC):
     def inputs(self, task: Any, split: str) -> Iterator[Sample]:
         """Yield what a model reads of each example of a split."""
 
+    def majority(self, task: Any) -> tuple[str, float] | None:
+        """Return the most frequent label of the test split and its share; None without classes."""
+        return None
+
     def sample(self, task: Any, *, most: int) -> list[Sample]:
         """Return a few inputs on which exports are checked."""
         return [*islice(self.inputs(task, "test"), most)]
