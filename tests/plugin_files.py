@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from biphasic import plugins
+from biphasic import plugin_code
 
 _DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (_DOCS / "plugins.md").read_text("utf-8")
@@ -35,6 +35,6 @@ def write_stride(folder: Path, *edits: tuple[str, str]) -> Path:
 
 def forget_plugins() -> None:
     """Forget all code of plugins, as a process that starts has none."""
-    plugins._sources.clear()
-    plugins._stores.clear()
-    plugins._module.cache_clear()
+    plugin_code._sources.clear()
+    plugin_code._stores.clear()
+    plugin_code.module_of.cache_clear()

@@ -22,7 +22,7 @@ from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.plugins import look_in
+from biphasic.plugin_code import look_in
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import (
     DataPaths,

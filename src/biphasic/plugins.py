@@ -8,33 +8,25 @@ has a copy of each file that its settings name, for workers and later readers.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.abc import SourceLoader
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import SerializeAsAny, WrapValidator, create_model
 
 from biphasic.config import Config, ConfigT, nearest, parse_config, raw_config
 from biphasic.errors import ConfigError, reading
-from biphasic.files import complete_folder, digest, expanded
-from biphasic.numerics import code_sha256
+from biphasic.files import expanded
+from biphasic.plugin_code import keep_code, module_of, package_code, pinned
 
 Group = Literal["objectives", "optimizers", "task_kinds", "sources", "executors"]
-FOLDER = "plugins"
-"""Folder of a store with the files of plugins, by the hash of their code."""
 _NAMED = re.compile(
     r"((?P<file>(?:.*/)?[\w.-]+\.py):(?P<type>[A-Za-z_]\w*)|(?P<name>[a-z][\w.-]*))"
     r"(?:@(?P<code>[0-9a-f]{64}))?"
@@ -42,8 +34,6 @@ _NAMED = re.compile(
 _PINNED = r"[\w.:-]+@[0-9a-f]{64}"
 _KEYS = re.compile(r"(.*\.)?(objective|optimizer\.name|kind|sources?|executor)")
 """Settings that may name a plugin, also in a study's axes."""
-_sources: dict[str, bytes] = {}
-_stores: list[Path] = []
 
 
 @dataclass(frozen=True)
@@ -169,17 +159,11 @@ def installed_lines() -> Iterator[str]:
             yield f"{group:<11} {point.name:<16} {_origin(point)}  {point.value}"
 
 
-def stored_lines(store: Path) -> Iterator[str]:
-    """Describe the files of plugins that a store has."""
-    for path in sorted((store / FOLDER).glob("*/*.py")):
-        yield f"{'file':<11} {path.name:<16} {path.parent.name[:12]}"
-
-
 def classes_of(file: str, base: type) -> list[str]:
     """Return the names of the classes of a base that a file defines."""
     path = expanded(file)
-    code = _pinned(path, "", None).rpartition("@")[2]
-    module = _module(code, path.name)
+    code = pinned(path, "", None).rpartition("@")[2]
+    module = module_of(code, path.name)
     return [
         name
         for name, value in vars(module).items()
@@ -229,26 +213,10 @@ def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) 
     return parse_config(kind, raw, where=str(path))
 
 
-def look_in(store: Path) -> None:
-    """Find files of plugins in a store, too."""
-    if store not in _stores:
-        _stores.append(store)
-
-
 def keep_files(store: Path, *settings: Config) -> None:
     """Copy the files of plugins that some settings name into a store."""
     records = (each.model_dump(mode="json") for each in settings)
-    keep_named(store, *(name for record in records for name in references_in(record)))
-
-
-def keep_named(store: Path, *references: str) -> None:
-    """Copy the files of plugins with these names into a store; other names are ignored."""
-    look_in(store)
-    for reference in references:
-        name, _, code = reference.partition("@")
-        if code in _sources:
-            with complete_folder(store / FOLDER / code, identity=code) as partial_folder:
-                (partial_folder / name.partition(":")[0]).write_bytes(_sources[code])
+    keep_code(store, *(name for record in records for name in references_in(record)))
 
 
 def _validated(
@@ -311,7 +279,7 @@ def _pinned_value(value: Any, folder: Path) -> Any:
     named = _NAMED.fullmatch(value) if isinstance(value, str) else None
     if named is None or not named["file"]:
         return value
-    return _pinned(folder / expanded(named["file"]), named["type"], named["code"])
+    return pinned(folder / expanded(named["file"]), named["type"], named["code"])
 
 
 def _pinned_optimizer(value: Any, folder: Path) -> Any:
@@ -320,81 +288,14 @@ def _pinned_optimizer(value: Any, folder: Path) -> Any:
     return {**dict(value), "name": _pinned_value(value["name"], folder)}
 
 
-def _pinned(path: Path, name: str, code: str | None) -> str:
-    """Return the reference to a class of a file, and keep the file's code for its import."""
-    if path.is_file():
-        source = path.read_bytes()
-        with reading(path, ConfigError, failure="not valid Python"):
-            here = code_sha256(source)
-        if code in (None, here):
-            _refuse_neighbours(path, source)
-            code = here
-            _sources.setdefault(code, source)
-    if code is None:
-        raise ConfigError(f"{path}: no such file")
-    return f"{path.name}:{name}@{code}"
-
-
 def _from_file(file: str, name: str, code: str | None) -> Plugin:
     path = expanded(file)
-    reference = _pinned(path, name, code)
+    reference = pinned(path, name, code)
     code = reference.rpartition("@")[2]
-    module = _module(code, path.name)
+    module = module_of(code, path.name)
     if not hasattr(module, name):
         raise ConfigError(f"{path}: has no class {name}")
     return Plugin(name.lower(), reference, getattr(module, name), code, path.name)
-
-
-def _refuse_neighbours(path: Path, source: bytes) -> None:
-    """Refuse a file that imports others beside it, which a worker would not find."""
-    remedy = "write one file, or install a package"
-    with reading(path, ConfigError, failure="cannot be imported", remedy=remedy):
-        for top in {name.partition(".")[0] for name in _imports(source, "")}:
-            beside = path.parent / top
-            spec = find_spec(top)
-            is_beside = beside.with_suffix(".py").is_file() or beside.is_dir()
-            if is_beside and (spec is None or path.parent in Path(spec.origin or "/").parents):
-                raise ConfigError(f"{path}: imports '{top}' from its own folder; {remedy}")
-
-
-@cache
-def _module(code: str, file: str) -> ModuleType:
-    """Import the file with a hash of code, from where settings named it or from a store."""
-    if code not in _sources:
-        copies = (store / FOLDER / code / file for store in _stores)
-        found = next((copy for copy in copies if copy.is_file()), None)
-        if found is None:
-            raise ConfigError(
-                f"{file}: not found with the code {code[:12]}, neither in its folder nor in the "
-                "store; restore the file as it was, or name the new one"
-            )
-        source = found.read_bytes()
-        with reading(found, ConfigError, failure="not valid Python"):
-            if code_sha256(source) != code:
-                raise ConfigError(f"{found}: changed since it was copied; restore it")
-        _sources[code] = source
-    name = f"biphasic_plugin_{code[:16]}"
-    spec = spec_from_loader(name, _OneFile(file, _sources[code]))
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{file}: cannot be imported")
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # pydantic looks types up there
-    with reading(file, ConfigError, remedy="correct the file", failure="cannot be imported"):
-        spec.loader.exec_module(module)
-    return module
-
-
-class _OneFile(SourceLoader):
-    """Loads a module from the bytes that were hashed, not from what the file has by now."""
-
-    def __init__(self, file: str, source: bytes) -> None:
-        self._file, self._source = file, source
-
-    def get_filename(self, fullname: str) -> str:  # noqa: ARG002
-        return self._file
-
-    def get_data(self, path: Path | str) -> bytes:  # noqa: ARG002
-        return self._source
 
 
 def _points(group: Group) -> tuple[EntryPoint, ...]:
@@ -419,41 +320,5 @@ def _installed(group: Group, name: str) -> Plugin:
         raise ConfigError(f"'{name}' is in {' and '.join(origins)}; uninstall all but one")
     with reading(origins[0], ConfigError, remedy="reinstall it", failure="cannot be imported"):
         kind = points[0].load()
-        code = _package_code(kind.__module__)
+        code = package_code(kind.__module__)
     return Plugin(name, f"{name}@{code}", kind, code, origins[0])
-
-
-@cache
-def _package_code(module: str) -> str:
-    """Hash a module, with all modules of its package that it imports."""
-    hashes: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name in hashes or name.partition(".")[0] != module.partition(".")[0]:
-            continue
-        spec = None
-        with suppress(ModuleNotFoundError):  # `from package.module import function`
-            spec = find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        content = Path(spec.origin).read_bytes()
-        is_python = spec.origin.endswith(".py")
-        hashes[name] = code_sha256(content) if is_python else hashlib.sha256(content).hexdigest()
-        waiting.append(name.rpartition(".")[0])  # importing a module runs its packages
-        if is_python:
-            waiting += _imports(content, spec.parent or "")
-    return digest(hashes)
-
-
-def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yield the modules that code may import, and the names it takes from them."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = resolve_name("." * node.level + base, package)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)

@@ -27,7 +27,8 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
         ()
     """
     from biphasic.api.results.lists import Findings
-    from biphasic.plugins import installed_lines, stored_lines
+    from biphasic.plugin_code import stored_lines
+    from biphasic.plugins import installed_lines
 
     return Findings((*installed_lines(), *stored_lines(Path(root).resolve() / STORE)))
 

@@ -231,14 +231,9 @@ def output(settings: ObjectiveConfig) -> Output:
     return "".join(map(_digest, steps)), sum(_loss(part) for parts in steps for part in parts)
 
 
-def golden_differences(settings: ObjectiveConfig) -> Iterator[str]:
-    """Say how a class that declares a version differs from its golden output."""
-    return differences(settings, output, own=settings.own_settings())
-
-
-def _golden(case: Case) -> Iterator[str]:
+def golden(case: Case) -> Iterator[str]:
     """A class that declares a version gives its golden output."""
-    return golden_differences(case.settings)
+    return differences(case.settings, output, own=case.settings.own_settings())
 
 
 RULES: dict[str, Rule[Case]] = {
@@ -252,7 +247,7 @@ RULES: dict[str, Rule[Case]] = {
     "passes": _passes,
     "finite": _finite,
     "determinants": _determinants,
-    "golden": _golden,
+    "golden": golden,
 }
 """The rules by name, in the order of their checks."""
 

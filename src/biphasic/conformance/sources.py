@@ -26,7 +26,8 @@ from biphasic.data.text.source import SourceContext, SourceDocument, TextSource
 from biphasic.data.text.sources import AnySource, source_origin
 from biphasic.errors import BiphasicError
 from biphasic.files import canonical_json
-from biphasic.plugins import keep_files, look_in
+from biphasic.plugin_code import look_in
+from biphasic.plugins import keep_files
 
 _MOST_DOCUMENTS = 1000
 _CONTEXT = SourceContext()

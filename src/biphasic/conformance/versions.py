@@ -17,5 +17,5 @@ def check_versions(*settings: Config) -> None:
         from biphasic.objectives.objective import ObjectiveConfig  # noqa: PLC0415
 
         rules = objectives if isinstance(each, ObjectiveConfig) else optimizers
-        for problem in rules.golden_differences(each):  # type: ignore[arg-type]
+        for problem in rules.golden(rules.Case(each)):  # type: ignore[arg-type]
             raise ConfigError(problem, about=plugin.origin)

@@ -66,6 +66,10 @@ class Merge(ObjectiveConfig):
         groups = {"groups": self.groups} if self.groups else {}
         return {"weight": self.weight, "method": self.method, **groups}
 
+    def merges_from(self, index: int) -> int:
+        """Return the phase before which its earlier state is."""
+        return index - 1 if self.before_phase is None else self.before_phase
+
     def between(
         self, base: Mapping[str, Tensor], adapted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:

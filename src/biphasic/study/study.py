@@ -13,7 +13,7 @@ from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.files import read_json_object, write_json
 from biphasic.locks import locked_folder
-from biphasic.plugins import look_in
+from biphasic.plugin_code import look_in
 from biphasic.study import RESOLVED, STORE
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.recipe import Recipe

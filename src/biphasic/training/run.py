@@ -32,7 +32,6 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
-from biphasic.objectives.merge import Merge
 from biphasic.objectives.phases import uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
@@ -258,8 +257,6 @@ def _merged(
 ) -> Snapshot:
     """Return a state after a merge with an earlier one of its run."""
     settings, step = merge.phase, merge.merges_with
-    if not isinstance(settings, Merge):
-        raise TypeError(f"phase {merge.index} is no merge")
     if step:
         earlier = lineage.identities[step]
         base = load_state(store / "states" / earlier, identity=earlier).weights

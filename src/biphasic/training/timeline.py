@@ -9,7 +9,6 @@ from pathlib import Path
 from biphasic.data.rows import BatchShape
 from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
-from biphasic.objectives.merge import Merge
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import Phase
 
@@ -68,16 +67,21 @@ def place_phases(
     # The other settings are for phases that set none. A schedule ends before a merge, which reads
     # no rows, and another one starts after it.
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
-    restarts = [index for index in range(1, len(phases)) if _starts_schedule(phases, index)]
+    bases = [phase.merges_from(index) for index, phase in enumerate(phases)]
+    restarts = [
+        index
+        for index in range(1, len(phases))
+        if phases[index].learning_rate or bases[index - 1 : index + 1] != [None, None]
+    ]
     placed: list[PlacedPhase] = []
     rope_theta, longest = None, max_seqlen
-    for index, phase in enumerate(phases):
+    for index, (phase, base) in enumerate(zip(phases, bases, strict=True)):
         # The rows of pairs differ in number and length; these are at least as many and as long.
         usual = phase.reading.most_texts if phase.reading else rows_per_step
         shape = BatchShape(
             phase.max_seqlen or max_seqlen,
             phase.rows_per_step or usual,
-            0 if isinstance(phase, Merge) else phase.steps,
+            phase.steps if base is None else 0,
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
@@ -91,7 +95,7 @@ def place_phases(
                 batches=shape,
                 longest=longest,
                 rope_theta=rope_theta,
-                merges_with=starts[_base_of(phase, index)] if isinstance(phase, Merge) else None,
+                merges_with=None if base is None else starts[max(0, min(base, index - 1))],
                 schedule=phases[first].learning_rate or learning_rate,
                 schedule_start=starts[first],
                 schedule_end=starts[after],
@@ -100,24 +104,12 @@ def place_phases(
     return tuple(placed)
 
 
-def _starts_schedule(phases: Sequence[Phase], index: int) -> bool:
-    """Return whether a later phase starts a schedule."""
-    is_at_merge = any(isinstance(phase, Merge) for phase in phases[index - 1 : index + 1])
-    return is_at_merge or phases[index].learning_rate is not None
-
-
-def _base_of(merge: Merge, index: int) -> int:
-    """Return the phase before which the earlier state of a merge is."""
-    last = max(index - 1, 0)
-    return last if merge.before_phase is None else min(merge.before_phase, last)
-
-
 def check_phases(placed: Sequence[PlacedPhase]) -> None:
     """Raise an error if a phase's settings are invalid for any data."""
     for phase in placed:
         try:
-            if isinstance(phase.phase, Merge):
-                _check_merge(phase.phase, phase.index)
+            if (base := phase.phase.merges_from(phase.index)) is not None:
+                _check_merge(base, phase.index)
             elif phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)
@@ -131,10 +123,10 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             raise ConfigError(f"{where}{error}") from None
 
 
-def _check_merge(merge: Merge, index: int) -> None:
+def _check_merge(base: int, index: int) -> None:
     if index == 0:
         raise ConfigError("objective: a merge needs a phase before it")
-    if (merge.before_phase or 0) >= index:
+    if base >= index:
         raise ConfigError(f"before_phase: give 0 to {index - 1}, a phase before the merge")
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from biphasic import plugins
+from biphasic import plugin_code, plugins
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.plugins import installed_names, is_plugin, named_plugins
@@ -47,7 +47,7 @@ def package(tmp_path, monkeypatch):
 def forget():
     for name in [name for name in sys.modules if name.partition(".")[0] in {"striding", "second"}]:
         del sys.modules[name]
-    plugins._package_code.cache_clear()
+    plugin_code.package_code.cache_clear()
 
 
 def recipe(objective="strides", **options):

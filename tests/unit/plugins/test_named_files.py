@@ -5,11 +5,12 @@ import shutil
 import pytest
 import yaml
 
-from biphasic import plugins
+from biphasic import plugin_code
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.plugins import find_plugin, keep_files, look_in
+from biphasic.plugin_code import look_in
+from biphasic.plugins import find_plugin, keep_files
 from biphasic.study.plan.diff import difference_lines
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
@@ -36,9 +37,9 @@ RECIPE = {
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A recipe file beside a plugin's, in a process that has read no plugin before."""
-    monkeypatch.setattr(plugins, "_sources", {})
-    monkeypatch.setattr(plugins, "_stores", [])
-    plugins._module.cache_clear()
+    monkeypatch.setattr(plugin_code, "_sources", {})
+    monkeypatch.setattr(plugin_code, "_stores", [])
+    plugin_code.module_of.cache_clear()
     write_stride(tmp_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
@@ -47,8 +48,8 @@ def path(tmp_path, monkeypatch):
 
 def forget():
     """Forget all code, as a process that starts has."""
-    plugins._sources.clear()
-    plugins._module.cache_clear()
+    plugin_code._sources.clear()
+    plugin_code.module_of.cache_clear()
 
 
 def last_state(path):
@@ -108,7 +109,7 @@ def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
     saved = recipe.model_dump_json()
     (tmp_path / "stride.py").unlink()
     forget()
-    plugins._stores.clear()
+    plugin_code._stores.clear()
     with pytest.raises(ConfigError, match=r"stride.py: .* code [0-9a-f]{12}"):
         parse_config(Recipe, yaml.safe_load(saved), where="job")
     look_in(tmp_path / "store")
@@ -219,7 +220,7 @@ def test_saved_settings_of_a_study_need_no_file(path, tmp_path):
     for file in ("stride.py", "momentum.py"):
         (tmp_path / file).unlink()
     forget()
-    plugins._stores.clear()
+    plugin_code._stores.clear()
     again = Study.saved(study.folder).recipes
     assert [each.model_dump() for each in again.values()] == [
         each.model_dump() for each in study.recipes.values()

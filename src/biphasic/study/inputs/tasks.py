@@ -18,7 +18,7 @@ from biphasic.config import nearest
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
-from biphasic.plugins import keep_named
+from biphasic.plugin_code import keep_code
 from biphasic.study.inputs.corpus import builtin_tasks_folder, prepare_builtin_tasks
 from biphasic.study.spec.study import TaskConfig, deciding_metric
 from biphasic.study.study import Study
@@ -114,7 +114,7 @@ class TaskResolver:
         """Return the tasks, each with the one it is trained on; build missing ones."""
         alone = _once(lambda task: self._read(task, self._made(task)))
         planned = [self._with_trainer(task, tasks, alone) for task in tasks]
-        keep_named(self.store, *(task.info.kind for task in planned))
+        keep_code(self.store, *(task.info.kind for task in planned))
         for place, task in enumerate(planned):
             if task.trainer is not None:
                 shared = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.execution.job import Report, ShouldStop
 from biphasic.execution.rank_worker import serve
-from biphasic.plugins import look_in
+from biphasic.plugin_code import look_in
 from biphasic.study.jobs.train import TrainJob
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from biphasic.errors import DataError
 from biphasic.execution.job import job_path
 from biphasic.execution.worker import serve
 from biphasic.files import json_value
-from biphasic.plugins import look_in
+from biphasic.plugin_code import look_in
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
