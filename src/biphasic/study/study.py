@@ -62,21 +62,20 @@ class Study:
         path, before = self.folder / RESOLVED, {}
         with suppress(DataError):
             before = read_json_object(path) if path.is_file() else {}
-        if isinstance(known := before.get("file"), str):
-            if before.get("study") in (
-                self._settings(None),
-                self._settings(_place(path.parent, before)),
-            ):
+        if self.file is None:
+            source = {key: before[key] for key in ("file", "folder") if key in before}
+        else:
+            file = self.file.resolve()
+            source = {"file": os.path.relpath(file, self.folder), "folder": str(file.parent)}
+        base = _place(self.folder, source) if "file" in source else None
+        settings = self._settings(base)
+        if isinstance(before.get("file"), str):
+            place = _place(self.folder, before)
+            as_before = settings if place == base else self._settings(place)
+            if before.get("study") in (self._settings(None), as_before):
                 return  # the same study, from whichever file
-            self._refuse_other_file(known)
-        record: dict[str, Any] = {"format": _FORMAT}
-        if self.file is not None:
-            place = self.file.resolve()
-            record |= {"file": os.path.relpath(place, self.folder), "folder": str(place.parent)}
-        elif known is not None:
-            record |= {key: before[key] for key in ("file", "folder") if key in before}
-        base = _place(self.folder, record) if "file" in record else None
-        record["study"] = self._settings(base)
+            self._refuse_other_file(before["file"])
+        record = {"format": _FORMAT, **source, "study": settings}
         if record != before:
             write_json(path, record)
 
