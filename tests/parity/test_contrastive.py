@@ -451,7 +451,7 @@ BOTH = {"one pass": {}, "divided passes": DIVIDED | PASSES}
 # differ from two in nothing but the shares of the pairs and of the weights.
 WAYS = {
     2: {"first": {**BOTH, "passes": PASSES, "divided": DIVIDED}, "several": BOTH},
-    4: {"first": {"divided passes": DIVIDED | PASSES}, "several": {"one pass": {}}},
+    4: {"first": {"passes": PASSES, "divided passes": DIVIDED | PASSES}, "several": {}},
 }
 
 

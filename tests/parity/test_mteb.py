@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import os
 import shutil
+import signal
 from itertools import islice
 from pathlib import Path
 
@@ -76,14 +78,14 @@ def ours(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def copies(ours, tmp_path_factory) -> Path:
-    """The same data as mteb has them on the hub: `STS15` and `SciFact` stand for both."""
+    """The same data as mteb has them on the hub, each as the task of a type."""
     folder = tmp_path_factory.mktemp("copies")
     (folder / "STS15").mkdir()
-    rows = [
+    sentences = [
         {"sentence1": row["text_a"], "sentence2": row["text_b"], "score": row["score"]}
         for row in read(ours / "sts.jsonl")
     ]
-    write_jsonl(folder / "STS15/test.jsonl", rows)
+    write_jsonl(folder / "STS15/test.jsonl", sentences)
     retrieval = folder / "scifact"  # the name of the repository
     shutil.copytree(ours / "cranfield", retrieval, ignore=shutil.ignore_patterns("qrels"))
     (retrieval / "qrels").mkdir()
@@ -96,12 +98,29 @@ def copies(ours, tmp_path_factory) -> Path:
     write_jsonl(retrieval / "qrels/test.jsonl", rows)
     configs = [("default", "test", "qrels/test.jsonl"), ("corpus", "corpus", "corpus.jsonl"),
                ("queries", "queries", "queries.jsonl")]  # fmt: skip
+    write_card(retrieval, configs)
+    reranking = folder / "AskUbuntuDupQuestions"
+    shutil.copytree(retrieval, reranking)
+    others = [row["_id"] for row in read(retrieval / "corpus.jsonl")][-NUM_DOCUMENTS:]
+    candidates: dict[str, list[str]] = {}
+    for query, document, _ in lines[1:]:
+        candidates.setdefault(query, []).append(document)
+    ranked = ({"query-id": key, "corpus-ids": [*ids, *others]} for key, ids in candidates.items())
+    write_jsonl(reranking / "ranked.jsonl", [*ranked])
+    write_card(reranking, [*configs, ("top_ranked", "test", "ranked.jsonl")])
+    texts = [{"text": f"{row['sentence1']} {n}", "label": n % 3} for n, row in enumerate(sentences)]
+    for split, some in (("train", texts[:30]), ("test", texts[30:])):
+        (folder / "Banking77Classification.v2").mkdir(exist_ok=True)
+        write_jsonl(folder / f"Banking77Classification.v2/{split}.jsonl", some)
+    return folder
+
+
+def write_card(folder: Path, configs: list[tuple[str, str, str]]) -> None:
     card = [
         f"- config_name: {name}\n  data_files:\n  - split: {split}\n    path: {path}"
         for name, split, path in configs
     ]
-    (retrieval / "README.md").write_text("---\nconfigs:\n" + "\n".join(card) + "\n---\n")
-    return folder
+    (folder / "README.md").write_text("---\nconfigs:\n" + "\n".join(card) + "\n---\n")
 
 
 def run(model, copies, out, tasks=("STS15", "SciFact")):
@@ -160,6 +179,24 @@ def test_a_changed_copy_has_its_own_queries(copies, tmp_path):
         assert len(task.dataset["default"]["test"]["queries"]) == count
 
 
+@pytest.mark.filterwarnings("ignore:.* is ill-defined")  # of precision, with so few texts
+def test_examples_of_a_type_have_the_scores_whose_mean_is_the_tasks(copies, tmp_path):
+    names = ("AskUbuntuDupQuestions", "Banking77Classification.v2")
+    model = write_model(tmp_path / "model", "bert")
+    scores = run(model, copies, tmp_path, names).scores
+    for score, number in zip(scores, (NUM_QUERIES, NUM_PAIRS - 30), strict=True):
+        assert score.num_examples == number
+        header, *rows = (score.folder / f"{score.task}.csv").read_text().splitlines()
+        assert header == f"id,{score.metric}"
+        mean = sum(float(row.partition(",")[2]) for row in rows) / number
+        assert mean == pytest.approx(score.score, abs=1e-5)
+        assert 0 < mean < 1
+    found = {info.name: info.metric for info in analyze(tmp_path).scores.datasets}
+    assert found == {
+        "MTEB": "main_score", names[0]: "map_at_1000", names[1]: "accuracy"
+    }  # fmt: skip
+
+
 def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path, monkeypatch):
     for number, family in enumerate(("bert", "eurobert")):
         write_model(tmp_path / str(number) / "model", family)
@@ -187,6 +224,34 @@ def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path
     write_jsonl(changed / "STS15/test.jsonl", read(copies / "STS15/test.jsonl")[1:])
     with pytest.raises(DataError, match="ran again"):
         run(tmp_path / "0/model", changed, tmp_path / "scores", ["STS15"])
+
+
+def test_a_kill_at_any_file_leaves_a_run_that_is_done_again(copies, tmp_path, monkeypatch):
+    model, out = write_model(tmp_path / "model", "bert"), tmp_path / "scores"
+    changed = tmp_path / "changed"
+    (changed / "STS15").mkdir(parents=True)
+    write_jsonl(changed / "STS15/test.jsonl", read(copies / "STS15/test.jsonl")[1:])
+    [first] = run(model, copies, out, ["STS15"]).scores  # of other data, into the same folder
+    place = first.folder
+    for name in ("model_meta.json", "STS15.csv", "STS15.json"):
+
+        def killing(path: Path, text: str, name: str = name) -> None:
+            if path.name == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+            write_text(path, text)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(benchmark, "write_text", killing)
+            if not (child := os.fork()):
+                run(model, changed, out, ["STS15"])
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert {path.name for path in place.iterdir()} <= {"model_meta.json", "STS15.csv"}
+    [again] = run(model, changed, out, ["STS15"]).scores
+    [alone] = run(model, changed, tmp_path / "alone", ["STS15"]).scores
+    assert (again.score, again.num_examples) == (alone.score, NUM_PAIRS - 1)
+    files = {path.name: path.read_bytes() for path in place.glob("*.csv")}
+    assert files == {"STS15.csv": (alone.folder / "STS15.csv").read_bytes()}
 
 
 def test_a_full_disk_leaves_no_result_and_no_example_of_other_data(copies, tmp_path, monkeypatch):
@@ -219,11 +284,14 @@ def test_a_plan_reads_no_task_from_the_hub(copies, tmp_path, monkeypatch):
     plan = preview_study(Study(tiny_study({"name": "untrained"}, tasks=tasks), tmp_path / "runs"))
     assert [task.info.kind for task in plan.tasks] == ["sts", "zs"]
     assert "tasks: sts15, scifact, not built here yet" in plan.assumed
-    bad = tiny_study(
-        {"name": "untrained"}, tasks=[{"name": "b", "source": "mteb:Banking77Classification"}]
-    )
-    with pytest.raises(DataError, match=r"its score, accuracy, .* run 'biphasic mteb' on it"):
-        preview_study(Study(bad, tmp_path / "runs"))
+    for name, what in {
+        "Banking77Classification.v2": "Classification by accuracy",
+        "AskUbuntuDupQuestions": "Reranking by map_at_1000",
+        "CQADupstackRetrieval": "several tasks",
+    }.items():
+        bad = tiny_study({"name": "untrained"}, tasks=[{"name": "b", "source": f"mteb:{name}"}])
+        with pytest.raises(DataError, match=rf"it is {what}; .* run 'biphasic mteb' on it"):
+            preview_study(Study(bad, tmp_path / "runs"))
 
 
 def test_what_is_missing_is_one_line(copies, tmp_path):

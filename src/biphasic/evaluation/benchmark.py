@@ -1,4 +1,4 @@
-"""Tasks of mteb with the packed encoder, with a score for each query or pair where there is one.
+"""Tasks of mteb with the packed encoder, with a score for each example where there is one.
 
 mteb keeps all models without a name under one name, and would give one of them the results of
 another. Here a model's revision is the content of its files.
@@ -19,7 +19,7 @@ from typing import Any
 import mteb
 import numpy as np
 import pytrec_eval
-from mteb.abstasks import AbsTask, AbsTaskRetrieval, AbsTaskSTS
+from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import get_prompt_name
 from mteb.models.model_meta import ScoringFunction
@@ -43,6 +43,14 @@ from biphasic.tasks.published.benchmark import load_mteb, mteb_task
 
 _META = "model_meta.json"
 _TOLERANCE = 1e-5
+# Measures of pytrec_eval by mteb's names, without their depths.
+_MEASURES = {
+    "ndcg_at": "ndcg_cut",
+    "map_at": "map_cut",
+    "recall_at": "recall",
+    "precision_at": "P",
+    "hit_rate_at": "success",
+}
 Values = dict[str, float]
 Say = Callable[[str], None]
 
@@ -53,7 +61,7 @@ class TaskScore:
 
     Attributes:
         folder: Folder with `TASK.json`, as mteb writes it, and `TASK.csv`, the scores of examples.
-        num_examples: Queries or pairs with a score; 0 if the task has none.
+        num_examples: Queries, pairs or texts with a score; 0 if the task has none.
     """
 
     task: str
@@ -182,11 +190,13 @@ class _Run:
                 )
             [result] = found.task_results
             examples = _examples(task, result, Path(running) / task.prediction_file_name)
-            # The examples of an interrupted run must not stand beside an earlier result.
-            (self.place / f"{task.metadata.name}.json").unlink(missing_ok=True)
+            # Neither an earlier result nor its examples may stand beside those of this run.
+            for suffix in ("json", "csv"):
+                (self.place / f"{task.metadata.name}.{suffix}").unlink(missing_ok=True)
             write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
             if examples:
-                write_text(self.place / f"{task.metadata.name}.csv", _table(examples))
+                table = _table(examples, task.metadata.main_score)
+                write_text(self.place / f"{task.metadata.name}.csv", table)
             written = Path(running) / "result.json"
             result.to_disk(written)
             write_text(self.place / f"{task.metadata.name}.json", written.read_text("utf-8"))
@@ -194,7 +204,7 @@ class _Run:
 
 
 def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:
-    """Return the scores of queries or pairs whose mean is the task's score; none if unknown."""
+    """Return the scores of examples whose mean is the task's score; none if unknown."""
     if not is_file(predictions):
         return {}
     by_subset = json.loads(predictions.read_text("utf-8"))
@@ -202,32 +212,47 @@ def _examples(task: AbsTask, result: TaskResult, predictions: Path) -> Values:
     for split, parts in result.scores.items():
         for part in parts:
             subset = part["hf_subset"]
-            rows = by_subset[subset][split]
             data: Any = task.dataset
             data = (
                 data[split] if subset not in data and subset == "default" else data[subset][split]
             )
-            if isinstance(task, AbsTaskRetrieval) and task.metadata.main_score == "ndcg_at_10":
-                judged = {query: dict(found) for query, found in data["relevant_docs"].items()}
-                ndcg = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"}).evaluate(dict(rows))
-                scores = {query: of["ndcg_cut_10"] for query, of in sorted(ndcg.items())}
-            elif isinstance(task, AbsTaskSTS) and task.metadata.main_score.endswith("spearman"):
-                people = np.array(data["score"], dtype=np.float64)
-                products = rank_products(people, np.array(rows["cosine_scores"]).ravel())
-                scores = {str(number): value for number, value in enumerate(products.tolist())}
-            else:
-                return {}
+            scores = _scores(task, data, by_subset[subset][split])
             # A task may rank in another way, as those that skip a query's own document do.
-            if abs(float(np.mean([*scores.values()])) - part["main_score"]) > _TOLERANCE:
+            mean = float(np.mean([*scores.values()])) if scores else np.inf
+            if abs(mean - part["main_score"]) > _TOLERANCE:
                 return {}
             prefix = "" if subset == "default" and len(result.scores) == 1 else f"{subset}/{split}/"
             values |= {prefix + key: value for key, value in scores.items()}
     return values
 
 
-def _table(values: Values) -> str:
+def _scores(task: AbsTask, data: Any, found: Any) -> Values:
+    """Return the scores of the examples of a split by what mteb found; none for other tasks."""
+    score = task.metadata.main_score
+    name, _, depth = score.rpartition("_")
+    if isinstance(task, AbsTaskRetrieval) and name in _MEASURES:
+        judged = {query: dict(documents) for query, documents in data["relevant_docs"].items()}
+        evaluator = pytrec_eval.RelevanceEvaluator(judged, {f"{_MEASURES[name]}.{depth}"})
+        by_query = sorted(evaluator.evaluate(dict(found)).items())
+        return {query: of[f"{_MEASURES[name]}_{depth}"] for query, of in by_query}
+    if isinstance(task, AbsTaskSTS) and score.endswith("spearman"):
+        people = np.array(data["score"], dtype=np.float64)
+        values = rank_products(people, np.array(found["cosine_scores"]).ravel())
+    elif (
+        isinstance(task, AbsTaskClassification)
+        and (task.metadata.type, score) == ("Classification", "accuracy")
+        and not task.is_cross_validation
+    ):
+        # The share of mteb's classifiers, on several draws of training examples, that are right.
+        values = (np.array(found) == np.array(data[task.label_column_name])).mean(axis=0)
+    else:
+        return {}
+    return {str(number): value for number, value in enumerate(values.tolist())}
+
+
+def _table(values: Values, metric: str) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "score"))
+    writer.writerow(("id", metric))
     writer.writerows(values.items())
     return text.getvalue()

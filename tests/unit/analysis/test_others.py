@@ -114,9 +114,14 @@ def test_tables_have_an_id_and_a_score(tmp_path):
     table(tmp_path / "a/wic.csv", "id,correct\n1,true\n2,False\n3,TRUE\n")
     table(tmp_path / "b/wic.jsonl", '{"id": 1, "correct": true}\n{"id": 2, "correct": 1}\n')
     table(tmp_path / "b/notes.csv", "text\nnothing of ours\n")
+    table(tmp_path / "b/inputs.csv", "id,text\n1,nothing of ours\n")
+    table(tmp_path / "b/stsb.csv", "id,cosine_spearman\n1,0.5\n")
     found = analyze(tmp_path)
     # Both are scored on the examples that they share, 1 and 2.
-    assert {row["model"]: row["mean"] for row in found.table()} == {"a": 50, "b": 100}
+    means = {row["model"]: row["mean"] for row in found.table() if row["dataset"] == "wic"}
+    assert means == {"a": 50, "b": 100}
+    metrics = {info.name: info.metric for info in found.scores.datasets}
+    assert metrics == {"stsb": "cosine_spearman", "wic": "correct"}
     [problem] = found.problems
     assert problem == (
         "missing: b on wic: no score for 1 of 3 examples; all models are compared on the 2 that "

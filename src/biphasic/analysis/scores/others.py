@@ -4,7 +4,8 @@
   filter is a dataset.
 - mteb: `MODEL/REVISION/TASK.json`, a score for each task. The benchmark is the dataset, and its
   tasks are the examples.
-- Tables, `MODEL/DATASET.jsonl` or `.csv`, with the columns `id` and `score` (or `correct`).
+- Tables, `MODEL/DATASET.jsonl` or `.csv`, with the columns `id` and `score`, `correct`, or a
+  single other one that is named after its metric.
 
 Models are compared on the examples that all of them have. What cannot be used is reported.
 """
@@ -235,7 +236,7 @@ def _table(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Valu
     values: Values = {}
     metric = ""
     for number, row in enumerate(_rows(path), start=1):
-        metric = metric or next((name for name in _SCORES if name in row), "")
+        metric = metric or next((name for name in _SCORES if name in row), "") or _only_number(row)
         if not metric or "id" not in row:
             return {}  # another table
         key, score = str(row["id"]), _number(row[metric])
@@ -251,6 +252,12 @@ def _table(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Valu
             f"{path.name}: the mean of {metric} is {mean:g}, not within -1 and 1; skipped"
         )
     return {(path.stem, metric): values} if values else {}
+
+
+def _only_number(row: Mapping[str, Any]) -> str:
+    """Return the name of the only number besides the id, such as `ndcg_at_10`; empty if none."""
+    [name, *more] = [key for key in row if key != "id"] or [""]
+    return "" if more or _number(row.get(name)) is None else name
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -5,26 +5,24 @@ Their scores are records like all others, and the protocol sets how texts are re
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from biphasic.config import nearest
+from biphasic.config import nearest, parse_config
 from biphasic.errors import ConfigError, DataError, reading
 from biphasic.extras import install_command
 from biphasic.files import digest, file_sha256
 from biphasic.hub import quiet
-from biphasic.tasks.folder import write_task_folder
-from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.task_file import TaskFile, describe, own_files
+from biphasic.tasks.folder import TaskDescription, write_task_folder
+from biphasic.tasks.rows.content import TaskContent
 
 PREFIX = "mteb:"
-_KINDS = {"ndcg_at_10": "zs", "cosine_spearman": "sts"}  # by the main score of a task
+# By the type of a task and its main score.
+_KINDS = {("Retrieval", "ndcg_at_10"): "zs", ("STS", "cosine_spearman"): "sts"}
 
 
 def mteb_task(name: str, copies: Path | None) -> Any:
@@ -88,63 +86,64 @@ def mteb_origin(task: Any) -> dict[str, Any]:
 
 def mteb_kind(task: Any) -> str:
     """Return the kind of ours that scores as a task does."""
-    score = task.metadata.main_score
-    if score not in _KINDS:
+    about = task.metadata
+    kind = None if task.is_aggregate else _KINDS.get((about.type, about.main_score))
+    if kind is None:
+        what = "several tasks" if task.is_aggregate else f"{about.type} by {about.main_score}"
+        known = " and ".join(f"{type_} by {score}" for type_, score in _KINDS)
         raise ConfigError(
-            f"its score, {score}, is none of {', '.join(_KINDS)}; run 'biphasic mteb' on it",
-            about=f"task '{PREFIX}{task.metadata.name}'",
+            f"it is {what}; studies and 'evaluate' judge {known}: run 'biphasic mteb' on it",
+            about=f"task '{PREFIX}{about.name}'",
         )
-    return _KINDS[score]
+    return kind
 
 
 def write_mteb(task: Any, folder: Path) -> None:
-    """Write a task folder from the test split of a task with one language."""
+    """Write a task folder from the only evaluated split of a task with one language."""
     name, kind = task.metadata.name, mteb_kind(task)
-    where = f"{PREFIX}{name}"
+    where = f"task '{PREFIX}{name}'"
     load_mteb(task)
-    with TemporaryDirectory() as place:
-        _write_files(task, Path(place), kind)
-        if kind == "sts":
-            file = TaskFile(kind=kind, name=name, test=Path(place, "test.jsonl"))
-        else:
-            full = {"retrieval_corpus": "full"}
-            file = TaskFile(kind=kind, name=name, folder=Path(place), protocol=full)
-        content, counts = KINDS[kind].read_files(file, own_files(file, where=where), where=where)
-        description = describe(file, origin={**mteb_origin(task), "counts": counts}, where=where)
-        write_task_folder(folder, description, content)
+    with reading(where, DataError, remedy="check its data"):
+        content, number = (_similarity if kind == "sts" else _retrieval)(task, _only_split(task))
+    origin = {**mteb_origin(task), "counts": {"test": number}}
+    raw: dict[str, Any] = {"kind": kind, "name": name, "origin": origin}
+    if kind == "zs":
+        raw["protocol"] = {"retrieval_corpus": "full"}
+    write_task_folder(folder, parse_config(TaskDescription, raw, where=where), content)
     task.unload_data()
 
 
-def _write_files(task: Any, place: Path, kind: str) -> None:
-    """Write the only evaluated split in the layout of our kinds."""
+def _only_split(task: Any) -> Mapping[str, Any]:
     data, splits = task.dataset, task.eval_splits
     if len(task.hf_subsets) > 1 or len(splits) > 1:
         raise DataError("it has several languages or splits; run 'biphasic mteb' on it")
-    data = data.get(task.hf_subsets[0], data)[splits[0]]
-    if kind == "sts":
-        rows = ({"text_a": a, "text_b": b, "score": float(score)} for a, b, score in _pairs(data))
-        _write_lines(place / "test.jsonl", rows)
-        return
-    _write_lines(place / "corpus.jsonl", (_text(row) for row in data["corpus"]))
-    _write_lines(place / "queries.jsonl", (_text(row) for row in data["queries"]))
-    (place / "qrels").mkdir()
-    judged = [
-        f"{query}\t{document}\t{score}\n"
-        for query, documents in data["relevant_docs"].items()
-        for document, score in documents.items()
+    return data.get(task.hf_subsets[0], data)[splits[0]]
+
+
+def _similarity(_: Any, data: Mapping[str, Any]) -> tuple[TaskContent, int]:
+    columns = (data[name] for name in ("sentence1", "sentence2", "score"))
+    rows = [
+        {"id": str(number), "text_a": a, "text_b": b, "score": float(score)}
+        for number, (a, b, score) in enumerate(zip(*columns, strict=True), start=1)
     ]
-    path = place / "qrels" / "test.tsv"
-    path.write_text("query-id\tcorpus-id\tscore\n" + "".join(judged), encoding="utf-8")
+    return TaskContent(splits={"test": rows}), len(rows)
 
 
-def _pairs(data: Mapping[str, Any]) -> Iterable[tuple[str, str, float]]:
-    return zip(data["sentence1"], data["sentence2"], data["score"], strict=True)
-
-
-def _text(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"_id": str(row["id"]), "title": row.get("title") or "", "text": row["text"]}
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(row) + "\n" for row in rows)
+def _retrieval(task: Any, data: Mapping[str, Any]) -> tuple[TaskContent, int]:
+    corpus = [
+        {"_id": str(row["id"]), "title": row.get("title") or "", "text": row["text"]}
+        for row in data["corpus"]
+    ]
+    queries = [{"_id": str(row["id"]), "text": row["text"]} for row in data["queries"]]
+    own = {row["_id"] for row in corpus} & {row["_id"] for row in queries}
+    is_whole = not (task.skip_first_result or (task.ignore_identical_ids and own))
+    if not is_whole or data["top_ranked"] or any(row.get("instruction") for row in data["queries"]):
+        raise DataError("its queries do not search the whole corpus; run 'biphasic mteb' on it")
+    judged = data["relevant_docs"]
+    # Sorted, as mteb reads them in another order each time, and the order is in the task's hash.
+    qrels = sorted(
+        (query, document, score)
+        for query, documents in judged.items()
+        for document, score in documents.items()
+    )
+    return TaskContent(corpus=corpus, queries=queries, qrels={"test": qrels}), len(judged)
