@@ -23,7 +23,7 @@ from biphasic.data.corpus import Corpus
 from biphasic.data.pairs.folder import Pairs
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import ProcessGroup, joined_process_group
-from biphasic.errors import BiphasicError
+from biphasic.errors import BiphasicError, LostRankError
 from biphasic.execution import node
 from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
@@ -118,6 +118,8 @@ def _outcome(each: dict[str, Any], data: TrainingData, ranks: ProcessGroup) -> d
             options=options,
             ranks=ranks,
         )
+    except LostRankError:  # the other ranks may not know, and would wait in this run for ever
+        raise
     except BiphasicError as error:
         outcome = {"error": f"{type(error).__name__}: {error}"}
     else:

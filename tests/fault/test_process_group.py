@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -245,14 +247,14 @@ def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, mon
     assert both_have_ended(ranks)
 
 
-def listening_addresses() -> list[tuple[str, int]]:
-    """Return the TCP addresses at which this process's descendants listen."""
-    return [
-        (socket.laddr.ip, socket.laddr.port)
-        for process in psutil.Process().children(recursive=True)
-        for socket in process.net_connections(kind="tcp")
-        if socket.status == psutil.CONN_LISTEN
-    ]
+def listening_addresses(ancestor: int | None = None) -> list[tuple[str, int]]:
+    """Return the TCP addresses at which descendants listen, of this process or of another."""
+    found = []
+    for process in psutil.Process(ancestor).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            sockets = process.net_connections(kind="tcp")
+            found += [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+    return [(each.ip, each.port) for each in found]
 
 
 @needs_root
@@ -286,22 +288,29 @@ def test_another_user_reaches_neither_ports_nor_files_of_ranks(
     assert attacks
 
 
-def pester() -> None:
-    """Connect to every new port of this machine at once, and pretend to be a rank of gloo."""
+def tell_ports(told: IO[str], ancestor: int) -> None:
+    """Write each port as soon as a rank listens at it, so that other tests' are left alone."""
 
-    def listening() -> set[int]:
-        lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-        return {int(each[1].rpartition(":")[2], 16) for each in lines if each[3] == "0A"}
+    def tell() -> None:
+        seen = set()
+        while True:
+            for port in {port for _, port in listening_addresses(ancestor)} - seen:
+                seen.add(port)
+                print(port, file=told, flush=True)
+            time.sleep(0.001)  # leaves the ranks their cores
+
+    threading.Thread(target=tell, daemon=True).start()
+
+
+def pester(ports: IO[str]) -> None:
+    """Connect to ports as soon as they are told, and pretend to be a rank of gloo."""
 
     def connect_to_all() -> None:
-        seen, sockets = listening(), []
-        while True:
-            for port in listening() - seen:
-                seen.add(port)
-                with suppress(OSError):
-                    sockets.append(socket.create_connection(("127.0.0.1", port), timeout=1))
-                    sockets[-1].sendall(bytes(4096))
-            time.sleep(0.001)  # leaves the ranks their cores
+        sockets = []
+        for port in map(int, ports):
+            with suppress(OSError):
+                sockets.append(socket.create_connection(("127.0.0.1", port), timeout=1))
+                sockets[-1].sendall(bytes(4096))
 
     threading.Thread(target=connect_to_all, daemon=True).start()
 
@@ -312,7 +321,10 @@ def test_another_user_who_connects_at_once_changes_nothing(
 ):
     monkeypatch.setenv("GANG_FAULT", "none")
     job = make_job(tmp_path / "store")
-    with as_other_user(pester, stays=True):
+    read, write = map(open, os.pipe(), "rw")
+    telling = as_other_user(partial(tell_ports, write, os.getpid()), stays=True, user=0, group=0)
+    pestering = as_other_user(partial(pester, read), stays=True)
+    with read, write, telling, pestering:
         for _ in range(2):
             # They are refused when processes start, or gloo refuses what they send.
             with suppress(LostRankError, DoneElsewhereError):
