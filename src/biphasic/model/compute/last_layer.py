@@ -61,7 +61,8 @@ class _Pick(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _spread(gradients[0], *ctx.saved_tensors, ctx.num_tokens), None
+        (tokens,) = ctx.saved_tensors
+        return _spread(gradients[0], tokens, ctx.num_tokens), None
 
 
 class _Spread(torch.autograd.Function):
@@ -72,7 +73,8 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0].index_select(0, *ctx.saved_tensors), None, None
+        (tokens,) = ctx.saved_tensors
+        return gradients[0].index_select(0, tokens), None, None
 
 
 def _spread(picked: Tensor, tokens: Tensor, num_tokens: int) -> Tensor:
