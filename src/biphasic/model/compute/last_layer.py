@@ -8,7 +8,7 @@ same up to the rounding of sums.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ def shorten_last_layer(model: PreTrainedModel) -> None:
 
 def _hand_on(layer: nn.Module, _: tuple[Any, ...], options: dict[str, Any]) -> None:
     for name in _PRODUCTS:
-        layer.get_submodule(name).read_tokens = options.get(READ_TOKENS)
+        cast(_Short, layer.get_submodule(name)).read_tokens = options.get(READ_TOKENS)
 
 
 class _Short(nn.Module):
