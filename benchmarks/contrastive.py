@@ -65,7 +65,6 @@ LIBRARIES = ("numpy", "scipy", "torch")
 VOCABULARY = 8_192
 LEARNING_RATE = 1e-5
 TEMPERATURE = 0.05
-WARMUP_STEPS = 1
 PAIRS_PER_PASS = 64  # the other side's default is 32
 # For glibc, which then gives freed tensors back: the peak is what tensors need.
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -81,6 +80,7 @@ class Setting:
     steps: int
     max_seqlen: int
     is_cached: bool
+    warmup: int = 1
 
     @property
     def model_folder(self) -> Path:
@@ -90,7 +90,7 @@ class Setting:
     @property
     def num_steps(self) -> int:
         """Steps of each side, with its warm-up."""
-        return self.steps + WARMUP_STEPS
+        return self.steps + self.warmup
 
     @property
     def recipe(self) -> Recipe:
@@ -292,7 +292,7 @@ def measure(setting: Setting) -> dict[str, float]:
     losses: dict[str, list[float]] = {"ours": [], "theirs": []}
     sides = {"ours": train_ours, "theirs": train_theirs}
     turns.run({side: (lambda s=side: sides[s](setting, turns, losses[s])) for side in sides})
-    ours, theirs = (turns.seconds[side][WARMUP_STEPS:] for side in sides)
+    ours, theirs = (turns.seconds[side][setting.warmup :] for side in sides)
     return {
         "our_pairs_per_cpu_second": setting.batch / statistics.median(ours),
         "their_pairs_per_cpu_second": setting.batch / statistics.median(theirs),
@@ -346,6 +346,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[32, 128, 1024])
     parser.add_argument("--cached", type=int, default=256, help="least pairs that take passes")
     parser.add_argument("--steps", type=int, default=6, help="that are measured")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before these")
     parser.add_argument("--max-seqlen", type=int, default=128)
     parser.add_argument("--memory", action="store_true", help="memory of our step, not speed")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -356,7 +357,7 @@ def main() -> None:
         return
     records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as data:
-        most = max(options.batches) * (options.steps + WARMUP_STEPS)
+        most = max(options.batches) * (options.steps + options.warmup)
         write_data(Path(data), options.models, most)
         for model in options.models:
             for batch in options.batches:
@@ -367,6 +368,7 @@ def main() -> None:
                     options.steps,
                     options.max_seqlen,
                     is_cached=batch >= options.cached,
+                    warmup=options.warmup,
                 )
                 numbers = (print_memory if options.memory else print_speed)(setting)
                 named = {name: value for name, value in asdict(setting).items() if name != "data"}
