@@ -21,10 +21,9 @@ import numpy as np
 import pytrec_eval
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 from mteb.models import ModelMeta
-from mteb.models.abs_encoder import get_prompt_name
+from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ScoringFunction
 from mteb.results import TaskResult
-from mteb.similarity_functions import cos_sim, pairwise_cos_sim
 from numpy.typing import NDArray
 
 from biphasic.errors import DataError, reading
@@ -71,30 +70,23 @@ class TaskScore:
     folder: Path
 
 
-class PackedEncoder:
-    """The encoder as mteb asks for it (its `EncoderProtocol`)."""
+class PackedEncoder(AbsEncoder):
+    """The encoder as mteb asks for it."""
 
     def __init__(self, embedder: Embedder, by_prompt: Mapping[str, Embedder], meta: ModelMeta):
         """Use an embedder, or that of a prompt that a task asks for."""
         self._embedder, self._by_prompt = embedder, dict(by_prompt)
-        self.mteb_model_meta = meta
+        self.meta = self.mteb_model_meta = meta
+        self.model_prompts = dict.fromkeys(by_prompt, "")
 
     def encode(
         self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
         """Return a vector for each text, [num_texts, width]."""
-        name = get_prompt_name(dict.fromkeys(self._by_prompt, ""), task_metadata, prompt_type)
+        name = self.get_prompt_name(task_metadata, prompt_type)
         embedder = self._embedder if name is None else self._by_prompt[name]
         vectors, _cut = embedder.embed([text for batch in inputs for text in batch["text"]])
         return vectors
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return all cosines of two sets of vectors."""
-        return cos_sim(embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the cosines of pairs of vectors."""
-        return pairwise_cos_sim(embeddings1, embeddings2)
 
 
 def run_benchmark(
@@ -193,7 +185,7 @@ class _Run:
             # Neither an earlier result nor its examples may stand beside those of this run.
             for suffix in ("json", "csv"):
                 (self.place / f"{task.metadata.name}.{suffix}").unlink(missing_ok=True)
-            write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
+            write_text(self.place / _META, json.dumps(encoder.meta.to_dict()))
             if examples:
                 table = _table(examples, task.metadata.main_score)
                 write_text(self.place / f"{task.metadata.name}.csv", table)

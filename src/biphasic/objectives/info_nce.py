@@ -20,8 +20,18 @@ if TYPE_CHECKING:
     from biphasic.training.step.passes import Pass
 
 
+class _TextsLoss(StatesLoss):
+    """A loss of a vector for each text."""
+
+    pooling: Pooling
+
+    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
+        """Return a vector for each text of a pass."""
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+
+
 @dataclass(frozen=True)
-class InfoNce(StatesLoss):
+class InfoNce(_TextsLoss):
     """Cross-entropy of each query's document among the documents of the step.
 
     Attributes:
@@ -45,10 +55,6 @@ class InfoNce(StatesLoss):
     def normaliser(self) -> int:
         """Number of pairs."""
         return len(self.pairs)
-
-    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
-        """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
 
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss over the vectors of all texts, in order, summed over pairs."""
@@ -98,7 +104,7 @@ class InfoNce(StatesLoss):
 
 
 @dataclass(frozen=True)
-class Distance(StatesLoss):
+class Distance(_TextsLoss):
     """Squared distance of each unit vector to its target.
 
     Attributes:
@@ -114,10 +120,6 @@ class Distance(StatesLoss):
         """Number of texts."""
         return len(self.targets)
 
-    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
-        """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
-
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the summed squared distances of a pass."""
         targets = torch.from_numpy(self.targets).to(vectors)[labels]
@@ -130,7 +132,7 @@ class Distance(StatesLoss):
 
 
 @dataclass(frozen=True)
-class Margins(StatesLoss):
+class Margins(_TextsLoss):
     """Squared error of the margins of documents over negatives.
 
     Attributes:
@@ -150,10 +152,6 @@ class Margins(StatesLoss):
     def normaliser(self) -> int:
         """Number of margins."""
         return len(self.margins)
-
-    def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
-        """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
 
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the summed squared errors, over the vectors of all texts in order."""

@@ -67,7 +67,8 @@ def mine(
         limit = own - (1 - margin) * abs(own)
         (nearest,) = top_documents(scores[None], depth=depth)
         rows = [int(documents[place]) for place in nearest if scores[place] <= limit]
-        fitting = (row for row in rows if row != query and _code(pairs, query, row) not in known)
+        code = query * pairs.num_texts
+        fitting = (row for row in rows if row != query and code + row not in known)
         return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
 
     def write(folder: Path) -> Pairs:
@@ -83,8 +84,6 @@ def mine(
 
 # Gives the similarities of a query to all documents, [num_documents].
 _Similarities = Callable[[int], NDArray[np.float32]]
-
-
 # Compares documents with queries.
 _Compare = Callable[[Sequence[str], Sequence[str]], _Similarities]
 
@@ -110,10 +109,6 @@ def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
     # A query without a word of the documents finds none of them.
     none = np.zeros(len(documents), dtype=np.float32)
     return lambda query: index.get_scores(words[query]) if words[query] else none
-
-
-def _code(pairs: Pairs, query: int, document: int) -> int:
-    return query * pairs.num_texts + document
 
 
 def _card(pairs: Pairs) -> Callable[[], dict[str, Any]]:

@@ -14,13 +14,12 @@ from biphasic.data.text.hub import open_hub
 from biphasic.data.text.sources import parse_hub
 from biphasic.errors import DataError
 from biphasic.seeds import stream, uniforms
+from biphasic.tasks.inputs import open_input
 from biphasic.tasks.rows.beir import read_qrels, read_texts
-from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_tsv
+from biphasic.tasks.rows.row import Row
 
-_READERS = {".jsonl": read_jsonl, ".csv": read_csv, ".tsv": read_tsv}
 _QUERIES = ("query", "anchor")
 _OPTIONAL = ("negatives", "negative", "scores")
-_PARQUET_ROWS = 1024
 _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
 _WORD = re.compile(r"\w+")
 
@@ -42,29 +41,10 @@ def _rows(source: str, copies: Path | None) -> Iterator[Row]:
         )  # fmt: skip
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
         return (Row(Path(source), number, value) for number, value in enumerate(values, start=1))
-    path = Path(source)
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    if suffixes[-1:] == [".parquet"]:
-        return _parquet_rows(path)
-    if not suffixes or suffixes[-1] not in _READERS:
+    table = open_input(source)
+    if table.format == "txt":
         raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
-    return _READERS[suffixes[-1]](path)
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    number = 0
-    try:
-        with pq.ParquetFile(path) as table:
-            for batch in table.iter_batches(_PARQUET_ROWS):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row(path, number, value)
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None
+    return table.rows()
 
 
 def _pair_of(row: Row, *, source: str) -> Pair:
