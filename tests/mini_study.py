@@ -273,7 +273,9 @@ def copy_root(finished: Path, root: Path, *, data_only: bool = False) -> Path:
     """Copy a finished root, or the data in its store alone, times of change included."""
     parts = ("store/data", "store/tasks") if data_only else ("",)
     for part in parts:
-        shutil.copytree(finished / "root" / part, root / part)
+        (root / part).mkdir(parents=True)
+        # With a fifth of the CPU time of `shutil.copytree`.
+        subprocess.run(["/bin/cp", "-a", f"{finished}/root/{part}/.", root / part], check=True)
     return root
 
 

@@ -5,6 +5,7 @@ A group of one process divides nothing, but gathers and sums as any other does.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,6 +35,7 @@ def group() -> Iterator[None]:
     # the cache would wait for the group's threads.
     torch._C._clear_DTensor_sharding_propagator_cache()
     dist.destroy_process_group()
+    gc.collect()  # ends the group's threads, which a fork would not have
 
 
 def rows() -> Pass:
