@@ -55,7 +55,7 @@ def sequences(row: list[Piece]) -> list[int]:
     ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(LEGS, st.integers(0, 9), st.sampled_from([1, 7, 90]))
 def test_no_token_twice_in_an_epoch_across_legs(shapes, data_seed, window):
     plan = plan_of(shapes, data_seed=data_seed, window=window)
@@ -81,7 +81,7 @@ def test_every_token_once_in_each_whole_epoch(sizes, window):
         }
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(LEGS, st.data())
 def test_cold_equals_stepped(shapes, data):
     steps = sum(shape.num_steps for shape in shapes)

@@ -93,7 +93,7 @@ def recipe_of(raw: dict) -> Recipe | None:
     return recipe
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(RECIPES, min_size=1, max_size=4), st.data())
 def test_a_tree_of_states_is_every_update_written_out_once(raws, data):
     recipes = [recipe for recipe in map(recipe_of, raws) if recipe is not None]

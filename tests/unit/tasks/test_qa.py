@@ -85,7 +85,7 @@ def questions(draw):
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "wordpiece"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(question=questions(), room=st.integers(1, 30), overlap=st.integers(0, 8))
 def test_a_perfect_model_finds_every_answer_that_a_window_holds(
     request, kind, question, room, overlap

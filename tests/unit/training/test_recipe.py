@@ -123,7 +123,7 @@ def written_out(raw: dict) -> list[object]:
     return expansion
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(pairs().filter(lambda pair: all(map(admissible, pair))))
 def test_identities_agree_if_and_only_if_expansions_do(pair):
     chains = [Lineage(parse_config(Recipe, raw, where="x"), GROUND).identities for raw in pair]
