@@ -124,7 +124,8 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
     for name in names:
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: no such file; a task of kind '{kind.name}' needs it")
-    return names + [name for name in kind.optional_files() if (folder / name).is_file()]
+    further = (name for name in kind.optional_files if name not in names)
+    return [*names, *(name for name in further if (folder / name).is_file())]
 
 
 def write_task_folder(folder: Path, description: TaskDescription, content: TaskContent) -> None:

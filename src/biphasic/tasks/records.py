@@ -51,6 +51,11 @@ class TaggedSentence:
     words: tuple[str, ...]
     tags: tuple[int, ...]
 
+    @property
+    def text(self) -> str:
+        """The words, joined."""
+        return " ".join(self.words)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

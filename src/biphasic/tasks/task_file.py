@@ -144,7 +144,7 @@ def _needed(file: TaskFile) -> list[str]:
     kind = KINDS[file.kind]
     made = {name.partition("_")[0] for name in _FRACTIONS if getattr(file, name)}
     splits = kind.splits(trained_on=file.trained_on)
-    return [*kind.needed_files(), *(split for split in splits if split not in made)]
+    return [*kind.needed, *(split for split in splits if split not in made)]
 
 
 def _missing(file: TaskFile, key: str) -> str:

@@ -97,23 +97,22 @@ class Longer(ExampleKind):
     def parse(self, row, *, labels, template):
         return AnsweredText(row.id(), f"{row.text('better')}\n{row.text('worse')}", 0.0)
 
-    def input_of(self, example):
-        return tuple(example.text.split("\n"))
+    def inputs(self, task, split):
+        for example in task.splits.get(split, ()):
+            yield tuple(example.text.split("\n"))
 
     def encode(self, task, tokenizer, *, protocol) -> EncodedTask:
-        return EncodedPairs(task, tokenizer, self.input_of)
+        return EncodedPairs(task, tokenizer, self.inputs(task, "test"))
 
 
 class EncodedPairs(EncodedTask):
     """Pairs of texts, without anything to learn."""
 
-    def __init__(self, task, tokenizer, input_of) -> None:
+    def __init__(self, task, tokenizer, pairs) -> None:
         self.info, self.pad_id, self._task = task.info, tokenizer.pad_id, task
         self.num_truncated = {}
         self._sequences = [
-            np.array(tokenizer.encode(text), dtype=np.int64)
-            for pair in map(input_of, task.splits["test"])
-            for text in pair
+            np.array(tokenizer.encode(text), dtype=np.int64) for pair in pairs for text in pair
         ]
 
     def evaluate(self, encoder, head) -> dict[str, SplitScores]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +30,7 @@ _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
 class ExampleKind(TaskKind):
     """A kind with files of examples: `SPLIT.jsonl`, and `labels.json` if its outputs have names."""
 
+    optional_files = ("validation.jsonl",)
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".tsv")  # of the user's files
 
     @abstractmethod
@@ -38,10 +40,6 @@ class ExampleKind(TaskKind):
         Raises:
             DataError: The row is unusable; nothing is repaired.
         """
-
-    @abstractmethod
-    def input_of(self, example: Any) -> Sample:
-        """Return what a model reads of an example."""
 
     def check_train(self, examples: Sequence[Any], *, where: str) -> None:
         """Check a training split as a whole.
@@ -85,10 +83,6 @@ class ExampleKind(TaskKind):
         names = [f"{split}.jsonl" for split in self.splits(trained_on=trained_on)]
         return [*names, "labels.json"] if self.has_labels else names
 
-    def optional_files(self) -> tuple[str, ...]:
-        """Return the validation split of a kind without training."""
-        return () if self.facts.is_trained else ("validation.jsonl",)
-
     def read(
         self, folder: Path, description: TaskDescription, info: TaskInfo, files: Collection[str]
     ) -> ExampleTask:
@@ -127,7 +121,7 @@ class ExampleKind(TaskKind):
 
     def inputs(self, task: ExampleTask, split: str) -> Iterator[Sample]:
         """Yield what a model reads of each example of a split."""
-        yield from map(self.input_of, task.splits.get(split, ()))
+        yield from map(attrgetter(*self.input_fields), task.splits.get(split, ()))
 
     def find_files(self, folder: Path) -> dict[str, Path]:
         """Return the files of splits, and that of the labels."""

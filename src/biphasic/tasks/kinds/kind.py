@@ -88,6 +88,8 @@ class TaskKind(ABC):
     facts: ClassVar[KindFacts]  # what reports say: title, metrics, whether encoders are fine-tuned
     encoded: ClassVar[Callable[..., EncodedTask]]  # class; given task, tokenizer and `protocol`
     settings: ClassVar[tuple[str, ...]] = ()  # of task files, that only some kinds have
+    needed: ClassVar[tuple[str, ...]] = ()  # contents that a task needs beside its splits
+    optional_files: ClassVar[tuple[str, ...]] = ()  # that a task folder may have as well
     columns: ClassVar[Collection[str]] = ()  # of examples, that people may rename in task files
     paired_columns: ClassVar[Collection[str]] = ()  # those that may be two: a pair of texts
     numbered_columns: ClassVar[Collection[str]] = ()  # those that may be numbers, without a header
@@ -97,7 +99,7 @@ class TaskKind(ABC):
     trained_unit: ClassVar[str] = "examples"  # what an epoch has many of
     texts_per_item: ClassVar[int] = 1  # texts that a model reads for one of these
     paper_metric: ClassVar[str | None] = None  # decides in the reference study, if not the first
-    input_fields: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads in prediction
+    input_fields: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads of an example
     ready_field: ClassVar[str | None] = None  # column that replaces these in a row that has it
     predicts: ClassVar[bool] = True  # whether fine-tuned models predict
     is_pooled: ClassVar[bool] = False  # whether the head takes the mean of states, not each state
@@ -118,10 +120,6 @@ class TaskKind(ABC):
     @abstractmethod
     def file_names(self, *, trained_on: str | None) -> list[str]:
         """Return the files that a task folder needs."""
-
-    def optional_files(self) -> tuple[str, ...]:
-        """Return files that a task folder may have as well."""
-        return ()
 
     @abstractmethod
     def read(
@@ -156,10 +154,6 @@ class TaskKind(ABC):
         Raises:
             DataError: Several files match.
         """
-
-    def needed_files(self) -> tuple[str, ...]:
-        """Return the contents that a task needs beside its splits."""
-        return ()
 
     @abstractmethod
     def usual_names(self, content: str) -> str:

@@ -179,6 +179,7 @@ class MinimalPairs(ExampleKind):
     encoded = EncodedPairs
     settings = (PER_PARADIGM,)
     columns = ("id", _GOOD, _BAD, _PARADIGM)
+    input_fields = (_GOOD, _BAD)
     unit = "pairs"
     texts_per_item = 2
     predicts = False
@@ -192,10 +193,6 @@ class MinimalPairs(ExampleKind):
         return MinimalPair(
             row.id(), good=row.text(_GOOD), bad=row.text(_BAD), group=row.text(_PARADIGM, "")
         )
-
-    def input_of(self, example: MinimalPair) -> tuple[str, str]:
-        """Return both sentences."""
-        return example.good, example.bad
 
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the columns of the sentences, and that of paradigms if there is one."""

@@ -138,10 +138,6 @@ class QuestionAnswering(ExampleKind):
         paired = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
         return Question(row.id(), row.text("question"), context, paired)
 
-    def input_of(self, example: Question) -> tuple[str, str]:
-        """Return question and context."""
-        return example.question, example.context
-
     def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
         """Return the reader of SQuAD's files."""
         return read_squad

@@ -38,6 +38,7 @@ class Retrieval(TaskKind):
     name = "ir"
     facts = FIRST_KINDS["ir"]
     settings: ClassVar[tuple[str, ...]] = (*_TEMPLATES, TRAINED_ON, *_TEXTS)
+    needed = _TEXTS
     unit = "queries"
     trained_unit = "query-document pairs"
     texts_per_item = 2
@@ -91,10 +92,6 @@ class Retrieval(TaskKind):
         """Return a few queries and documents."""
         both = (task.queries.values(), task.corpus.values())
         return [text for texts in both for text in islice(texts, most)]
-
-    def needed_files(self) -> tuple[str, ...]:
-        """Return documents and queries."""
-        return _TEXTS
 
     def find_files(self, folder: Path) -> dict[str, Path]:
         """Return documents, queries and judgements with BEIR's names."""
@@ -163,13 +160,10 @@ class ZeroShot(Retrieval):
     name = "zs"
     facts = FIRST_KINDS["zs"]
     settings = (*_TEMPLATES, *_TEXTS)
+    optional_files = ("qrels/validation.tsv",)
     derived_from = Retrieval.name
     query_template = "{text}"
     document_template = "{title} {text}"
-
-    def optional_files(self) -> tuple[str, ...]:
-        """Return the judgements for validation."""
-        return ("qrels/validation.tsv",)
 
 
 class EncodedRetrieval(EncodedTask):

@@ -73,6 +73,7 @@ class Similarity(ExampleKind):
         is_trained=False,
     )
     columns = ("id", *_TEXTS, "score")
+    input_fields = _TEXTS
     unit = "pairs"
     texts_per_item = 2
     predicts = False
@@ -83,10 +84,6 @@ class Similarity(ExampleKind):
             if not row.text(name).strip():
                 raise row.error(f"'{name}' is empty")
         return SentencePair(row.id(), row.text("text_a"), row.text("text_b"), row.real("score"))
-
-    def input_of(self, example: SentencePair) -> tuple[str, str]:
-        """Return both sentences."""
-        return example.text_a, example.text_b
 
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the columns of the sentences and of the score."""

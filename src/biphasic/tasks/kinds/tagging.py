@@ -129,10 +129,6 @@ class Tagging(ExampleKind):
                 )
         return TaggedSentence(row.id(), words, tuple(numbers[tag] for tag in tags))
 
-    def input_of(self, example: TaggedSentence) -> str:
-        """Return the words, joined."""
-        return " ".join(example.words)
-
     def reader(self, path: Path, file: TaskFile) -> Callable[[Path], Any]:
         """Return the reader of CoNLL's and similar files."""
         token, tag = (

@@ -49,10 +49,6 @@ class TextKind(ExampleKind):
             return fill(template, row)
         return fill(PAIR_TEMPLATE, row) if "text_a" in row.value else row.text("text")
 
-    def input_of(self, example: Any) -> str:
-        """Return the text."""
-        return example.text
-
     def choose_columns(self, there: Collection[str], path: Path, file: TaskFile) -> dict[str, str]:
         """Return the columns of the texts and of the answer."""
         chosen = _text_columns(there, path, file)
