@@ -59,9 +59,10 @@ def _put(partial: Path, path: Path) -> None:
 
 @contextmanager
 def row_writer(
-    path: Path | list[Mapping[str, Any]] | None, columns: Mapping[str, pa.DataType]
+    path: Path | list[Mapping[str, Any]] | None, columns: Mapping[str, Any]
 ) -> Iterator[Write]:
     """Yield a function that adds rows to a file, a list, or standard output as JSON lines."""
+    # Forms of columns are those of `TaskKind.predicted`.
     if isinstance(path, list):
         yield path.extend
         return
@@ -70,13 +71,22 @@ def row_writer(
         return
     with new_file(path) as partial:
         if path.suffix.lower() == ".parquet":
-            with pq.ParquetWriter(partial, pa.schema(list(columns.items()))) as writer:
+            types = {name: _arrow_type(form) for name, form in columns.items()}
+            with pq.ParquetWriter(partial, pa.schema(list(types.items()))) as writer:
                 yield lambda rows: writer.write_table(
                     pa.Table.from_pylist([dict(row) for row in rows], writer.schema)
                 )
             return
         with partial.open("w", encoding="utf-8", newline="") as stream:
             yield _csv(stream, columns) if path.suffix.lower() == ".csv" else _json_lines(stream)
+
+
+def _arrow_type(form: Any) -> pa.DataType:
+    if isinstance(form, list):
+        return pa.list_(_arrow_type(form[0]))
+    if isinstance(form, Mapping):
+        return pa.struct([(name, _arrow_type(each)) for name, each in form.items()])
+    return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[form]
 
 
 ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")  # suffixes that `row_writer` supports
@@ -91,7 +101,7 @@ def _json_lines(stream: Any) -> Write:
     return write
 
 
-def _csv(stream: Any, columns: Mapping[str, pa.DataType]) -> Write:
+def _csv(stream: Any, columns: Mapping[str, Any]) -> Write:
     writer = csv.writer(stream)
     writer.writerow(columns)
 

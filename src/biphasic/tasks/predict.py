@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 
 from biphasic.errors import DataError
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.tasks.finetuned import FinetunedModel, HeadRecord, load_finetuned, read_head
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
+from biphasic.tasks.kinds.kind import BY_LABEL
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
 from biphasic.tasks.rows.row import Row
@@ -104,7 +104,9 @@ def predict_file(
     with computing_on(target):
         finetuned = (loaded or load_finetuned)(folder)
     finetuned = replace(finetuned, encoder=replace(finetuned.encoder, watch=windows.watch))
-    with row_writer(out, {"id": pa.string(), **kind.prediction_columns(record)}) as write:
+    by_label = dict.fromkeys(record.labels, float)
+    forms = {name: by_label if form == BY_LABEL else form for name, form in kind.predicted.items()}
+    with row_writer(out, {"id": str, **forms}) as write:
 
         def predict(window: list[Row]) -> tuple[int, int]:
             examples = [_example(row, chosen, record) for row in window]
@@ -126,7 +128,7 @@ def fields_of(folder: Path) -> tuple[str, ...]:
 def _head(folder: Path) -> HeadRecord:
     record = read_head(folder)
     kind = KINDS[record.kind]
-    if not kind.predicts:
+    if not kind.predicted:
         raise DataError(
             f"{folder}: a {kind.facts.title} model predicts nothing; use 'biphasic encode'"
         )

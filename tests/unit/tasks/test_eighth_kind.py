@@ -10,10 +10,9 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -67,6 +66,7 @@ class Polarity(TextKind):
     answer = "polarity"
     usual_answers = (("polarity",), ("sign",))
     output_names = ("for",)
+    predicted: ClassVar = {"is_for": bool, "strength": float}
     does = "says whether a text is for or against"
 
     def parse(self, row, *, labels, template) -> AnsweredText:
@@ -77,9 +77,6 @@ class Polarity(TextKind):
 
     def canonical(self, row, labels) -> dict[str, Any]:
         return {"polarity": float(row.value["polarity"])}
-
-    def prediction_columns(self, record) -> dict[str, pa.DataType]:
-        return {"is_for": pa.bool_(), "strength": pa.float64()}
 
     def predict(self, finetuned, examples):
         outputs, num_cut = pooled_outputs(finetuned, examples)
@@ -92,7 +89,6 @@ class Longer(ExampleKind):
     name = "lo"
     facts = KindFacts("longer vector", (MetricFacts("wins", "wins"),), is_trained=False)
     columns = ("id", "better", "worse")
-    predicts = False
 
     def parse(self, row, *, labels, template):
         return AnsweredText(row.id(), f"{row.text('better')}\n{row.text('worse')}", 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import LABELS
-from biphasic.tasks.kinds.kind import Predictions, SplitScores
+from biphasic.tasks.kinds.kind import BY_LABEL, Predictions, SplitScores
 from biphasic.tasks.kinds.text import TEMPLATE, Array, EncodedTexts, TextKind, pooled_outputs
 from biphasic.tasks.records import AnsweredText, ExampleTask
 from biphasic.tasks.rows.labels import Labels, found_labels, single_labels
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch import Tensor
 
-    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.finetuned import FinetunedModel
 
 
 class _EncodedLabels(EncodedTexts):
@@ -61,6 +60,7 @@ class Classification(TextKind):
     columns = ("id", "text", "label")
     answer = "label"
     usual_answers = (("label",),)
+    predicted: ClassVar[Mapping[str, Any]] = {"label": str, "probabilities": BY_LABEL}
     does = "assigns one of {number} labels to a text"
     problem_type = "single_label_classification"
 
@@ -84,12 +84,6 @@ class Classification(TextKind):
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return the label as a number."""
         return {"label": labels.number(row, "label")} if labels else {}
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return a label, and probabilities by label."""
-        import pyarrow as pa
-
-        return {"label": pa.string(), "probabilities": _probabilities(record)}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         """Return the most probable label."""
@@ -143,6 +137,7 @@ class MultiLabel(TextKind):
     columns = ("id", "text", "labels")
     answer = "labels"
     usual_answers = (("labels",), ("label",))
+    predicted: ClassVar[Mapping[str, Any]] = {"labels": [str], "probabilities": BY_LABEL}
     does = "assigns any of {number} labels to a text"
     problem_type = "multi_label_classification"
     output_note = "A label applies if its output is above 0, a probability above one half."
@@ -169,12 +164,6 @@ class MultiLabel(TextKind):
         singles = single_labels(row, "labels")
         return {"labels": [labels.number(single, "labels") for single in singles]}
 
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return labels, and probabilities by label, which do not add up to one."""
-        import pyarrow as pa
-
-        return {"labels": pa.list_(pa.string()), "probabilities": _probabilities(record)}
-
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         """Return the labels with a probability above one half."""
         from scipy.special import expit
@@ -192,10 +181,3 @@ class MultiLabel(TextKind):
 
 def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
     return [[names[label] for label in np.flatnonzero(row).tolist()] for row in holds]
-
-
-def _probabilities(record: HeadRecord) -> pa.DataType:
-    """Return the type of probabilities by label."""
-    import pyarrow as pa
-
-    return pa.struct([(label, pa.float64()) for label in record.labels])

@@ -18,7 +18,6 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Task, TaskInfo
 
 if TYPE_CHECKING:  # plans read kinds without torch
-    import pyarrow as pa
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # plans read kinds without torch
 
 # Setting of kinds that can be scored after fine-tuning on another task of the kind.
 TRAINED_ON = "trained_on"
+BY_LABEL = "by label"  # form of a prediction's column: a float for each label
 # One prediction per example, its values by column, and the number of truncated examples.
 Predictions = tuple[list[dict[str, Any]], int]
 Sample = str | tuple[str, str]  # a text as the model reads it, or two that it reads as a pair
@@ -101,7 +101,9 @@ class TaskKind(ABC):
     paper_metric: ClassVar[str | None] = None  # decides in the reference study, if not the first
     input_fields: ClassVar[tuple[str, ...]] = ("text",)  # what a model reads of an example
     ready_field: ClassVar[str | None] = None  # column that replaces these in a row that has it
-    predicts: ClassVar[bool] = True  # whether fine-tuned models predict
+    # Columns of predictions, if fine-tuned models predict; forms are a type, `[type]` for a list,
+    # types by field, or `BY_LABEL`.
+    predicted: ClassVar[Mapping[str, Any]] = {}
     is_pooled: ClassVar[bool] = False  # whether the head takes the mean of states, not each state
     does: ClassVar[str] = ""  # what a fine-tuned model does, in cards; `{number}` of labels
     pipeline: ClassVar[str] = "text-classification"  # the hub's tag of fine-tuned models
@@ -215,10 +217,6 @@ class TaskKind(ABC):
         Raises:
             DataError: The row cannot be used.
         """
-        raise NotImplementedError
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return the types of a prediction's values, by column."""
         raise NotImplementedError
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[Any]) -> Predictions:

@@ -182,7 +182,6 @@ class MinimalPairs(ExampleKind):
     input_fields = (_GOOD, _BAD)
     unit = "pairs"
     texts_per_item = 2
-    predicts = False
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> MinimalPair:
         """Return a pair, and its paradigm if it has one."""

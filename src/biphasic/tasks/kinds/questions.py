@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from biphasic.tasks.records import SPLITS, Answer, ExampleTask, Question
 from biphasic.tasks.rows.row import Row, parse_json, read_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch import Tensor, nn
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -114,6 +113,10 @@ class QuestionAnswering(ExampleKind):
     columns = ("id", "question", "context", "answers")
     suffixes = (".json", ".jsonl")
     input_fields = ("question", "context")
+    # Borders are in characters, scores sums of logits.
+    predicted: ClassVar[Mapping[str, Any]] = {
+        "answer": str, "start": int, "end": int, "score": float, "no_answer_score": float
+    }  # fmt: skip
     does = "finds the answer to a question in a context"
     pipeline = "question-answering"
     form = "question-answering"
@@ -167,18 +170,6 @@ class QuestionAnswering(ExampleKind):
     def example(self, row: Row, record: HeadRecord) -> Question:
         """Return a question without answers."""
         return Question(str(row.number), row.text("question"), row.text("context"), ())
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return the answer, its borders in characters, and scores: sums of logits."""
-        import pyarrow as pa
-
-        return {
-            "answer": pa.string(),
-            "start": pa.int64(),
-            "end": pa.int64(),
-            "score": pa.float64(),
-            "no_answer_score": pa.float64(),
-        }
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[Question]) -> Predictions:
         """Answer questions."""

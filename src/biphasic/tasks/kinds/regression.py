@@ -6,8 +6,8 @@ learning rates suits every scale and the head starts at the mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from biphasic.tasks.rows.labels import Labels
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch import Tensor
 
     from biphasic.data.tokens.tokenizer import TextTokenizer
-    from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
+    from biphasic.tasks.finetuned import FinetunedModel
 
 
 class _EncodedValues(EncodedTexts):
@@ -66,6 +65,7 @@ class Regression(TextKind):
     columns = ("id", "text", "value")
     answer = "value"
     usual_answers = (("value",), ("score",), ("label",))
+    predicted: ClassVar[Mapping[str, Any]] = {"score": float}
     does = "predicts a number for a text"
     problem_type = "regression"
     output_names = ("LABEL_0",)
@@ -93,12 +93,6 @@ class Regression(TextKind):
         mean, deviation = standardisation(task)
         fields = super().head_fields(task, tokenizer, protocol=protocol)
         return {**fields, "mean": mean, "deviation": deviation}
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return the number."""
-        import pyarrow as pa
-
-        return {"score": pa.float64()}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[str]) -> Predictions:
         """Return numbers on the scale of the training split."""

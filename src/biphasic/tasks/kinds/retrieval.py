@@ -42,7 +42,6 @@ class Retrieval(TaskKind):
     unit = "queries"
     trained_unit = "query-document pairs"
     texts_per_item = 2
-    predicts = False
     does = "embeds queries and documents; related ones are close"
     pipeline = "sentence-similarity"
     hub_task = "information-retrieval"

@@ -76,7 +76,6 @@ class Similarity(ExampleKind):
     input_fields = _TEXTS
     unit = "pairs"
     texts_per_item = 2
-    predicts = False
 
     def parse(self, row: Row, *, labels: Sequence[str], template: str | None) -> SentencePair:
         """Return a pair and its score."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from biphasic.tasks.rows.row import Row
 from biphasic.tasks.rows.tagged import Words, check_bio, check_tag_set, read_conll, words_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from torch import Tensor, nn
 
     from biphasic.data.packing import TokenIds
@@ -109,6 +108,11 @@ class Tagging(ExampleKind):
     suffixes = (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv")
     paper_metric = "sentence_token_f1"
     ready_field = "tokens"
+    # Borders of entities are in characters, or in words if these were given.
+    predicted: ClassVar[Mapping[str, Any]] = {
+        "entities": [{"type": str, "start": int, "end": int, "text": str, "score": float}],
+        "tags": [str],
+    }
     does = "finds entities in a text"
     pipeline = "token-classification"
     form = "token-classification"
@@ -156,21 +160,6 @@ class Tagging(ExampleKind):
     def example(self, row: Row, record: HeadRecord) -> Words:
         """Return the words of `tokens`, or those of `text`."""
         return words_of(row)
-
-    def prediction_columns(self, record: HeadRecord) -> dict[str, pa.DataType]:
-        """Return entities with borders in characters (in words if these were given), and tags."""
-        import pyarrow as pa
-
-        entity = pa.struct(
-            [
-                ("type", pa.string()),
-                ("start", pa.int64()),
-                ("end", pa.int64()),
-                ("text", pa.string()),
-                ("score", pa.float64()),
-            ]
-        )
-        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
 
     def predict(self, finetuned: FinetunedModel, examples: Sequence[Words]) -> Predictions:
         """Find entities."""
