@@ -332,12 +332,9 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
         message = "a name has at most 80 characters: lower-case letters, digits and . _ -, "
         message += "beginning with a letter or digit"
-    return f"{path}: {message[:1].lower()}{message[1:]} (got {_short(given)})"
-
-
-def _short(value: Any) -> str:
-    text = _SHORT.repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    got = _SHORT.repr(given)
+    got = got if len(got) <= _MOST_SHOWN else f"{got[:_MOST_SHOWN]}..."
+    return f"{path}: {message[:1].lower()}{message[1:]} (got {got})"
 
 
 def _unknown_value(path: str, value: str, expected: str) -> str:

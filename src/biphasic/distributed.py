@@ -213,7 +213,8 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         # Not after an error: with a rank lost, leaving in order might take forever.
         dist.destroy_process_group()
     except RuntimeError as error:
-        if not _is_connection_error(error):
+        # gloo raises plain errors, which begin with the file of its source.
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):
             raise
         raise LostRankError(_lost_rank_text(ranks, error)) from error
 
@@ -240,11 +241,6 @@ def _store(address: str, size: int) -> Store:
         return FileStore(address, size)
     host, _, port = address.rpartition(":")
     return TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-
-
-def _is_connection_error(error: RuntimeError) -> bool:
-    # gloo raises plain errors, which begin with the file of its source.
-    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def _lost_rank_text(ranks: ProcessGroup, error: RuntimeError) -> str:

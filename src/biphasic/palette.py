@@ -103,11 +103,6 @@ def hollow(style: SeriesStyle) -> SeriesStyle:
     return dataclasses.replace(style, is_hollow=True)
 
 
-def reference_style(style: SeriesStyle) -> SeriesStyle:
-    """Return the style of the same series in a reference table: grey, with the same marker."""
-    return dataclasses.replace(style, color=FLOOR, line=":", is_hollow=True)
-
-
 def _style(index: int) -> SeriesStyle:
     turn = index // len(SERIES)
     return SeriesStyle(

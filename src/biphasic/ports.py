@@ -77,20 +77,16 @@ def _closed_port(number: int) -> bool:
     with socket.socket(fileno=os.dup(number)) as found:
         if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
-        _drop_all(found)
+        program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
+        setting = struct.pack("HP", 1, ctypes.addressof(program))
+        try:
+            found.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, setting)
+        except OSError as error:  # gVisor has no packet filter
+            raise ConfigError(
+                f"processes: this system cannot close their ports to other users (packet filter: "
+                f"{error.strerror}); set compute.processes to 1, or train outside of this sandbox"
+            ) from error
     return True
-
-
-def _drop_all(listening: socket.socket) -> None:
-    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-    setting = struct.pack("HP", 1, ctypes.addressof(program))
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, setting)
-    except OSError as error:  # gVisor has no packet filter
-        raise ConfigError(
-            f"processes: this system cannot close their ports to other users (packet filter: "
-            f"{error.strerror}); set compute.processes to 1, or train outside of this sandbox"
-        ) from error
 
 
 def _strange(inodes: Iterable[str]) -> set[str]:

@@ -63,11 +63,6 @@ def read_registrations(study_folder: Path) -> tuple[RegistrationRecord, ...]:
     return tuple(records)
 
 
-def is_registered(study_folder: Path) -> bool:
-    """Return whether a study has a registration, intact or not."""
-    return bool(complete_names(study_folder / REGISTRATIONS))
-
-
 def write_registration(study_folder: Path, record: RegistrationRecord, *, number: int) -> Path:
     """Seal a registration in the study's folder."""
     path = study_folder / REGISTRATIONS / f"{number:03d}-{record.id[:12]}"

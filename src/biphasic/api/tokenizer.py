@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
-    from biphasic.data.text.source import SourceContext, TextSource
+    from biphasic.data.text.source import TextSource
 
 
 def train(
@@ -42,14 +43,15 @@ def train(
     """
     from biphasic.api.results.data import TrainedTokenizer
     from biphasic.data.text.source import SourceContext
-    from biphasic.data.text.sources import source_origin
+    from biphasic.data.text.sources import read_documents, source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-    from biphasic.files import digest, expanded
+    from biphasic.files import digest, expanded, is_complete
     from biphasic.locks import sole_writer
 
     folder = expanded(out)
     context = SourceContext(hub_copies=None if hub_copies is None else expanded(hub_copies))
-    _refuse_unfinished(folder)
+    if folder.exists() and not is_complete(folder):
+        raise ConfigError(f"--out {folder}: already exists; choose another folder, or delete it")
     shared = {} if column is None else {"column": column}
     parsed = [each for named in sources for each in _sources_of(named, shared)]
     origins = [source_origin(source, context) for source in parsed]
@@ -60,9 +62,11 @@ def train(
     sizes: list[int] = []
 
     def texts() -> Iterator[str]:
-        for text in _training_texts(parsed, context):
-            sizes.append(len(text.encode()))
-            yield text
+        documents = (read_documents(source, context) for source in parsed)
+        for document in chain.from_iterable(documents):
+            if document.split != "heldout":
+                sizes.append(len(document.text.encode()))
+                yield document.text
 
     with sole_writer(folder):
         trained = train_tokenizer(texts(), vocab_size=vocab_size)
@@ -111,13 +115,6 @@ def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
     return CheckedTokenizer((*special, mask), reason, masked.vocab_size)
 
 
-def _refuse_unfinished(out: Path) -> None:
-    from biphasic.files import is_complete
-
-    if out.exists() and not is_complete(out):
-        raise ConfigError(f"--out {out}: already exists; choose another folder, or delete it")
-
-
 def _is_made(out: Path, made_from: str) -> bool:
     """Return whether a tokenizer exists; raise if it was made from something else."""
     from biphasic.files import verify_folder
@@ -147,12 +144,3 @@ def _sources_of(named: str, settings: Mapping[str, str]) -> Sequence[TextSource]
     if is_plugin("sources", named):
         return parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
     return (parse_config(SourceConfig, raw, where="SOURCE"),)
-
-
-def _training_texts(sources: Sequence[TextSource], context: SourceContext) -> Iterator[str]:
-    from biphasic.data.text.sources import read_documents
-
-    for source in sources:
-        for document in read_documents(source, context):
-            if document.split != "heldout":
-                yield document.text

@@ -109,7 +109,8 @@ def _positions(case: Case) -> Iterator[str]:
             yield f"{positions.size} positions have {labels.size} labels"
         if np.any(np.diff(positions) <= 0):
             yield "positions are not ascending"
-        if not np.all(np.isin(positions, np.flatnonzero(_is_token(rows)))):
+        tokens = np.concatenate([np.arange(*span) for span in rows.spans.tolist()])
+        if not np.all(np.isin(positions, tokens)):
             yield "a position is outside of the rows' tokens"
         if np.any((labels < 0) | (labels >= _vocabulary().size)):
             yield "a label is not in the vocabulary"
@@ -263,13 +264,6 @@ def _each_part(case: Case) -> Iterator[tuple[Supervision, PackedBatch]]:
 
 def _is_steady(case: Case) -> bool:
     return case.settings.at(0, num_steps=STEPS) is case.settings
-
-
-def _is_token(rows: PackedBatch) -> np.ndarray:
-    is_token = np.zeros(rows.input_ids.size, dtype=bool)
-    for start, end in rows.spans.tolist():
-        is_token[start:end] = True
-    return is_token
 
 
 def _identity(case: Case, mask_seed: int = _MASK_SEED) -> str:

@@ -45,7 +45,7 @@ class Case:
     def run(self, steps: range, *, rate: float = _RATE, factor: float = 1.0) -> Case:
         """Update by the gradients of some steps."""
         for step in steps:
-            for name, gradient in _gradients(step).items():
+            for name, gradient in _drawn(step).items():
                 self.weights[name].grad = gradient * factor
             self.optimizer.update(rate)
         return self
@@ -182,10 +182,6 @@ RULES: dict[str, Rule[Case]] = {
 
 def _first_weights() -> dict[str, nn.Parameter]:
     return {name: nn.Parameter(tensor.clone()) for name, tensor in _drawn(_STEPS).items()}
-
-
-def _gradients(step: int) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in _drawn(step).items()}
 
 
 @cache

@@ -23,11 +23,16 @@ _FORMAT = "biphasic.merge/1"
 
 def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) -> Path:
     """Write the model between two models; see `merge_models`."""
-    from biphasic.model.loading.build import load_pretrained  # noqa: PLC0415
+    from biphasic.model.loading.build import empty_body, load_pretrained  # noqa: PLC0415
     from biphasic.training.state import save_tensors  # noqa: PLC0415
 
     sides = [fetch_model(each) for each in (base, adapted)]
-    _check_fit(*(side.folder for side in sides))
+    tokenizer = TextTokenizer.load(sides[1].folder)
+    if difference := token_difference(sides[0].folder, tokenizer):
+        named = f"{sides[0].folder}: {difference} that of {sides[1].folder}"
+        raise ModelError(f"{named}; merge models of one tokenizer")
+    bodies = [empty_body(side.folder).named_parameters() for side in sides]  # without weights
+    check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
     models = [load_pretrained(side.folder, head_for=()) for side in sides]
     merged = merge.between(*(dict(model.named_parameters()) for model in models))
     # As it was saved: loading for training changes attention. Weights are written in fp32.
@@ -39,15 +44,5 @@ def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) 
         save_tensors(merged, partial / "model.safetensors", {"format": "pt"})
         write_json(partial / "config.json", config)
         write_json(partial / RECORD, record)
-        TextTokenizer.load(sides[1].folder).save_with_model(partial)
+        tokenizer.save_with_model(partial)
     return out
-
-
-def _check_fit(base: Path, adapted: Path) -> None:
-    """Check the models' tokenizers and shapes, before their weights are read."""
-    from biphasic.model.loading.build import empty_body  # noqa: PLC0415
-
-    if difference := token_difference(base, TextTokenizer.load(adapted)):
-        raise ModelError(f"{base}: {difference} that of {adapted}; merge models of one tokenizer")
-    bodies = [empty_body(folder).named_parameters() for folder in (base, adapted)]
-    check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))

@@ -161,11 +161,11 @@ class MaskingConfig(ObjectiveConfig):
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
-        shares = self._shares
+        shares, own = self._shares, self.own_settings()
         names = [name for name, named in _SHARES.items() if named == shares]
         identity = {
             "name": self.short_name,
-            **self._added_settings(),
+            **{name: own[name] for name in own if name not in MaskingConfig.model_fields},
             "mlm_probability": self._rate,
             "replacement": names[0] if names else shares.model_dump(),
             "mask_seed": mask_seed,
@@ -194,11 +194,6 @@ class MaskingConfig(ObjectiveConfig):
             labels=batch.packed.input_ids.reshape(-1)[positions],
             causal=False,
         )
-
-    def _added_settings(self) -> dict[str, Any]:
-        """Return the settings that only a class below this one has."""
-        own = self.own_settings()
-        return {name: own[name] for name in own if name not in MaskingConfig.model_fields}
 
     @property
     def _rate(self) -> float:

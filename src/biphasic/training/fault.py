@@ -117,16 +117,12 @@ def bring_checkpoint(
         if step is not None and step <= first:
             folder, identity = checkpoints.path(step), lineage.identities[step]
             verify_folder(folder, remedy="delete the folder and run again", identity=identity)
-            _link_folder(folder, progress.path(step))
+            target = progress.path(step)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f"{PARTIAL}{target.name}")
+            shutil.copytree(folder, partial, copy_function=_link_file)
+            partial.rename(target)
             return
-
-
-def _link_folder(folder: Path, target: Path) -> None:
-    """Give a folder of files that never change another name, without copying them if possible."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{PARTIAL}{target.name}")
-    shutil.copytree(folder, partial, copy_function=_link_file)
-    partial.rename(target)
 
 
 def _link_file(file: str, target: str) -> None:

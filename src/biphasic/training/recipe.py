@@ -55,11 +55,6 @@ class Seeds(Config):
     mask_seed: NonNegativeInt = 0
     """Selection of masked tokens."""
 
-    @classmethod
-    def all_equal(cls, seed: int) -> dict[str, int]:
-        """Return the settings with one seed for all streams."""
-        return dict.fromkeys(cls.model_fields, seed)
-
 
 class RecipeSettings(Config):
     """The settings of a recipe without its phases, which the arms of a study share."""

@@ -113,8 +113,9 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             elif phase.schedule_start == phase.start:
                 total = phase.schedule_end - phase.schedule_start
                 check_learning_rate(phase.schedule, total_steps=total)
-            if phase.phase.reading:
-                _check_pair_phase(phase.phase)
+            for name in ("corpus", "rows_per_step") if phase.phase.reading else ():
+                if getattr(phase.phase, name) is not None:
+                    raise ConfigError(f"{name}: a phase that reads pairs has none; remove it")
             phase.phase.check(
                 num_steps=phase.phase.steps, rows_per_step=phase.batches.rows_per_step
             )
@@ -128,9 +129,3 @@ def _check_merge(base: int, index: int) -> None:
         raise ConfigError("objective: a merge needs a phase before it")
     if base >= index:
         raise ConfigError(f"before_phase: give 0 to {index - 1}, a phase before the merge")
-
-
-def _check_pair_phase(phase: Phase) -> None:
-    for name in ("corpus", "rows_per_step"):
-        if getattr(phase, name) is not None:
-            raise ConfigError(f"{name}: a phase that reads pairs has none; remove it")

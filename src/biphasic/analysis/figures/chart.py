@@ -9,7 +9,7 @@ from typing import Literal
 
 from biphasic.amounts import amount
 from biphasic.analysis.text import csv_text, flat
-from biphasic.palette import SeriesStyle, reference_style
+from biphasic.palette import FLOOR, SeriesStyle
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
             points = tuple(replace(p, x=x) for x, p in places if x is not None)
         if not points:
             return None
-        label, style = f"{name}: {series.label}", reference_style(series.style)
+        label = f"{name}: {series.label}"
+        style = replace(series.style, color=FLOOR, line=":", is_hollow=True)
         return replace(series, label=label, style=style, points=points, is_reference=True)
 
     behind = {panel.key: filter(None, map(moved, panel.series)) for panel in reference.panels}

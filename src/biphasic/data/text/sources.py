@@ -147,16 +147,12 @@ class SourceConfig(TextSource):
         return self.path if self.path and self.path.is_dir() else None
 
 
-def _from_text(raw: Any) -> Any:
-    return {"source": raw} if isinstance(raw, str) else raw
-
-
 if TYPE_CHECKING:
     AnySource = TextSource
 else:
     AnySource = Annotated[
         accepting(SourceConfig, (BUILTIN,), group="sources", key="source", base=TextSource),
-        BeforeValidator(_from_text),
+        BeforeValidator(lambda raw: {"source": raw} if isinstance(raw, str) else raw),
     ]
 """Settings of a source of ours or of a plugin; a plain string is shorthand for `source`."""
 

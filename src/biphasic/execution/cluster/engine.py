@@ -150,7 +150,15 @@ class Engine:
             return f"Parsl's executor for {label} has failed"
         try:
             executor.poll_facade()
-            self._limit_blocks(label, executor)
+            # As many blocks as the site allows, and no more submissions than it allows an hour.
+            provider, now = self._providers[label], time.monotonic()
+            while self._submissions and now - self._submissions[0] > 3600:
+                self._submissions.popleft()
+            active = sum(not status.terminal for status in executor.status_facade.values())
+            is_free = len(self._submissions) < self._site.max_submissions_per_hour
+            # One at a time: a scheduler that is away for a moment must not fail several at once.
+            room = 1 if is_free and now >= provider.pause_until else 0
+            provider.max_blocks = min(self._most[label], active + room)
             self._strategy.strategize([executor])
         except (CommandClientTimeoutError, CommandClientBadError):
             self._deaf.add(label)
@@ -158,17 +166,6 @@ class Engine:
             return ""
         end = _end_of_interchange(label, executor)  # it may have ended while it was asked
         return end or f"Parsl's interchange for {label} does not answer"
-
-    def _limit_blocks(self, label: str, executor: _Executor) -> None:
-        """Allow as many blocks as the site does, and no more submissions than it does an hour."""
-        provider, now = self._providers[label], time.monotonic()
-        while self._submissions and now - self._submissions[0] > 3600:
-            self._submissions.popleft()
-        active = sum(not status.terminal for status in executor.status_facade.values())
-        is_free = len(self._submissions) < self._site.max_submissions_per_hour
-        # One at a time: a scheduler that is away for a moment must not fail several at once.
-        room = 1 if is_free and now >= provider.pause_until else 0
-        provider.max_blocks = min(self._most[label], active + room)
 
     def blocks(self) -> list[Block]:
         """Return all blocks, as the scheduler described them last, in the order of submission."""

@@ -10,7 +10,6 @@ from typing import Any
 from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
-from biphasic.objectives.phases import Phase
 from biphasic.plugins import named_plugins
 from biphasic.records import (
     AgainstRecord,
@@ -123,22 +122,18 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     """Describe a phase up to a step of the run."""
     first, last = (placed.objective(step).mask_rate for step in (placed.start, end - 1))
     steps = Counter(placed.objective(step).short_name for step in range(placed.start, end))
+    phase = placed.phase
+    settings = phase.model_dump(mode="json", exclude=_IN_RECORD, exclude_defaults=True)
+    folders = {name: own.name for name in settings if isinstance(own := getattr(phase, name), Path)}
     return PhaseRecord(
-        objective=placed.phase.short_name,
+        objective=phase.short_name,
         steps=end - placed.start,
         steps_by_objective=dict(steps),
-        settings=_other_settings(placed.phase),
+        settings=settings | folders,
         # Fields that do not apply are omitted from the file.
         **({} if first is None else {"mask_rate": first}),
         **({} if last == first else {"final_mask_rate": last}),
     )
-
-
-def _other_settings(phase: Phase) -> dict[str, Any]:
-    """Return the settings of a phase that no field of its record has; folders by their names."""
-    changed = phase.model_dump(mode="json", exclude=_IN_RECORD, exclude_defaults=True)
-    folders = {name: own.name for name in changed if isinstance(own := getattr(phase, name), Path)}
-    return changed | folders
 
 
 def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:

@@ -16,9 +16,9 @@ from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
 from biphasic.records import RegistrationRecord
 from biphasic.registration import (
+    REGISTRATIONS,
     changed_parts,
     fixed_part,
-    is_registered,
     read_registrations,
     registration_id,
     write_registration,
@@ -81,7 +81,7 @@ def register_study(
 
 def could_register(plan: Plan) -> bool:
     """Return whether a study with questions has neither a registration nor a score."""
-    if not plan.study.config.questions or is_registered(plan.study.folder):
+    if not plan.study.config.questions or complete_names(plan.study.folder / REGISTRATIONS):
         return False
     return next(Finished.of(plan).planned_results(), None) is None
 

@@ -52,7 +52,7 @@ def spelled_out(recipe: Any) -> Any:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed: expected a whole number, 0 or more (got {seed})")
     others = {name: value for name, value in recipe.items() if name != SEED}
-    return {**others, "seeds": Seeds.all_equal(seed)}
+    return {**others, "seeds": dict.fromkeys(Seeds.model_fields, seed)}
 
 
 def read_recipe(

@@ -14,7 +14,6 @@ from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
 from biphasic.study.status.record import (
     JobCounts,
-    RunningJob,
     StudyProgress,
     StudyStatus,
     read_progress,
@@ -86,7 +85,12 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterato
     yield f"  {_counts(status.counts)}"
     if status.running:
         yield "running"
-        yield from _running_lines(status.running, now)
+        width = max(len(job.label) for job in status.running)
+        for job in status.running:
+            steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
+            seconds = max((now - datetime.fromisoformat(job.started)).total_seconds(), 0.0)
+            line = f"  {job.label:{width}}  {steps:>13}  {clock(seconds):>8}"
+            yield "  ".join(filter(None, (line, job.text, job.place)))
     if status.failures:
         yield "failed"
         for failure in status.failures:
@@ -119,15 +123,6 @@ def _counts(counts: JobCounts) -> str:
     if counts.blocked:
         parts.append(f"{counts.blocked:,} need a failed job")
     return f"{', '.join(parts)}, of {total:,} jobs"
-
-
-def _running_lines(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]:
-    width = max(len(job.label) for job in jobs)
-    for job in jobs:
-        steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
-        for_seconds = (now - datetime.fromisoformat(job.started)).total_seconds()
-        line = f"  {job.label:{width}}  {steps:>13}  {clock(max(for_seconds, 0.0)):>8}"
-        yield "  ".join(filter(None, (line, job.text, job.place)))
 
 
 def _arms(status: StudyStatus) -> Iterator[str]:

@@ -134,8 +134,10 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
         )
     untuned: dict[str, str] = {}
     grouped: dict[str, tuple[Recipe, list[ArmConfig]]] = {}
+    # Of schedules before the one to tune.
+    earlier = tuple(rate for rate in config.tuned_rates if by == "last" and not is_of_last(rate))
     # Without the rates to tune: those of an earlier tuning must not affect grouping or trials.
-    before = config.model_copy(update={"tuned_rates": _followed(config.tuned_rates, by)})
+    before = config.model_copy(update={"tuned_rates": earlier})
     for arm in config.arms:
         if reason := _why_not_tuned(arm, by):
             untuned[arm.name] = reason
@@ -153,11 +155,6 @@ def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") 
         for name, (recipe, arms) in zip(names, grouped.values(), strict=True)
     )
     return Tuning(config, by, share, budget, groups, untuned)
-
-
-def _followed(rates: Iterable[TunedRate], by: TuneBy) -> tuple[TunedRate, ...]:
-    """Return the tuned rates that trials have: of earlier schedules than the one to tune."""
-    return tuple(rate for rate in rates if by == "last" and not is_of_last(rate))
 
 
 def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:

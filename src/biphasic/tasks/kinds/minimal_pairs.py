@@ -32,7 +32,7 @@ from biphasic.tasks.rows.content import TaskContent
 from biphasic.tasks.rows.row import Row
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
     from transformers import PreTrainedModel
 
     from biphasic.data.packing import TokenIds
@@ -297,6 +297,7 @@ def _predicted(
 ) -> NDArray[np.float64]:
     """Return the log-probability of each predicted token, float64 [num_predicted]."""
     import torch
+    from torch.nn.functional import cross_entropy
 
     result = np.empty(len(asked.labels))
     borders = np.searchsorted(asked.readers, np.arange(len(asked.sequences) + 1))
@@ -306,16 +307,10 @@ def _predicted(
         starts = np.repeat(spans[:, 0], np.subtract(last, first))
         states = hidden[torch.from_numpy(starts + asked.positions[picked]).to(hidden.device)]
         labels = torch.from_numpy(asked.labels[picked]).to(hidden.device)
-        result[picked] = _label_log_probabilities(head, states, labels).double().cpu().numpy()
+        group = max(_LOGITS // head.weight.shape[0], 1)
+        groups = zip(states.split(group), labels.split(group), strict=True)
+        losses = [
+            cross_entropy(head.logits(part), wanted, reduction="none") for part, wanted in groups
+        ]
+        result[picked] = -torch.cat(losses).double().cpu().numpy()
     return result
-
-
-def _label_log_probabilities(head: LanguageModelHead, states: Tensor, labels: Tensor) -> Tensor:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    group = max(_LOGITS // head.weight.shape[0], 1)
-    groups = zip(states.split(group), labels.split(group), strict=True)
-    return torch.cat(
-        [-cross_entropy(head.logits(part), wanted, reduction="none") for part, wanted in groups]
-    )

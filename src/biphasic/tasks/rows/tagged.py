@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from unicodedata import category
 
 from biphasic.errors import DataError
 from biphasic.tasks.rows.row import Row, read_lines
@@ -86,12 +86,13 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
     sentence = _Sentence()
     for number, text in lines:
         columns = separator.split(text)
+        has_tag = len(columns) == width and any(map(is_bio, columns[1:]))  # such as a hashtag's
         if not text.strip(" \t"):
             yield sentence
             sentence = _Sentence()
         elif columns[0] == _DOCUMENT:
             continue
-        elif not sentence.tokens and _is_comment(columns, width):
+        elif not sentence.tokens and columns[0].startswith("#") and not has_tag:
             if match := _SENTENCE_ID.fullmatch(text):
                 sentence.id = match[1].strip() or sentence.id
         elif len(columns) != width:
@@ -109,13 +110,6 @@ def _layout(texts: Iterable[str]) -> tuple[re.Pattern[str], int]:
             separator = _TAB if "\t" in text else _SPACES
             return separator, len(separator.split(text))
     return _TAB, 0
-
-
-def _is_comment(columns: list[str], width: int) -> bool:
-    """Return whether a line is a comment, not a token such as a hashtag."""
-    if not columns[0].startswith("#"):
-        return False
-    return len(columns) != width or not any(map(is_bio, columns[1:]))
 
 
 def _is_counted(sentence: _Sentence) -> bool:
@@ -158,7 +152,7 @@ def split_words(text: str) -> Words:
     words: list[str] = []
     starts: list[int] = []
     place = 0
-    for is_word, run in groupby(text, _is_of_word):
+    for is_word, run in groupby(text, lambda sign: category(sign).startswith(_WORD_CATEGORIES)):
         signs = "".join(run)
         parts = [signs] if is_word else list(signs)
         for part in parts:
@@ -167,7 +161,3 @@ def split_words(text: str) -> Words:
                 starts.append(place)
             place += len(part)
     return Words(tuple(words), tuple(starts), text)
-
-
-def _is_of_word(sign: str) -> bool:
-    return unicodedata.category(sign).startswith(_WORD_CATEGORIES)
