@@ -179,7 +179,7 @@ class MinimalPairs(ExampleKind):
     encoded = EncodedPairs
     settings = (PER_PARADIGM,)
     columns = ("id", _GOOD, _BAD, _PARADIGM)
-    input_fields = (_GOOD, _BAD)
+    input_fields = ("good", "bad")
     unit = "pairs"
     texts_per_item = 2
 
