@@ -39,7 +39,7 @@ def build(
             hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. Default:
             the spec's sources, or the built-in documentation.
         out: Folder for tokenizer, train and heldout.
-        spec: Corpus file (YAML) with settings; what is given here overrides it.
+        spec: Corpus file (YAML) with settings; other options override it.
         tokenizer: Folder or hub id of a tokenizer. Default: train one.
         vocab_size: Vocabulary size of the tokenizer to train. Default: 8192.
         column: Column or JSON key of the text. Default: text.

@@ -36,8 +36,8 @@ def build(
         documents: Texts that give weak pairs (heading and paragraph, paragraph and next): a source
             as in `corpus build`.
         against: Tasks that will judge: pairs with their texts, or nearly, are left out.
-        per_document: Most weak pairs of a document.
-        max_weak_pairs: Most weak pairs of a source, drawn at random.
+        per_document: Maximum weak pairs per document.
+        max_weak_pairs: Maximum weak pairs per source, drawn at random.
         seed: Seed of the draw of weak pairs.
         root: Folder of studies and their shared store.
         copies: As in `corpus.build`.
@@ -86,14 +86,14 @@ def mine(
     margin: float = 0.95,
     depth: int = 100,
 ) -> BuiltPairs:
-    """Add hard negatives: documents that are similar to a query and are no answers to it.
+    """Add hard negatives: documents that are similar to a query but do not answer it.
 
     Args:
         folder: Folder made by `biphasic pairs`.
         miner: Folder or hub id of the embedding model that finds negatives, or bm25.
         out: Folder for the pairs with negatives.
-        negatives: Most negatives of a pair.
-        margin: Most similarity of a negative, as a share of the positive's.
+        negatives: Maximum negatives per pair.
+        margin: Maximum similarity of a negative, as a share of the positive's.
         depth: Documents searched for each query.
 
     Raises:
@@ -124,7 +124,7 @@ def teach(
         folder: As in `pairs.mine`.
         teacher: Folder or hub id of an embedding model.
         out: Folder for the pairs with the teacher's vectors.
-        width: Dimensions that are kept, the principal ones. Default: the teacher's.
+        width: Principal dimensions to keep. Default: all of the teacher's.
 
     Raises:
         ConfigError: The teacher has fewer dimensions, or `out` holds other pairs.

@@ -170,7 +170,7 @@ def jobset(
         claim: Volume claim that all pods can write to.
         root: Folder of studies and their shared store.
         gpus: GPUs per process.
-        parallelism: Most pods at once.
+        parallelism: Maximum pods at once.
         overrides: As in `plan`.
         quiet: Show results and errors only.
 

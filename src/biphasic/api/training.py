@@ -173,8 +173,8 @@ def pretrain(
         device: As in `predict`.
         max_seconds: Save the progress and exit with code 130 after this time. In Python, in
             seconds; `StoppedError` is raised.
-        skip_steps: Read the rows of step N, counted from 0, but change no weight, for a loss that
-            is not finite.
+        skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows are
+            read, but change no weight.
         rewinds: Skip a non-finite step and resume from the previous weights, up to K times. In
             Python, the state is then that of a recipe which skips these steps.
         fresh: As in `run_study`.
@@ -309,7 +309,7 @@ def estimate(
         recipe: Recipe file (YAML). In Python also a recipe, whose model is a preset or dimensions.
         devices: Devices that train one model. In Python: each reads a part of the rows of a step.
         device: h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. Default:
-            h100, or with --flops another GPU.
+            h100, or a GPU described by --flops.
         vocab_size: Entries of the tokenizer's vocabulary. Default: those of a trained one.
         mfu: Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x
             0.11, by the reference study's hours.

@@ -118,7 +118,7 @@ def test_check_prints_the_token_to_add(tokenizer, tmp_path):
     vocabulary.update({f"zz{number}": number for number in range(320, 65_536)})
     (tmp_path / "t" / "tokenizer.json").write_text(json.dumps(content))
     told = run("check", tmp_path / "t")
-    assert told[3].endswith("so <|mask|> is appended; the model gets one row more")
+    assert told[3].endswith("so <|mask|> is added; the embedding grows by one row")
     assert told[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
 
 

@@ -120,7 +120,7 @@ def test_the_lowest_id_is_first_as_in_llama_3():
 )
 def test_entries_that_models_are_trained_with_are_not_reused(name):
     assert chosen(byte_level(name)) == (MASK, FIRST + 1, True)
-    assert "one row more" in with_mask_token(byte_level(name))[1]
+    assert "by one row" in with_mask_token(byte_level(name))[1]
 
 
 def test_a_reserved_entry_that_serves_another_role_is_not_taken():

@@ -51,10 +51,7 @@ def with_mask_token(tokenizer: TextTokenizer) -> tuple[TextTokenizer, str]:
             return masked, unfit + why
     names = (f"<|mask_{number}|>" for number in range(1, len(vocabulary) + 2))
     token = next(name for name in (MASK, *names) if name not in vocabulary)
-    reason = (
-        f"{unfit}the vocabulary keeps no entry free, so {token} is appended; the model gets one "
-        "row more"
-    )
+    reason = f"{unfit}no unused token, so {token} is added; the embedding grows by one row"
     return tokenizer.with_mask(token), reason
 
 
