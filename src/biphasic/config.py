@@ -174,6 +174,10 @@ def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any
             raise ConfigError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: cannot be read ({error}); save it as UTF-8") from None
+        except yaml.MarkedYAMLError as error:
+            line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+            reason = " ".join(filter(None, (error.context, error.problem)))
+            raise ConfigError(f"{path}: not valid YAML: {line}{reason}") from None
         except yaml.YAMLError as error:
             raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):

@@ -173,8 +173,8 @@ def pretrain(
         device: As in `predict`.
         max_seconds: Save the progress and exit with code 130 after this time. In Python, in
             seconds; `StoppedError` is raised.
-        skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows are
-            read, but change no weight.
+        skip_steps: Skip the update of step N, counted from 0, whose loss is not finite. Its rows
+            are read, but change no weight.
         rewinds: Skip a non-finite step and resume from the previous weights, up to K times. In
             Python, the state is then that of a recipe which skips these steps.
         fresh: As in `run_study`.

@@ -80,7 +80,7 @@ def plan_evaluation(
     check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
     given = {name: value for name, value in grid.items() if value is not None}
-    finetuning = parse_config(FinetuningConfig, given, where="evaluate")
+    finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")
     limits = model_limits(encoder.folder)
     is_paper = protocol == PAPER
     if isinstance(protocol, FinetuneProtocol):

@@ -245,7 +245,7 @@ def test_unknown_override_is_named(path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"title: [", "not valid YAML: "),
+        (b"name: a\n  title: b", "not valid YAML: line 2: "),
         (b"- a\n- b\n", "expected a mapping of settings at the top level"),
         (b"", "expected a mapping of settings at the top level"),
         (b"title: \xff\xfe", "cannot be read"),

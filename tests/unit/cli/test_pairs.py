@@ -16,9 +16,12 @@ from typer.main import get_command
 from biphasic.cli.main import app
 from biphasic.config import parse_config
 from biphasic.study.inputs.corpus import corpus_settings
+from biphasic.tasks.folder import load_task
+from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
 
-TUTORIAL = (Path(__file__).parents[3] / "docs/tutorials/search.md").read_text("utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+TUTORIAL = (DOCS / "tutorials/search.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -36,18 +39,29 @@ def read(words: list[str]) -> None:
 
 def test_the_commands_recipes_and_code_of_the_tutorial_are_valid():
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(lines) == 12
+    assert len(lines) == 13
     for line in lines:
         program, *words = shlex.split(line)
         assert program == "biphasic"
         read(words)
-    recipe, text = map(yaml.safe_load, blocks("yaml"))
-    parse_config(Recipe, recipe, where="tutorial").check()
-    assert corpus_settings(text).tokenizer == "state"
+    text, *recipes = map(yaml.safe_load, blocks("yaml"))
+    assert corpus_settings(text).vocab_size == 2048
+    for recipe in recipes:
+        parse_config(Recipe, recipe, where="tutorial").check()
     for code in blocks("python"):
         compile(code, "tutorial", "exec")
     with pytest.raises(TyperException, match="No such option: --techer"):
         read(["pairs", "teach", "pairs", "--techer", "minilm"])
+
+
+def test_the_questions_of_the_tutorial_are_a_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(DOCS)
+    variables = {}
+    exec(blocks("python")[0], variables)  # noqa: S102 - the page's own code
+    assert all((DOCS / page).is_file() for page in variables["questions"].values())
+    folder = prepare_task("zs:questions", store=tmp_path / "store", say=lambda _: None)
+    assert load_task(folder).num_examples("test") == 24
 
 
 def test_build_and_inspect_print_counts_and_pairs(cli, tmp_path):

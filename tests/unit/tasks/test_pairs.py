@@ -86,7 +86,7 @@ def test_tables_of_all_formats_give_the_same_pairs(tmp_path, suffix):
         ({"query": "a", "positive": "b", "negatives": ["b"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "negatives": ["a"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "scores": [1, 2]}, "2 scores for a positive and 0"),
-        ({"positive": "b"}, "no field 'query'"),
+        ({"positive": "b"}, "no field 'query'; there are 'positive'"),
     ],
 )
 def test_a_bad_pair_is_refused_with_its_line(tmp_path, row, message):

@@ -143,7 +143,10 @@ def write_pairs(
         scores.append(pair.scores)
         sources.append(pair.source)
     if not sources:
-        raise DataError(f"{folder.name}: no pair is left")
+        raise DataError(
+            f"{folder.name}: no pairs; the sources have none, or all are repeated or of tasks that "
+            "judge"
+        )
     schema = pa.schema({
         "query": pa.int64(), "positive": pa.int64(), "negatives": pa.list_(pa.int64()),
         "scores": pa.list_(pa.float64()), "source": pa.string(),

@@ -46,7 +46,7 @@ def evaluation_text(
     raw: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds}
     raw = {name: value for name, value in raw.items() if value is not None}
     finetuning = parse_config(
-        FinetuningConfig, {**raw, "protocol": PAPER if is_paper else protocol}, where="evaluate"
+        FinetuningConfig, {**raw, "protocol": PAPER if is_paper else protocol}, where="fine-tuning"
     )
     content = {
         "tasks": [_plain(task.model_copy(update={"protocol": dict(protocol)})) for task in tasks],

@@ -82,8 +82,8 @@ class TaskConfig(Config):
         known = [*BUILTIN_TASKS, *PUBLISHED]
         if not self.source and self.name not in known:
             raise ValueError(
-                f"unknown task '{self.name}'{nearest(self.name, known)}; a custom task needs a "
-                "'source', such as 'sc:folder'"
+                f"unknown task '{self.name}'{nearest(self.name, known)}; for your "
+                "own data, give a source such as 'sc:folder'"
             )
         return self
 

@@ -210,7 +210,7 @@ class ExampleKind(TaskKind):
         """Return a row with its fields under their own names."""
         for column in chosen.values():
             if column not in row.value:
-                raise row.error(f"no field '{column}'")
+                raise row.lacks(column)
         return replace(row, value={name: row.value[column] for name, column in chosen.items()})
 
     def _labels(self, file: TaskFile, files: Mapping[str, Path], rows: Sequence[Row]) -> Labels:

@@ -21,7 +21,7 @@ def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
     seen: set[str] = set()
     for row in read_jsonl(path):
         if "_id" not in row.value:
-            raise row.error("no field '_id'")
+            raise row.lacks("_id")
         key = row.id("_id")
         if key in seen:
             raise row.error(f"the id '{key}' is repeated")

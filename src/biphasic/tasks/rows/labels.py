@@ -71,10 +71,11 @@ class Labels:
 
 def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     """Return the labels of a training split, sorted; numbers by value."""
+    rows = list(rows)
     names = {label_of(row, key) for row in rows}
     are_numbers = all(map(_WHOLE.fullmatch, names))
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
-    check_labels(ordered, where=source)
+    check_labels(ordered, where=f"{rows[0].path}: {source}" if rows else source)
     return Labels(tuple(ordered), source)
 
 

@@ -41,11 +41,16 @@ class Row:
             else f"{self.path}:{line}: {message}"
         )
 
+    def lacks(self, key: str) -> DataError:
+        """Return an error that names a missing field, and those that there are."""
+        there = ", ".join(map(repr, self.value)) or "none"
+        return self.error(f"no field '{key}'; there are {there}")
+
     def text(self, key: str, default: str = _REQUIRED) -> str:
         """Return a text field."""
         value = self.value.get(key, default)
         if value is _REQUIRED:
-            raise self.error(f"no field '{key}'")
+            raise self.lacks(key)
         if not isinstance(value, str):
             raise self.error(f"'{key}' must be a text, not {value!r}")
         return value
@@ -54,7 +59,7 @@ class Row:
         """Return a finite number field."""
         value = self.value.get(key, _REQUIRED)
         if value is _REQUIRED:
-            raise self.error(f"no field '{key}'")
+            raise self.lacks(key)
         try:
             number = math.nan if isinstance(value, bool | str) else float(value)
         # JSON integers have no size limit, and the value may be a list or an object.
