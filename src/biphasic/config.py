@@ -331,8 +331,11 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     message = issue["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if sort == "value_error":
         return f"{path}: {message}" if parts else message
+    message = message.partition(", unable to parse string")[0]
     if sort in _NO_MAPPING:
         message = "expected a mapping of settings"
+    if sort == "too_short":
+        message = f"give at least {issue['ctx']['min_length']}"
     if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
         message = "a name has at most 80 characters: lower-case letters, digits and . _ -, "
         message += "beginning with a letter or digit"

@@ -44,6 +44,6 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
         if _holds_study(folder):
             return folder.resolve(), None
     raise DataError(
-        f"{target}: not a study file, nor the folder or name of a study"
+        f"{target}: not a study file, nor the folder of a study, nor the name of one in {root}"
         f"{nearest(str(target), known)}"
     )

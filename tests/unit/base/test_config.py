@@ -44,6 +44,7 @@ class Drawing(Config):
     grid: Grid = Grid()
     frame: Frame | Literal["none"] = "none"
     shapes: tuple[Annotated[Circle | Square, Field(discriminator="sort")], ...] = ()
+    marks: Annotated[tuple[int, ...], Field(min_length=1)] = (1,)
     precision: Literal["bf16", "fp32"] = "bf16"
 
     @model_validator(mode="after")
@@ -126,6 +127,8 @@ def test_records_are_frozen():
         ({"layout": "wied"}, "layout: unknown value 'wied' (did you mean 'wide'?)"),
         ({"layout": {"colums": 1}}, "unknown key 'layout.colums' (did you mean 'columns'?)"),
         ({"layout": {"rows": -1}}, "layout.rows: input should be greater than 0 (got -1)"),
+        ({"layout": {"rows": "x"}}, "layout.rows: input should be a valid integer (got 'x')"),
+        ({"marks": []}, "marks: give at least 1 (got [])"),
         ({"layout": 5}, "layout: expected a mapping of settings (got 5)"),
         ({"title": ""}, "title is empty; give one"),
     ],

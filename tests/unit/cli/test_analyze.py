@@ -99,7 +99,7 @@ def test_intervals_over_pretraining_need_replicates(results):
 
 
 def test_mistakes_are_reported(tmp_path):
-    assert "no results" in str(run(tmp_path).exception)
+    assert "no results; give the folder of a study" in str(run(tmp_path).exception)
     wrong = run(tmp_path, "--convention", "papre")
     assert wrong.exit_code == 2
     assert "'papre' is not one of 'standard', 'paper'" in wrong.stderr

@@ -126,7 +126,10 @@ def read_layout(folder: Path, choice: DatasetChoice = EVERY) -> Layout:
     runs = {cell: kept for cell, kept in sorted(runs.items()) if kept}
     if not runs:
         problem = f"; {problems[0].text}" if problems else ""
-        raise DataError(f"{folder}: no results; expected {RUN_FOLDER}/{RESULTS}{problem}")
+        raise DataError(
+            f"{folder}: no results; give the folder of a study, or one with "
+            f"{RUN_FOLDER}/{RESULTS}{problem}"
+        )
     problems += _missing(runs)
     used = {dataset for _, dataset in runs}
     kept = {about.name: about for about in columns.values() if about.name in used}
