@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from biphasic.config import Config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.data.text.hub import hub_fingerprint
-from biphasic.data.text.source import SourceContext, TextSource
+from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
     AnySource,
     SourceConfig,
@@ -109,7 +109,8 @@ def build_pairs(
         parts = [work / digest([source.origin, judges, BUILD_VERSION])[:32] for source in sources]
         remove_partials(work)
         labels = told_apart([task.name for task in judging], config.against)
-        decontamination = Decontamination(tuple(map(_named, judging, labels)))
+        both = zip(judging, labels, strict=True)
+        decontamination = Decontamination(tuple(replace(task, name=name) for task, name in both))
         for source, part in zip(sources, parts, strict=True):
             if is_complete(part):
                 say(f"{source.name}: already read")
@@ -124,10 +125,6 @@ def build_pairs(
         pairs = write_pairs(folder, kept, origin=origin, card=lambda: {"counts": counts})
         shutil.rmtree(work)
     return pairs
-
-
-def _named(task: JudgingTask, name: str) -> JudgingTask:
-    return replace(task, name=name)
 
 
 def _sources(
@@ -156,16 +153,16 @@ def _sources(
     drawn: dict[str, Any] = {
         "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs
     }  # fmt: skip
+    context = SourceContext(hub_copies=copies)
     for source in config.documents:
-        context = SourceContext(hub_copies=copies)
         origin = {"documents": source_origin(source, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
         name = short_name(source.source) if path is None else path.name
-        yield _Source(name, origin, partial(_drawn, source, context, drawn))
-
-
-def _drawn(source: TextSource, context: SourceContext, drawn: dict[str, Any]) -> list[Pair]:
-    return document_pairs(read_documents(source, context), **drawn)
+        yield _Source(
+            name,
+            origin,
+            lambda source=source: document_pairs(read_documents(source, context), **drawn),
+        )
 
 
 def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:
