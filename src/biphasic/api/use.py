@@ -76,7 +76,7 @@ def encode(
     device: str | None = None,
     quiet: bool = False,
 ) -> Vectors:
-    """Embed texts by mean pooling: one vector per text, in order.
+    """Embed texts: one vector per text, in order, as the model was trained to.
 
     Args:
         model: Folder of a state, of a transformers model or of a sentence-transformers model, or a

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.errors import DataError, reading
+from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder, write_json
+from biphasic.locks import Say, sole_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,6 +171,23 @@ def write_pairs(
         }
         write_json(partial / DETAILS, record)
     return Pairs(folder)
+
+
+def written_once(
+    folder: Path, origin: dict[str, Any], write: Callable[[Path], Pairs], *, say: Say | None = None
+) -> Pairs:
+    """Write pairs, or return those in the folder if they have this origin."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder, say=say):
+        if not is_complete(folder):
+            return write(folder)
+        pairs = Pairs(folder)
+        if pairs.details.get("origin") != origin:
+            raise ConfigError(
+                f"{folder}: holds other pairs, made from other sources or settings; choose another "
+                "folder, or delete it"
+            )
+        return pairs
 
 
 def _content_hash(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
-from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
+from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
 from biphasic.data.text.hub import hub_fingerprint
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
@@ -38,7 +38,7 @@ from biphasic.files import (
     remove_partials,
     write_json,
 )
-from biphasic.locks import sole_writer
+from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
 from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
@@ -46,7 +46,6 @@ from biphasic.tasks.source import prepare_task, told_apart
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
 _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
-Say = Callable[[str], None]
 
 
 class PairsConfig(Config):
@@ -68,7 +67,7 @@ class PairsConfig(Config):
     """Tasks that will judge: pairs with their texts, or nearly their texts, are left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Source:
     name: str
     origin: dict[str, Any]
@@ -89,42 +88,29 @@ def build_pairs(
     if repeated := [n for n, count in Counter(s.name for s in sources).items() if count > 1]:
         raise ConfigError(f"pairs build: several sources are called {repeated[0]}; rename one")
     keep_files(store, config)
-    judges = [[task.name, task.content] for task in judging]
     origin = {
         "sources": [{"name": source.name, **source.origin} for source in sources],
-        "against": judges,
+        "against": [[task.name, task.content] for task in judging],
         "build_version": BUILD_VERSION,
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with sole_writer(folder, say=say):
-        if is_complete(folder):
-            pairs = Pairs(folder)
-            if pairs.details.get("origin") != origin:
-                raise ConfigError(
-                    f"{folder}: holds pairs made from other sources or settings; choose another "
-                    "folder, or delete it"
-                )
-            return pairs
+    labels = told_apart([task.name for task in judging], config.against)
+    named = [replace(task, name=name) for task, name in zip(judging, labels, strict=True)]
+
+    def write(folder: Path) -> Pairs:
         work = folder.with_name(f".building-{folder.name}")
-        parts = [work / digest([source.origin, judges, BUILD_VERSION])[:32] for source in sources]
         remove_partials(work)
-        labels = told_apart([task.name for task in judging], config.against)
-        both = zip(judging, labels, strict=True)
-        decontamination = Decontamination(tuple(replace(task, name=name) for task, name in both))
-        for source, part in zip(sources, parts, strict=True):
-            if is_complete(part):
-                say(f"{source.name}: already read")
-                continue
-            say(f"reading {source.name}")
-            _write_part(part, source, decontamination)
-        counts = {
-            source.name: read_json(part / _COUNTS)
-            for source, part in zip(sources, parts, strict=True)
+        parts = {
+            source: work / digest([source.origin, origin["against"], BUILD_VERSION])[:32]
+            for source in sources
         }
-        kept = _without_repeats(sources, parts, counts)
+        _write_parts(parts, Decontamination(tuple(named)), say)
+        counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
+        kept = _without_repeats(parts, counts)
         pairs = write_pairs(folder, kept, origin=origin, card=lambda: {"counts": counts})
         shutil.rmtree(work)
-    return pairs
+        return pairs
+
+    return written_once(folder, origin, write, say=say)
 
 
 def _sources(
@@ -165,6 +151,15 @@ def _sources(
         )
 
 
+def _write_parts(parts: Mapping[_Source, Path], decontamination: Decontamination, say: Say) -> None:
+    for source, part in parts.items():
+        if is_complete(part):
+            say(f"{source.name}: already read")
+            continue
+        say(f"reading {source.name}")
+        _write_part(part, source, decontamination)
+
+
 def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:
     """Write the pairs of a source that hold no text of a task that judges, and their counts."""
     matches: Counter[str] = Counter()
@@ -186,11 +181,11 @@ def _write_part(part: Path, source: _Source, decontamination: Decontamination) -
 
 
 def _without_repeats(
-    sources: Iterable[_Source], parts: Iterable[Path], counts: dict[str, dict[str, Any]]
+    parts: Mapping[_Source, Path], counts: dict[str, dict[str, Any]]
 ) -> Iterator[Pair]:
     """Yield the pairs of all parts whose texts occur in no earlier pair; complete the counts."""
     seen: set[str] = set()
-    for source, part in zip(sources, parts, strict=True):
+    for source, part in parts.items():
         own = counts[source.name]
         own |= {"repeated": 0, "kept": 0}
         with (part / _PAIRS).open(encoding="utf-8") as lines:

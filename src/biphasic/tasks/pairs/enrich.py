@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.pairs.folder import Pairs, write_pairs
+from biphasic.data.pairs.folder import Pairs, write_pairs, written_once
 from biphasic.errors import ConfigError
 from biphasic.extras import install_command
-from biphasic.files import is_complete
-from biphasic.locks import sole_writer
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -44,7 +42,7 @@ def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None)
 
     origin = {"pairs": pairs.content_hash, "teacher": identity, "width": width or embedder.width}
     write = partial(write_pairs, pairs=pairs, origin=origin, card=_card(pairs), embed=embed)
-    return _written(folder, origin, write)
+    return written_once(folder, origin, write)
 
 
 def mine(
@@ -79,7 +77,7 @@ def mine(
         )
         return write_pairs(folder, mined, origin=origin, card=_card(pairs))
 
-    return _written(folder, origin, write)
+    return written_once(folder, origin, write)
 
 
 # Gives the similarities of a query to all documents, [num_documents].
@@ -113,18 +111,6 @@ def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
 
 def _card(pairs: Pairs) -> Callable[[], dict[str, Any]]:
     return lambda: {"counts": pairs.details.get("counts", {})}
-
-
-def _written(folder: Path, origin: dict[str, Any], write: Callable[[Path], Pairs]) -> Pairs:
-    """Write pairs, or return those in the folder if they have this origin."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with sole_writer(folder):
-        if not is_complete(folder):
-            return write(folder)
-        pairs = Pairs(folder)
-        if pairs.details["origin"] != origin:
-            raise ConfigError(f"{folder}: holds other pairs; choose another folder, or delete it")
-        return pairs
 
 
 def _embedder(model: str) -> tuple[Embedder, str]:
