@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
@@ -25,9 +26,9 @@ SHORT = ("--steps", "4", "--rows-per-step", "2", "--max-seqlen", "32", "--precis
 def without_mask(documents) -> TextTokenizer:
     """A decoder's tokenizer: it declares no mask token, and has none that could be one."""
     trained = train_tokenizer([text for _, text in documents], vocab_size=320)
-    renamed = json.loads(trained._tokenizer.to_str().replace("<|mask|>", "<|image|>"))
+    renamed = json.dumps(trained.rules()).replace("<|mask|>", "<|image|>")
     tokens = {role: token for role, token in trained.special_tokens.items() if role != "mask"}
-    return TextTokenizer(type(trained._tokenizer).from_str(json.dumps(renamed)), tokens)
+    return TextTokenizer(Tokenizer.from_str(renamed), tokens)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_a_declared_mask_token_is_kept(tokenizer):
 
 @pytest.mark.parametrize("role", ["bos", "eos", "pad"])
 def test_a_mask_token_with_another_role_is_none(role):
-    made = byte_level("<unused0>")._tokenizer
+    made = Tokenizer.from_str(json.dumps(byte_level("<unused0>").rules()))
     tokens = {"bos": ENDS, "eos": ENDS, "pad": ENDS, "mask": "<mask>", role: "<mask>"}
     made.add_special_tokens(["<mask>"])
     tokenizer = TextTokenizer(made, tokens)
@@ -126,7 +126,7 @@ def test_entries_that_models_are_trained_with_are_not_reused(name):
 def test_a_reserved_entry_that_serves_another_role_is_not_taken():
     tokenizer = byte_level("<unused0>", "<unused1>")
     declared = {**tokenizer.special_tokens, "pad": "<unused0>"}
-    taken = TextTokenizer(Tokenizer.from_str(tokenizer._tokenizer.to_str()), declared)
+    taken = TextTokenizer(Tokenizer.from_str(json.dumps(tokenizer.rules())), declared)
     assert chosen(taken) == ("<unused1>", FIRST + 1, False)
 
 
@@ -179,7 +179,7 @@ def test_a_choice_survives_saving(tmp_path):
 
 def with_gap(entry_id: int) -> TextTokenizer:
     """The ids up to 259, and one more."""
-    content = json.loads(byte_level()._tokenizer.to_str())
+    content = byte_level().rules()
     content["model"]["vocab"]["zz"] = entry_id
     roles = {"bos": ENDS, "eos": ENDS, "pad": ENDS}
     return TextTokenizer(Tokenizer.from_str(json.dumps(content)), roles)

@@ -114,7 +114,7 @@ class TestPostProcessor:
 
     @pytest.mark.parametrize("trims", [True, False])
     def test_offsets_are_those_of_training(self, trims, tokenizer, tmp_path):
-        inner = Tokenizer.from_str(tokenizer._tokenizer.to_str())
+        inner = Tokenizer.from_str(json.dumps(tokenizer.rules()))
         inner.post_processor = processors.ByteLevel(trim_offsets=trims)
         trained = TextTokenizer(inner, tokenizer.special_tokens)
         write_tokenizer(trained, tmp_path, max_seqlen=None)

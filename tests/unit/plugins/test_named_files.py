@@ -19,7 +19,7 @@ from biphasic.study.spec.tuned_rates import BeginningRate
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
-from plugin_files import page_code, write_stride
+from plugin_files import forget_plugins, page_code, write_stride
 from tiny_study import GROUND, plan_of
 
 RECIPE = {
@@ -35,11 +35,9 @@ RECIPE = {
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
+def path(tmp_path):
     """A recipe file beside a plugin's, in a process that has read no plugin before."""
-    monkeypatch.setattr(plugin_code, "_sources", {})
-    monkeypatch.setattr(plugin_code, "_stores", [])
-    plugin_code.module_of.cache_clear()
+    forget_plugins()
     write_stride(tmp_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
@@ -108,8 +106,7 @@ def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
     keep_files(tmp_path / "store", recipe)
     saved = recipe.model_dump_json()
     (tmp_path / "stride.py").unlink()
-    forget()
-    plugin_code._stores.clear()
+    forget_plugins()
     with pytest.raises(ConfigError, match=r"stride.py: .* code [0-9a-f]{12}"):
         parse_config(Recipe, yaml.safe_load(saved), where="job")
     look_in(tmp_path / "store")
@@ -219,8 +216,7 @@ def test_saved_settings_of_a_study_need_no_file(path, tmp_path):
     study.save()
     for file in ("stride.py", "momentum.py"):
         (tmp_path / file).unlink()
-    forget()
-    plugin_code._stores.clear()
+    forget_plugins()
     again = Study.saved(study.folder).recipes
     assert [each.model_dump() for each in again.values()] == [
         each.model_dump() for each in study.recipes.values()
