@@ -88,8 +88,15 @@ class Bars(Progress):
         )
         self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
         self._ended = threading.Event()
-        notebook = _notebook() if console.stderr else None
-        show = self._print_lines if notebook is None else partial(self._rewrite_line, notebook)
+        # What publishes displays below a cell, if this process is a notebook's kernel.
+        ipython = sys.modules.get("IPython") if console.stderr else None
+        shell = None if ipython is None else ipython.get_ipython()
+        is_kernel = hasattr(shell, "kernel")
+        show = (
+            partial(self._rewrite_line, shell.display_pub.publish)
+            if is_kernel
+            else self._print_lines
+        )
         self._lines = threading.Thread(target=show, name=_THREAD, daemon=True)
 
     def start(self) -> None:
@@ -159,13 +166,6 @@ def end_expected(seconds: float | None) -> str:
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
     return f"end expected in {clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
-
-
-def _notebook() -> Callable[..., None] | None:
-    """Return what publishes displays below a cell, if this process is a notebook's kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return None if shell is None or not hasattr(shell, "kernel") else shell.display_pub.publish
 
 
 def _has_widgets() -> bool:

@@ -35,26 +35,24 @@ def check_output(path: Path, suffixes: Sequence[str]) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to `path` on success, delete it otherwise."""
+    # Another file is never replaced.
     partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
     with sole_writer(path):
         try:
             yield partial
             with partial.open("rb") as written:
                 os.fsync(written.fileno())
-            _put(partial, path)
+            try:
+                os.link(partial, path)  # unlike a rename, fails if `path` exists
+            except OSError:
+                # Some file systems (exFAT, network shares) have no hard links.
+                if path.exists() or path.is_symlink():
+                    raise DataError(
+                        f"{path}: created by another process; choose another file"
+                    ) from None
+                partial.rename(path)
         finally:
             partial.unlink(missing_ok=True)
-
-
-def _put(partial: Path, path: Path) -> None:
-    """Give a finished file its name without ever replacing another file."""
-    try:
-        os.link(partial, path)  # unlike a rename, fails if `path` exists
-    except OSError:
-        # Some file systems (exFAT, network shares) have no hard links.
-        if path.exists() or path.is_symlink():
-            raise DataError(f"{path}: created by another process; choose another file") from None
-        partial.rename(path)
 
 
 @contextmanager

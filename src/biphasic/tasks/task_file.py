@@ -53,18 +53,13 @@ class TaskFile(TaskSettings):
     pairs_per_paradigm: PositiveInt | None = None
     """mp: maximum pairs of each paradigm, chosen at random."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        self._check_columns()
-        self._check_splits()
-        return self
-
     @property
     def has_training(self) -> bool:
         """Whether the task has a training split of its own."""
         return KINDS[self.kind].facts.is_trained and self.trained_on is None
 
-    def _check_columns(self) -> None:
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
         kind = KINDS[self.kind]
         for name, column in self.columns.items():
             if name not in kind.columns:
@@ -75,8 +70,10 @@ class TaskFile(TaskSettings):
                 raise ValueError(f"columns.{name}: expected one column, not two")
             if isinstance(column, tuple) and column[0] == column[1]:
                 raise ValueError(f"columns.{name}: a pair needs two different columns")
+        return self
 
-    def _check_splits(self) -> None:
+    @model_validator(mode="after")
+    def _check_splits(self) -> Self:
         fractions = {"validation": self.validation_fraction, "test": self.test_fraction}
         for split, fraction in fractions.items():
             if fraction is not None and getattr(self, split) is not None:
@@ -88,6 +85,7 @@ class TaskFile(TaskSettings):
         for name in ("train" if self.train else None, cut, limited):
             if name and not self.has_training:
                 raise ValueError(f"'{name}': the task has no training split of its own")
+        return self
 
 
 def load_task_file(path: Path) -> TaskFile:

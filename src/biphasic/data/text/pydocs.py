@@ -121,20 +121,14 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
     return tuple(documents)
 
 
-def installed_versions(libraries: Collection[str] | None = None) -> dict[str, str]:
-    """Return the versions of the installed libraries, which determine the documents."""
-    chosen = LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]
-    versions = {}
-    for library in chosen:
-        with suppress(PackageNotFoundError):
-            versions[library] = version(library)
-    return versions
-
-
 def pydocs_origin(libraries: Collection[str] | None) -> dict[str, Any]:
     """Return everything that determines the documents: this code and installed versions."""
+    versions = {}
+    for library in LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]:
+        with suppress(PackageNotFoundError):
+            versions[library] = version(library)
     return {
-        "libraries": installed_versions(libraries),
+        "libraries": versions,
         # It has no version in `libraries`; this records whether it is used.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),

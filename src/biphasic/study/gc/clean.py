@@ -131,7 +131,6 @@ def _useless_items(
     items = [
         *_unreachable_work(store, reachable, also_foreign=also_foreign),
         *_unreachable_inputs(store, reachable),
-        *_old_locks(store),
     ]
     deleted = {item.path for item in items}
     return [*items, *_leftovers([store, *folders], deleted)]
@@ -154,7 +153,7 @@ def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) 
 
 
 def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
-    """Yield corpora and tasks, event files and job files."""
+    """Yield corpora and tasks, event files and job files, and locks of earlier versions."""
     for path in _entries(store / "data"):
         if not _is_corpus_reachable(path, reachable):
             yield _item("corpora", path)
@@ -167,6 +166,12 @@ def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in _entries(store / "jobs"):
         if not _is_job_reachable(path, store, reachable):
             yield _item("job files", path)
+    for path in (path for folder in _OLD_LOCKS for path in _entries(store / folder)):
+        # An earlier version that still runs touches its lock every twenty seconds.
+        files = path.iterdir() if path.is_dir() else (path,)
+        changed = max((file.lstat().st_mtime for file in files), default=0.0)
+        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
+            yield _item("locks", path, "of an earlier version")
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -229,15 +234,6 @@ def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:
         return described["kind"] == "report" and described["study"] in reachable.studies
     except (DataError, KeyError, TypeError):
         return False  # an unknown version; planning rewrites jobs
-
-
-def _old_locks(store: Path) -> Iterator[Item]:
-    for path in (path for folder in _OLD_LOCKS for path in _entries(store / folder)):
-        # An earlier version that still runs touches its lock every twenty seconds.
-        files = path.iterdir() if path.is_dir() else (path,)
-        changed = max((file.lstat().st_mtime for file in files), default=0.0)
-        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
-            yield _item("locks", path, "of an earlier version")
 
 
 def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:

@@ -77,7 +77,12 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
             f"{path}:{sentences[0].number}: token in column {token} and tag in column {tag}, but "
             f"there {'is 1 column' if width == 1 else f'are {width} columns'}"
         )
-    return [_sentence_row(path, sentence, token=token - 1, tag=tag - 1) for sentence in sentences]
+    rows: list[Row] = []
+    for one in sentences:
+        words, tags = zip(*((line[token - 1], line[tag - 1]) for line in one.tokens), strict=True)
+        value = {"id": one.id or str(one.number), "tokens": [*words], "tags": [*tags]}
+        rows.append(Row(path, one.number, value, is_vertical=True))
+    return rows
 
 
 def _sentences(path: Path) -> Iterator[_Sentence]:
@@ -114,15 +119,6 @@ def _layout(texts: Iterable[str]) -> tuple[re.Pattern[str], int]:
 
 def _is_counted(sentence: _Sentence) -> bool:
     return all(columns[0] == str(place) for place, columns in enumerate(sentence.tokens, start=1))
-
-
-def _sentence_row(path: Path, sentence: _Sentence, *, token: int, tag: int) -> Row:
-    value = {
-        "id": sentence.id or str(sentence.number),
-        "tokens": [columns[token] for columns in sentence.tokens],
-        "tags": [columns[tag] for columns in sentence.tokens],
-    }
-    return Row(path, sentence.number, value, is_vertical=True)
 
 
 @dataclass(frozen=True, slots=True)
