@@ -76,7 +76,15 @@ class Blend:
             if not self._shares:
                 return self._one_after_another()
             if config.max_tokens is None:
-                return self._largest_mixture()
+                gathered = self._everything()
+                available = [source.reach().tokens for source in gathered]
+                if 0 in available:
+                    name = self._names[available.index(0)]
+                    raise DataError(f"{name}: has no training document to mix")
+                quotas = fitting_quotas(self._shares, available)
+                for source, quota in zip(gathered, quotas, strict=True):
+                    source.end_within(quota)
+                return gathered
             return self._mixture(config.max_tokens)
 
     def _one_after_another(self) -> list[Gathered]:
@@ -117,16 +125,6 @@ class Blend:
                     f"is {quota:,}; max_tokens {largest_total(self._shares, source, tokens)} "
                     "would fit"
                 )
-        return gathered
-
-    def _largest_mixture(self) -> list[Gathered]:
-        gathered = self._everything()
-        available = [source.reach().tokens for source in gathered]
-        if 0 in available:
-            raise DataError(f"{self._names[available.index(0)]}: has no training document to mix")
-        quotas = fitting_quotas(self._shares, available)
-        for source, quota in zip(gathered, quotas, strict=True):
-            source.end_within(quota)
         return gathered
 
     def _read(self, source: int, reach: Reach) -> Gathering:

@@ -111,8 +111,19 @@ class SourceConfig(TextSource):
             for document in load_documents(context.libraries):
                 if split := _BUILTIN_SPLITS.get(document.split):
                     yield SourceDocument(document.id, document.text, split)
-        elif self.hub:
-            yield from _read_hub(self.hub, self.hub.column or self.column, context.hub_copies)
+        elif hub := self.hub:
+            table = open_hub(
+                hub.dataset,
+                config=hub.config,
+                split=hub.split,
+                revision=hub.revision,
+                streaming=hub.streaming,
+                copies=context.hub_copies,
+            )
+            column = hub.column or self.column
+            for number, row in enumerate(table.read([column], optional=("id", "license"))):
+                where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
+                yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
         else:
             yield from read_text_files(expanded(self.source), column=self.column)
 
@@ -199,17 +210,3 @@ def source_origin(source: TextSource, context: SourceContext = _ALONE) -> dict[s
     if source.plugin is None:
         return origin
     return {"source": "plugin", "origin": origin, "license": source.license, **code_of(source)}
-
-
-def _read_hub(hub: HubSource, column: str, copies: Path | None) -> Iterator[SourceDocument]:
-    table = open_hub(
-        hub.dataset,
-        config=hub.config,
-        split=hub.split,
-        revision=hub.revision,
-        streaming=hub.streaming,
-        copies=copies,
-    )
-    for number, row in enumerate(table.read([column], optional=("id", "license"))):
-        where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
-        yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)

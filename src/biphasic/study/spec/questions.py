@@ -110,23 +110,22 @@ def resolve(
 
 def resolve_arms(arms: tuple[str, str], recipes: Mapping[str, str], where: str) -> Sides:
     """Return the names of both arms of a difference."""
-    first, second = (_side(pattern, recipes, where) for pattern in arms)
+    sides: list[tuple[str, ...]] = []
+    for pattern in arms:
+        matching = [name for name in recipes if fnmatchcase(name, pattern)]
+        if not matching:
+            raise ConfigError(f"{where}: no arm '{pattern}'{nearest(pattern, recipes)}")
+        found = [*dict.fromkeys(recipes[name] for name in matching)]
+        if len(found) > 1:
+            one, other = (next(n for n in matching if recipes[n] == each) for each in found[:2])
+            raise ConfigError(
+                f"{where}: '{pattern}' matches different recipes, such as '{one}' and '{other}'"
+            )
+        sides.append(tuple(name for name, recipe in recipes.items() if recipe == found[0]))
+    first, second = sides
     if first == second:
         raise ConfigError(f"{where}: both arms are '{first[0]}'; name two")
     return first, second
-
-
-def _side(pattern: str, recipes: Mapping[str, str], where: str) -> tuple[str, ...]:
-    matching = [name for name in recipes if fnmatchcase(name, pattern)]
-    if not matching:
-        raise ConfigError(f"{where}: no arm '{pattern}'{nearest(pattern, recipes)}")
-    found = [*dict.fromkeys(recipes[name] for name in matching)]
-    if len(found) > 1:
-        first, second = (next(n for n in matching if recipes[n] == recipe) for recipe in found[:2])
-        raise ConfigError(
-            f"{where}: '{pattern}' matches different recipes, such as '{first}' and '{second}'"
-        )
-    return tuple(name for name, recipe in recipes.items() if recipe == found[0])
 
 
 class AskedArms(NamedTuple):

@@ -41,7 +41,12 @@ class MetricsLog:
     def write(self, line: TrainingLine | HeldoutLine) -> None:
         """Append a line."""
         self.lines.append(json.dumps(line.model_dump(), sort_keys=True, allow_nan=False))
-        scalars = _scalars(line)
+        if isinstance(line, HeldoutLine):
+            judged = {} if line.minimal_pairs is None else {"minimal_pairs": line.minimal_pairs}
+            scalars = {f"heldout/{name}": value for name, value in (line.heldout | judged).items()}
+        else:
+            names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
+            scalars = {f"train/{name}": getattr(line, name) for name in names}
         if self._writer:
             for name, value in scalars.items():
                 self._writer.add_scalar(name, value, line.step)
@@ -97,11 +102,3 @@ def _wandb() -> Any:
         raise ConfigError(
             f"wandb: Weights & Biases is not installed; install it with: {install_command('wandb')}"
         ) from None
-
-
-def _scalars(line: TrainingLine | HeldoutLine) -> dict[str, float]:
-    if isinstance(line, HeldoutLine):
-        judged = {} if line.minimal_pairs is None else {"minimal_pairs": line.minimal_pairs}
-        return {f"heldout/{name}": value for name, value in (line.heldout | judged).items()}
-    names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
-    return {f"train/{name}": getattr(line, name) for name in names}
