@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from rich.console import Console
@@ -88,15 +88,12 @@ class Bars(Progress):
         )
         self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
         self._ended = threading.Event()
+        show = self._print_lines
         # What publishes displays below a cell, if this process is a notebook's kernel.
-        ipython = sys.modules.get("IPython") if console.stderr else None
-        shell = None if ipython is None else ipython.get_ipython()
-        is_kernel = hasattr(shell, "kernel")
-        show = (
-            partial(self._rewrite_line, shell.display_pub.publish)
-            if is_kernel
-            else self._print_lines
-        )
+        if console.stderr and (ipython := sys.modules.get("IPython")):
+            shell: Any = ipython.get_ipython()
+            if hasattr(shell, "kernel"):
+                show = partial(self._rewrite_line, shell.display_pub.publish)
         self._lines = threading.Thread(target=show, name=_THREAD, daemon=True)
 
     def start(self) -> None:

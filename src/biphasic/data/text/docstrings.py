@@ -63,7 +63,14 @@ def read_docstrings(path: Path, module: str) -> list[Docstring]:
         return []
     docstrings = [Docstring(module, "", ast.get_docstring(tree, clean=False) or "")]
     docstrings.extend(_definitions(tree.body, module))
-    docstrings.extend(_attached(tree.body, module))
+    # `add_newdoc("package", "name", "text")` and its relatives, at module level.
+    calls = (node.value for node in tree.body if isinstance(node, ast.Expr))
+    for call in (call for call in calls if isinstance(call, ast.Call)):
+        function = ast.unparse(call.func).rsplit(".", 1)[-1]
+        if function in _ATTACHING and len(call.args) > 1:
+            owner = _owner(function, call.args[:-1], module)
+            for name, text in _attached_texts(call.args[-1]):
+                docstrings.append(Docstring(f"{owner}.{name}" if name else owner, "", text))
     return [docstring for docstring in docstrings if docstring.text.strip()]
 
 
@@ -98,19 +105,6 @@ def _signature(arguments: ast.arguments) -> str:
     if len(text) > MAX_SIGNATURE_CHARACTERS:
         text = text[:MAX_SIGNATURE_CHARACTERS].rsplit(", ", 1)[0] + ", ..."
     return f"({text})"
-
-
-def _attached(body: list[ast.stmt], module: str) -> Iterator[Docstring]:
-    """Find `add_newdoc("package", "name", "text")` and its relatives at module level."""
-    for node in body:
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
-            continue
-        call = node.value
-        function = ast.unparse(call.func).rsplit(".", 1)[-1]
-        if function in _ATTACHING and len(call.args) > 1:
-            owner = _owner(function, call.args[:-1], module)
-            for name, text in _attached_texts(call.args[-1]):
-                yield Docstring(f"{owner}.{name}" if name else owner, "", text)
 
 
 def _owner(function: str, arguments: list[ast.expr], module: str) -> str:

@@ -77,8 +77,15 @@ class TextTokenizer:
         self.bos_id = self._special_id("bos")
         self.eos_id = self._special_id("eos")
         self.pad_id = self._special_id("pad")
-        # Not the number of entries: some vocabularies have gaps.
-        self.vocab_size: int = _highest_id(self.vocabulary()) + 1
+        # Not the number of entries: some vocabularies have gaps. Models have a row for each id.
+        vocabulary = self.vocabulary()
+        token, highest = max(vocabulary.items(), key=lambda item: item[1])
+        if highest > _MOST_GAPS + 2 * len(vocabulary):
+            raise DataError(
+                f"the tokenizer's token {token!r} has id {highest:,}, but there are only "
+                f"{len(vocabulary):,} entries; correct {_VOCABULARY}"
+            )
+        self.vocab_size: int = highest + 1
 
     @cached_property
     def sha256(self) -> str:
@@ -199,17 +206,6 @@ class TextTokenizer:
         if token_id is None:
             raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
         return token_id
-
-
-def _highest_id(vocabulary: Mapping[str, int]) -> int:
-    """Return the highest id, up to which models have a row for each; refuse one out of reach."""
-    token, highest = max(vocabulary.items(), key=lambda item: item[1])
-    if highest > _MOST_GAPS + 2 * len(vocabulary):
-        raise DataError(
-            f"the tokenizer's token {token!r} has id {highest:,}, but there are only "
-            f"{len(vocabulary):,} entries; correct {_VOCABULARY}"
-        )
-    return highest
 
 
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
