@@ -10,6 +10,7 @@ owner stops at its next progress report (`execution.job.while_held`).
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -312,7 +313,7 @@ def _host_name() -> str:
 
 
 def _unusable(folder: Path, error: OSError) -> StudyError:
-    return StudyError(
-        f"{folder}: cannot lock there ({error.strerror or error}); free some space, or make the "
-        "folder writable"
-    )
+    is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    remedy = "free some space" if is_full else "make the folder writable, or name another one"
+    where = f"{folder.absolute()}: cannot lock there"
+    return StudyError(f"{where} ({error.strerror or error}); {remedy}")

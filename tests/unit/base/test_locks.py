@@ -306,13 +306,20 @@ def test_an_empty_file_is_named_and_replaced_when_its_lease_expires(path, short_
         held.check()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "make the folder writable"),
+        (errno.EACCES, "make the folder writable"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code, remedy):
     def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(filelock.SoftFileLease, "_acquire", fail)
-    with pytest.raises(StudyError, match="make the folder writable"):
+    with pytest.raises(StudyError, match=rf"^{path.parent}: cannot lock .*; {remedy}"):
         lock(path).__enter__()
 
 
