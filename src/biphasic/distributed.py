@@ -216,7 +216,11 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         # gloo raises plain errors, which begin with the file of its source.
         if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):
             raise
-        raise LostRankError(_lost_rank_text(ranks, error)) from error
+        reason, beat = str(error).strip().partition("\n")[0], ranks.heartbeat
+        where = "" if beat.activity == Activity.STARTING else f", in step {beat.step + 1}"
+        raise LostRankError(
+            f"rank {ranks.dp_rank}{where}: a process that trains with this one has ended: {reason}"
+        ) from error
 
 
 def connecting() -> AbstractContextManager[None]:
@@ -241,13 +245,6 @@ def _store(address: str, size: int) -> Store:
         return FileStore(address, size)
     host, _, port = address.rpartition(":")
     return TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-
-
-def _lost_rank_text(ranks: ProcessGroup, error: RuntimeError) -> str:
-    reason = str(error).strip().partition("\n")[0]
-    beat = ranks.heartbeat
-    where = "" if beat.activity == Activity.STARTING else f", in step {beat.step + 1}"
-    return f"rank {ranks.dp_rank}{where}: a process that trains with this one has ended: {reason}"
 
 
 def check_devices(processes: int) -> None:

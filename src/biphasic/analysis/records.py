@@ -196,8 +196,15 @@ class _Reader:
         curves = [self.curves(segment) for segment in arm.segments]
         heldout = [segment["heldout"] for segment in curves]
         state = self.state(arm.state)
-        if state is not None and arm.segments:
-            heldout.append(_end_of_training(state, heldout))
+        if state is not None and arm.segments:  # the last evaluation may not be logged
+            tokens = sum(entry.tokens for entry in state.ledger)
+            points: dict[str, Curve] = {}
+            for objective, loss in state.heldout.items():
+                parts = [segment[objective] for segment in heldout if objective in segment]
+                if not parts or parts[-1].steps[-1] < state.step:
+                    point = ([state.step], [tokens], [loss], [0])
+                    points[objective] = Curve(*map(np.array, point))
+            heldout.append(points)
         return ArmData(
             record=arm,
             state=state,
@@ -320,18 +327,6 @@ class _Reader:
 
 def _remedy(folder: Path) -> str:
     return f"delete the folder {folder} and run the study again"
-
-
-def _end_of_training(state: StateRecord, logged: list[dict[str, Curve]]) -> dict[str, Curve]:
-    """Return held-out losses of a state whose last evaluation was not logged."""
-    tokens = sum(entry.tokens for entry in state.ledger)
-    points: dict[str, Curve] = {}
-    for objective, loss in state.heldout.items():
-        parts = [segment[objective] for segment in logged if objective in segment]
-        if not parts or parts[-1].steps[-1] < state.step:
-            point = ([state.step], [tokens], [loss], [0])
-            points[objective] = Curve(*map(np.array, point))
-    return points
 
 
 def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:

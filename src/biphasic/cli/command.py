@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo, ParameterInfo
 
 import biphasic
-from biphasic.cli.output import echo, print_result
+from biphasic.cli.output import echo
 from biphasic.errors import ConfigError
 
 Result = TypeVar("Result")
@@ -316,4 +316,4 @@ class Commands(typer.Typer):
 
     def prints(self, name: str, function: Callable[..., Any], **options: Any) -> None:
         """Add a command that prints what a function returns."""
-        self.calls(name, function, **options)(print_result)
+        self.calls(name, function, **options)(lambda result: echo(str(result)))

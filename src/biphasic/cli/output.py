@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,11 +22,6 @@ _WIDEST = 10_000  # characters; no table is wider
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print a text with terminal control characters escaped."""
     typer.echo(visible(text), err=err, nl=nl)
-
-
-def print_result(result: Any) -> None:
-    # Without a docstring, which would be in the help of the commands.
-    echo(str(result))
 
 
 def show_outcome(outcome: StudyOutcome) -> None:

@@ -58,7 +58,13 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     arms = [arm for arm in records.arms if arm.record.continued_steps and arm.record.is_final]
     if not arms:
         return Skipped(name, title, "no finished model was continued")
-    curves = {arm.name: _since_finished(arm) for arm in arms}
+    curves: dict[str, Curves] = {}
+    for arm in arms:  # steps count from the finished model
+        first = arm.record.steps - arm.record.continued_steps
+        training = {name: _since(curve, first + 1, first) for name, curve in arm.training.items()}
+        training = {name: curve for name, curve in training.items() if len(curve.steps)}
+        heldout = {n: _since(c, first, first) for n, c in arm.heldout.items() if n in training}
+        curves[arm.name] = {"Held-out": heldout, "Training": training}
     styles = distinct_styles([arm.name for arm in arms])
     panels = _panels(arms, curves, styles, place="steps", floor={})
     if not panels:
@@ -69,15 +75,6 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     end = _end(panels)
     axis = Axis("steps of continued training", "linear", ticks_at((0.0, end / 2, end), steps_text))
     return Chart(name, title, numbered(caption, 12), axis, panels)
-
-
-def _since_finished(arm: ArmData) -> Curves:
-    """Return the losses of an arm's continued training, with steps counted from its start."""
-    first = arm.record.steps - arm.record.continued_steps
-    training = {name: _since(curve, first + 1, first) for name, curve in arm.training.items()}
-    training = {name: curve for name, curve in training.items() if len(curve.steps)}
-    heldout = {name: _since(c, first, first) for name, c in arm.heldout.items() if name in training}
-    return {"Held-out": heldout, "Training": training}
 
 
 def _since(curve: Curve, step: int, origin: int) -> Curve:

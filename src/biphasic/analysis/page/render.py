@@ -157,9 +157,6 @@ def fill(template: str, **context: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    def finalize(value: Any) -> Any:
-        return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
     def svg(chart: Chart, layout: FigureLayout) -> Markup:
         return Markup(chart_svg(chart, layout))  # noqa: S704 - matplotlib and page_svg escape names
 
@@ -169,7 +166,9 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=finalize,
+        finalize=lambda value: (
+            plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
     )
     environment.globals.update(count=count, ALONE=ALONE, PHONE=PHONE)
     environment.filters.update(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,25 +53,22 @@ def _design(
     weights: Counter[str] = Counter()
     for side, weight in zip(sides, (1, -1, -1, 1), strict=False):
         weights[side[0]] += weight  # an arm may occur twice
+    # Finished or asked recipes with several runs, whose variance is pooled.
+    asked_arms = {name for side in sides for name in side}
+    runs: defaultdict[str, set[str]] = defaultdict(set)
+    for arm in study.arms:
+        if arm.is_final or arm.name in asked_arms:
+            runs[replicate_of(arm)].add(arm.state)
     num_runs = min(map(len, sides))
     seeds = {run.seed for run in study.runs if (run.arm, run.task) == (asked.first[0], task)}
     return Design(
         weights=tuple(float(weight) for weight in weights.values() if weight),
-        num_arms=_num_pooled(study, {name for side in sides for name in side}),
+        num_arms=sum(len(states) > 1 for recipe, states in runs.items() if recipe),
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
         are_blocks=num_runs > 1,
         spread=spread,
     )
-
-
-def _num_pooled(study: StudyRecord, asked: Set[str]) -> int:
-    """Count the finished or asked recipes with several runs, whose variance is pooled."""
-    runs: defaultdict[str, set[str]] = defaultdict(set)
-    for arm in study.arms:
-        if arm.is_final or arm.name in asked:
-            runs[replicate_of(arm)].add(arm.state)
-    return sum(len(states) > 1 for recipe, states in runs.items() if recipe)
 
 
 _DRAWS = 1_000

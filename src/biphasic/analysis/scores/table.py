@@ -248,6 +248,13 @@ def score_of_grid(
     for run in runs:
         by_rate[run.rate].append(PERCENT * run.test)
     mean = estimate([run.test for run in chosen], convention=convention)
+    low: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.rate <= _DECADE * min(by_rate):
+            low[run.seed].append(PERCENT * run.test)
+    most = max(map(len, low.values()), default=0)
+    # A seed that lacks a rate is left out: its spread would be over other rates.
+    spreads = {seed: stdev(values) for seed, values in low.items() if len(values) == most > 1}
     return Score(
         estimate=mean and mean.in_points,
         by_seed={run.seed: PERCENT * run.test for run in chosen},
@@ -255,21 +262,9 @@ def score_of_grid(
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
         one_rate=at_one[0].rate if at_one else None,
         num_rates=len(by_rate) or None,
-        rate_spread=_rate_spread(runs),
+        rate_spread=spreads or None,
         by_rate=by_rate,
     )
-
-
-def _rate_spread(runs: Sequence[GridScore[Any]]) -> dict[int, float] | None:
-    lowest = min((run.rate for run in runs), default=0.0)
-    by_seed: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        if run.rate <= _DECADE * lowest:
-            by_seed[run.seed].append(PERCENT * run.test)
-    most = max(map(len, by_seed.values()), default=0)
-    # A seed that lacks a rate is left out: its spread would be over other rates.
-    spreads = {seed: stdev(values) for seed, values in by_seed.items() if len(values) == most > 1}
-    return spreads or None
 
 
 def with_averages(scores: Scores) -> Scores:

@@ -59,7 +59,10 @@ def to_latex(sheets: Iterable[Sheet]) -> str:
 
 def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
     """Write tables as one self-contained page."""
-    return _filled("tables.html.j2", sheets, _html, bold="<strong>{}</strong>", title=title)
+    bold = "<strong>{}</strong>"
+    return _filled(
+        "tables.html.j2", sheets, lambda text: html.escape(flat(text)), bold=bold, title=title
+    )
 
 
 def to_csv(sheets: Iterable[Sheet]) -> str:
@@ -116,10 +119,6 @@ def markdown_text(text: str) -> str:
 def _latex(text: str) -> str:
     written = "".join(_LATEX_SPECIAL.get(character, character) for character in flat(text))
     return re.sub("-(?=-)", "-{}", written)  # two in a row would become a dash
-
-
-def _html(text: str) -> str:
-    return html.escape(flat(text), quote=True)
 
 
 def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None]:

@@ -159,7 +159,13 @@ def _heads(
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], list[str]]:
     """Choose the columns that distinguish models; return names, texts by model, shared texts."""
     factors = {model.name: _factors(model) for model in models}
-    chosen = [] if with_labels else _telling(list(factors.values()))
+    rows, chosen = list(factors.values()), list[str]()
+    for column in rows[0] if rows and not with_labels else ():
+        # Factors that vary and do not follow from those already chosen.
+        known = {tuple(row[name] for name in chosen) for row in rows}
+        refined = {tuple(row[name] for name in (*chosen, column)) for row in rows}
+        if len(refined) > len(known):
+            chosen.append(column)
     texts = {name: tuple(parts[column] for column in chosen) for name, parts in factors.items()}
     if with_labels or len(set(texts.values())) < len(texts):
         labels = {model.name: (model.label,) for model in models}
@@ -174,17 +180,6 @@ def _heads(
     if len({model.total_steps for model in models}) == 1:
         shared.append(f"{models[0].total_steps:,} steps")
     return tuple(chosen), texts, shared
-
-
-def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Choose the factors that vary and do not follow from those already chosen."""
-    chosen: list[str] = []
-    for column in rows[0] if rows else ():
-        known = {tuple(row[name] for name in chosen) for row in rows}
-        refined = {tuple(row[name] for name in (*chosen, column)) for row in rows}
-        if len(refined) > len(known):
-            chosen.append(column)
-    return chosen
 
 
 def _notes(
