@@ -36,11 +36,7 @@ def tune_allocator() -> tuple[str, ...]:
     """Make glibc serve large tensors from its heap and keep freed memory; return the settings."""
     # To be called at process start, before the first large tensor; later calls change nothing. With
     # another C library than glibc, or a preloaded allocator, nothing is set.
-    if _glibc_version() is None:
-        return ()
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    libraries = {line.rsplit("/", 1)[-1] for line in maps.splitlines() if "/" in line}
-    if any(name in library for library in libraries for name in _OTHER_ALLOCATORS):
+    if _glibc_version() is None or _preloaded_allocator():
         return ()
     options = {
         # Not M_MMAP_THRESHOLD: glibc before 2.35 refuses values above 32 MiB.
@@ -132,3 +128,9 @@ def _glibc_version() -> str | None:
         return os.confstr("CS_GNU_LIBC_VERSION")
     except (ValueError, OSError):  # musl does not have this name
         return None
+
+
+def _preloaded_allocator() -> bool:
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    libraries = {line.rsplit("/", 1)[-1] for line in maps.splitlines() if "/" in line}
+    return any(name in library for library in libraries for name in _OTHER_ALLOCATORS)

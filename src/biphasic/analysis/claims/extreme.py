@@ -40,7 +40,10 @@ def extremes(
     asked.num_comparisons = sum(math.comb(len(available), 2) for _, _, available, _ in groups)
     for shared, group, available, chosen in groups:
         rows = group if len(chosen) < len(available) else ()
-        if not rows or any(math.isnan(row.mean) for row in rows) or not _is_full(rows, factors):
+        # A row for every combination of levels.
+        cells = {tuple(getattr(row, factor) for factor in factors) for row in rows}
+        is_full = len(cells) == math.prod(len({*levels}) for levels in zip(*cells, strict=True))
+        if not rows or any(math.isnan(row.mean) for row in rows) or not is_full:
             text = "no number" if rows else f"no other {over.replace('_', ' ')}"
             yield Comparison(text, None, shared, rows)
             continue
@@ -55,12 +58,6 @@ def extremes(
         yield Comparison(text, holds, shared, rows, winner)
     if not groups:
         asked.lack(f"no {over} {sought.text} to compare with others")
-
-
-def _is_full(rows: Rows, factors: Sequence[str]) -> bool:
-    """Return whether there is a row for every combination of levels of the factors."""
-    cells = {tuple(getattr(row, factor) for factor in factors) for row in rows}
-    return len(cells) == math.prod(len({*levels}) for levels in zip(*cells, strict=True))
 
 
 def _by_best(rows: Rows, factors: Sequence[str], relation: Relation, word: str) -> Ordered:
