@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from biphasic.training import lineage
 from mini_study import edit_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -29,8 +28,6 @@ def old(tmp_path, monkeypatch) -> Path:
     with tarfile.open(ARCHIVE) as tar:
         tar.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path / "old")
-    # With the numerics of its time, as states of other numerics are trained anew.
-    monkeypatch.setattr(lineage, "NUMERICS_VERSION", 2)
     return tmp_path / "old"
 
 

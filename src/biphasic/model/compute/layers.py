@@ -12,8 +12,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.errors import ModelError
 
-READ_TOKENS = "read_tokens"
-"""Argument of a model's body: indices of the tokens whose final states are read, each once."""
 # Graphs per layer: row shapes, causal or not, frozen or not. torch's default limit is 8; beyond it,
 # torch only warns and runs without compilation.
 _GRAPHS = 64
@@ -101,6 +99,4 @@ def _same_shapes(
         return inputs, options
     torch._dynamo.maybe_mark_dynamic(options["cu_seqlens"], 0)
     # The kernels use the longest segment only as a bound, so the row length serves as well.
-    # The tokens that are read are as many as labels, so a compiled layer computes all.
-    shape = {"max_seqlen": options["input_ids"].shape[1], READ_TOKENS: None}
-    return inputs, {**options, **shape}
+    return inputs, {**options, "max_seqlen": options["input_ids"].shape[1]}

@@ -18,13 +18,13 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 def speed_up_norms(model: nn.Module) -> None:
     """Make a model's norms that compute what Llama's do use this backward pass."""
     for module in model.modules():
-        if has_code_of(type(module), LlamaRMSNorm):
+        if _is_llamas(type(module)):
             module.__class__ = _FastRMSNorm
 
 
-def has_code_of(kind: type[nn.Module], llama: type[nn.Module]) -> bool:
-    """Return whether a class has the code of Llama's: many families have a copy of it."""
-    code, llamas = getattr(kind.forward, "__code__", None), llama.forward.__code__
+def _is_llamas(kind: type[nn.Module]) -> bool:
+    """Return whether a class has the code of Llama's norm: many families have a copy of it."""
+    code, llamas = getattr(kind.forward, "__code__", None), LlamaRMSNorm.forward.__code__
     parts = ("co_code", "co_names", "co_consts")
     return code is not None and all(getattr(code, p) == getattr(llamas, p) for p in parts)
 

@@ -16,7 +16,6 @@ from biphasic.data.packing import Batching
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
-from biphasic.model.compute.last_layer import shorten_last_layer
 from biphasic.model.compute.linear import speed_up_linear_layers
 from biphasic.model.compute.norm import speed_up_norms
 from biphasic.model.head import check_head, has_head
@@ -81,7 +80,6 @@ def new_model(
         model = kind._from_config(config, dtype=torch.float32, **PACKED, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
-    shorten_last_layer(model)
     switch_off_dropout(model)
     return model
 
@@ -105,7 +103,6 @@ def load_pretrained(
         _add_rows(model, num_embeddings)
     speed_up_linear_layers(model)
     speed_up_norms(model)
-    shorten_last_layer(model)
     switch_off_dropout(model)
     if has_head(model):
         check_head(model)
@@ -130,7 +127,6 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
     model, _ = _load_body(folder, config, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
-    shorten_last_layer(model)
     speed_up_dropout(model)
     return model
 

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
-from biphasic.model.compute.layers import READ_TOKENS
 from biphasic.model.head import language_model_head
 from biphasic.objectives.loss import PerLabel, summed_cross_entropy
 from biphasic.objectives.supervision import StatesLoss, Supervision
-
-_MOST_READ = 0.8  # share of tokens; above it, picking them takes as long as it saves
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class Pass:
     weights: Tensor | None = None
     per_label: PerLabel | None = None  # A loss in place of the cross-entropy
     values: Tensor | None = None  # fp32 [num_supervised, any]; what `per_label` gets as well
-    read_tokens: Tensor | None = None  # Tokens whose final states are read; None for all
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
@@ -55,7 +50,6 @@ class Pass:
             weights=None if supervision.weights is None else torch.from_numpy(supervision.weights),
             per_label=supervision.per_label,
             values=None if supervision.values is None else torch.from_numpy(supervision.values),
-            read_tokens=_read_tokens(supervision),
         )
 
     def pinned(self) -> Pass:
@@ -75,16 +69,6 @@ class Pass:
         return [(name, value) for name, value in values if isinstance(value, Tensor)]
 
 
-def _read_tokens(supervision: Supervision) -> Tensor | None:
-    """Return the tokens whose final states are read, or None if it does not pay to tell."""
-    # A loss over states may read them all.
-    if supervision.loss is not None:
-        return None
-    tokens = np.unique(supervision.positions)
-    pays = 0 < len(tokens) < _MOST_READ * supervision.rows.input_ids.size
-    return torch.from_numpy(tokens) if pays else None
-
-
 def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device."""
     # The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
@@ -94,7 +78,6 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
         input_ids=given.input_ids,
         position_ids=given.position_ids,
         use_cache=False,  # decoders would copy all keys and values
-        **{READ_TOKENS: given.read_tokens},
         **attention_arguments(
             given.cu_seqlens,
             max_seqlen=given.max_seqlen,
