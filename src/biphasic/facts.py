@@ -1,4 +1,4 @@
-"""Facts about kinds of tasks and their metrics, for reports.
+"""Facts about kinds of tasks, their metrics and losses, for reports.
 
 Records carry the facts of a kind. Those of the first seven kinds are here instead, because their
 records have none.
@@ -95,3 +95,11 @@ def facts_of(kind: str, recorded: KindFacts | None = None) -> KindFacts:
 def facts_to_record(kind: str, facts: KindFacts) -> KindFacts | None:
     """Return what a record must say about a kind; None for the first kinds."""
     return None if FIRST_KINDS.get(kind) == facts else facts
+
+
+LOSS_UNITS = {
+    "contrastive": "nats per pair",
+    "distill": "squared distance per text",
+    "margin_mse": "squared error per margin",
+}
+"""Units of objectives' losses that are not in nats per token."""

@@ -17,6 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.data.rows import RowBatch
+from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
@@ -92,7 +93,7 @@ class PairObjective(ObjectiveConfig):
 class Contrastive(PairObjective):
     """Queries find their documents, and other documents of the step are negatives."""
 
-    loss_unit: ClassVar[str] = "nats per pair"
+    loss_unit: ClassVar[str] = LOSS_UNITS["contrastive"]
     objective: Literal["contrastive"]  # type: ignore[assignment]
     temperature: PositiveFloat = 0.05
     """Cosine similarities are divided by it."""

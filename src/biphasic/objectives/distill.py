@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
+from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.supervision import StatesLoss
 
@@ -18,7 +19,7 @@ from biphasic.objectives.supervision import StatesLoss
 class Distill(PairObjective):
     """Squared distance of unit vectors to those of a teacher, per text."""
 
-    loss_unit: ClassVar[str] = "squared distance per text"
+    loss_unit: ClassVar[str] = LOSS_UNITS["distill"]
     objective: Literal["distill"]  # type: ignore[assignment]
 
     @property

@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
+from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.supervision import StatesLoss
 
@@ -19,7 +20,7 @@ from biphasic.objectives.supervision import StatesLoss
 class MarginMse(PairObjective):
     """Squared error of the margin of each document over each of its negatives."""
 
-    loss_unit: ClassVar[str] = "squared error per margin"
+    loss_unit: ClassVar[str] = LOSS_UNITS["margin_mse"]
     objective: Literal["margin_mse"]  # type: ignore[assignment]
     hard_negatives: NonNegativeInt | None = None
     """Most negatives of a pair that are read, the first ones; by default all."""

@@ -127,6 +127,8 @@ def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_
         report = (folder / "report/report.html").read_text("utf-8")
         drawn = "each recipe" if folder.name == "survives" else "each of the 8 best"
         assert f"first run of {drawn}" in " ".join(report.split())
+        if folder.name == "embeddings":
+            assert "squared distance per text" in report
     for folder in replications:
         assert "3 pretraining runs" in (folder / "report/report.html").read_text("utf-8")
     for figure in re.findall(r"\]\((figures/.+?)\)", replication.read_text("utf-8")):

@@ -26,6 +26,7 @@ from biphasic.analysis.figures.chart import (
 from biphasic.analysis.figures.choose import arm_styles, steps_text
 from biphasic.analysis.records import ArmData, Curve, StudyRecords
 from biphasic.analysis.text import OBJECTIVES, flat, objective_name
+from biphasic.facts import LOSS_UNITS
 from biphasic.palette import SeriesStyle, distinct_styles
 
 LOSS_FIGURE = "continued-losses"
@@ -115,7 +116,7 @@ def _panels(
                 level = floor.get(objective) if kind == "Held-out" else None
                 panel = Panel(
                     f"{kind}-{objective}", title.format(objective_name(objective)),
-                    "nats per token", tuple(series), level,
+                    LOSS_UNITS.get(objective, "nats per token"), tuple(series), level,
                 )  # fmt: skip
                 panels.append(replace(panel, top=_top(panel)))
     return tuple(panels)
