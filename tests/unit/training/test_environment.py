@@ -44,7 +44,7 @@ def test_what_can_change_numbers_is_named_with_both_values():
         f"threads 64 -> {now['threads']}, device cuda -> cpu, accelerator NVIDIA H100 -> none"
     )
     assert changed(instruction_set="VSX", numerics_version=1) == (
-        f"numerics version 1 -> 3, instruction set VSX -> {now['instruction_set']}"
+        f"numerics version 1 -> 2, instruction set VSX -> {now['instruction_set']}"
     )
     assert changed(products="other") == f"products other -> {now['products']}"
     compute = {"processes": 8, "compile": True, "max_tokens_per_pass": 512}

@@ -217,11 +217,11 @@ def test_golden_identities():
         rows_per_step=4,
     )
     assert found == [
-        "45fadf0bd1878a4f5f43ed0211196adc9e2409876e460fc0700bb421ef08bee2",
-        "f3118ba9a960109344c13c63595f4bd0da9ce9addb2ee60e55f9c30d8c1cc1ad",
-        "ce841a9a749f4a7eed904dea1a5dd18a8140f8e143d29100d5597b3fff4dab83",
-        "6c846e21b27265fda4b23b7a18f7c685ade846e2285da4758c8441a4a821d7e5",
-        "a8e4ef8bcad751e8bd23abfb0bf9511a18a5aa8fc62474ee0e74b4aa5a0a0a87",
+        "997f74c8d87cd26d7b9d9ef239545e9e7d363d96f15001b728dd5de06e6ea7aa",
+        "173333b351ad44bcc23b0209d09b3937a7a6b81df01aac56166f5efe5ef7a6f3",
+        "2b5178a03cdb922723f2c85a6a375c5b4c7b5430e405fe71895fe1f6c4c2903c",
+        "01a906c75686dfab0a3a1a2e830c0bf36ec30fd1651577999739fbd3fdd3ec9b",
+        "a4c826ac879e1e47eb75e5129362eddeb7d3e2b1d00a740f4adcbb306fbb375d",
     ]
 
 
