@@ -24,6 +24,7 @@ from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.naming import recipe_name
 from biphasic.tasks.folder import read_description
+from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 from biphasic.tasks.source import prepare_task
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
@@ -42,11 +43,13 @@ def pairs_task(
             "minimal_pairs: one process scores them; omit compute.processes, or score the finished "
             "state with `biphasic evaluate`"
         )
+    wanted = MinimalPairs.name
     is_task_file = Path(source).suffix in {".yaml", ".yml"}
-    folder = prepare_task(str(source) if is_task_file else f"mp:{source}", store=store, say=say)
+    task = str(source) if is_task_file else f"{wanted}:{source}"
+    folder = prepare_task(task, store=store, say=say)
     kind = read_description(folder).kind
-    if kind != "mp":
-        raise ConfigError(f"minimal_pairs: {source} is a task of kind {kind}, not mp")
+    if kind != wanted:
+        raise ConfigError(f"minimal_pairs: {source} is a task of kind {kind}, not {wanted}")
     return folder
 
 
