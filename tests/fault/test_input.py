@@ -18,7 +18,7 @@ WRONG = [
     ({"corpus": {"sources": ["no-such-file.txt"]}}, ["no-such-file.txt"]),
     ({"corpus": {"folder": "nowhere"}}, ["nowhere"]),
     ({"tasks": [{"name": "own", "source": "sc:no-such-folder"}]}, ["no-such-folder"]),
-    ({"tasks": [{"name": "own"}]}, ["'own'", "needs a 'source'"]),
+    ({"tasks": [{"name": "own"}]}, ["'own'", "give a source"]),
     ({"corpus": {"libraries": []}}, ["corpus.libraries", "at least 1"]),
     ({"corpus": {"libraries": ["filelock"], "vocab_size": 300}}, ["documentation", "no"]),
     ({"arms": []}, ["arms"]),

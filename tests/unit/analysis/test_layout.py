@@ -127,7 +127,7 @@ def test_datasets_of_one_name_in_two_tasks_stay_apart(tmp_path):
 def test_without_a_run_there_is_one_clear_error(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         read_layout(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="expected MODEL/TASK/DATASET"):
+    with pytest.raises(DataError, match="MODEL/TASK/DATASET"):
         read_layout(tmp_path)
     write_run(tmp_path, "m/sc/MNLI", "1e-4", 0, math.nan, 0.5)
     with pytest.raises(DataError, match="lr1e-4_sd0"):
