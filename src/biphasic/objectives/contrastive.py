@@ -115,16 +115,6 @@ class Contrastive(PairObjective):
 
     def loss_of(self, batch: PairBatch) -> StatesLoss:
         """Return InfoNCE."""
-        # Imported here: settings are read without torch.
-        from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415
+        from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415 - needs torch
 
-        return InfoNce(
-            num_queries=len(batch.queries),
-            pairs=batch.pairs,
-            is_positive=batch.is_positive,
-            pooling=self.pooling,
-            temperature=self.temperature,
-            symmetric=self.symmetric,
-            hardness=self.hardness,
-            matryoshka=self.matryoshka,
-        )
+        return InfoNce(self, len(batch.queries), batch.pairs, batch.is_positive)

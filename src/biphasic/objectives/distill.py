@@ -1,13 +1,16 @@
-"""Distillation: a text's vector must be that of a teacher.
+"""Distillation: vectors of texts, or margins of documents over negatives, must be a teacher's.
 
-Reference: Vujanic and Rueckstiess 2025 (LEAF), arXiv:2509.12539. Our deviation: no layer maps the
-student's vectors to the teacher's width; `biphasic pairs teach` reduces the teacher's instead.
+Reference: Vujanic and Rueckstiess 2025 (LEAF), arXiv:2509.12539, for vectors. Our deviation: no
+layer maps the student's vectors to the teacher's width; `biphasic pairs teach` reduces the
+teacher's instead. Hofstätter et al. 2020, arXiv:2010.02666, section 3.2, for margins.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import ClassVar, Literal
+
+from pydantic import NonNegativeInt
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
@@ -29,11 +32,38 @@ class Distill(PairObjective):
 
     def loss_of(self, batch: PairBatch) -> StatesLoss:
         """Return the regression on the teacher's vectors."""
-        from biphasic.objectives.info_nce import Distance  # noqa: PLC0415
+        from biphasic.objectives.info_nce import Distance  # noqa: PLC0415 - needs torch
 
         if batch.vectors is None:
             raise ConfigError(
                 f"pairs: {self.pairs} has no vectors of a teacher; make them with "
                 "'biphasic pairs teach'"
             )
-        return Distance(batch.vectors, self.pooling)
+        return Distance(self, batch.vectors)
+
+
+class MarginMse(PairObjective):
+    """Squared error of the margin of each document over each of its negatives."""
+
+    loss_unit: ClassVar[str] = LOSS_UNITS["margin_mse"]
+    objective: Literal["margin_mse"]  # type: ignore[assignment]
+    hard_negatives: NonNegativeInt | None = None
+    """Most negatives of a pair that are read, the first ones; by default all."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """Of two vectors: the cosine, or the product for a teacher whose scores exceed 1."""
+
+    @property
+    def reading(self) -> PairReading:
+        """The pairs of each step, with their negatives and the teacher's margins."""
+        return replace(super().reading, hard_negatives=self.hard_negatives, margins=True)
+
+    def loss_of(self, batch: PairBatch) -> StatesLoss:
+        """Return the error of the margins."""
+        from biphasic.objectives.info_nce import Margins  # noqa: PLC0415 - needs torch
+
+        if not len(batch.margins):
+            raise ConfigError(
+                f"pairs: a step of {self.pairs} has no negative with scores of a teacher; add "
+                "negatives with 'biphasic pairs mine', and then vectors with 'pairs teach'"
+            )
+        return Margins(self, len(batch.queries), batch.triples, batch.margins)

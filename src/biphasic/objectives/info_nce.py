@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,21 +12,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from biphasic.errors import ConfigError
-from biphasic.model.compute.pooling import Pooling, pooled
+from biphasic.model.compute.pooling import pooled
 from biphasic.objectives.supervision import StatesLoss
 
 if TYPE_CHECKING:
+    from biphasic.objectives.contrastive import Contrastive, PairObjective
+    from biphasic.objectives.distill import MarginMse
     from biphasic.training.step.passes import Pass
 
 
+@dataclass(frozen=True)
 class _TextsLoss(StatesLoss):
-    """A loss of a vector for each text."""
+    """A loss of a vector for each text, with the settings of an objective."""
 
-    pooling: Pooling
+    settings: PairObjective
 
     def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
         """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.settings.pooling)
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,12 @@ class InfoNce(_TextsLoss):
         num_queries: Vectors of queries; those of documents follow.
         pairs: int64 [num_pairs, 2]; query and positive, as indices of the two.
         is_positive: bool [num_queries, num_documents]; pairs, which are never negatives.
-        symmetric, hardness, matryoshka: As in `Contrastive`.
     """
 
+    settings: Contrastive
     num_queries: int
     pairs: NDArray[np.int64]
     is_positive: NDArray[np.bool_]
-    pooling: Pooling
-    temperature: float
-    symmetric: bool = False
-    hardness: float = 0.0
-    matryoshka: tuple[int, ...] = ()
     couples: bool = True
 
     @property
@@ -59,26 +56,20 @@ class InfoNce(_TextsLoss):
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss over the vectors of all texts, in order, summed over pairs."""
         del labels
-        losses = [self._at_width(vectors[:, :width]) for width in self._widths(vectors.shape[1])]
-        return torch.stack(losses).mean()
-
-    def _widths(self, whole: int) -> Iterator[int]:
-        for width in self.matryoshka:
-            if width > whole:
-                raise ConfigError(
-                    f"matryoshka: {width} dimensions are more than the model's {whole}"
-                )
-            if width < whole:
-                yield width
-        yield whole
+        whole, widths = vectors.shape[1], self.settings.matryoshka
+        if (widest := max(widths, default=0)) > whole:
+            raise ConfigError(f"matryoshka: {widest} dimensions are more than the model's {whole}")
+        used = (*(width for width in widths if width < whole), whole)
+        return torch.stack([self._at_width(vectors[:, :width]) for width in used]).mean()
 
     def _at_width(self, vectors: Tensor) -> Tensor:
         unit = F.normalize(vectors, dim=-1)
         similarities = unit[: self.num_queries] @ unit[self.num_queries :].T
         queries, positives = torch.from_numpy(self.pairs.T).to(vectors.device)
         is_positive = torch.from_numpy(self.is_positive).to(vectors.device)
-        loss = self._direction(similarities, is_positive, queries, positives)
-        if self.symmetric:
+        hardness = self.settings.hardness
+        loss = self._direction(similarities, is_positive, queries, positives, hardness=hardness)
+        if self.settings.symmetric:
             back = self._direction(similarities.T, is_positive.T, positives, queries, hardness=0.0)
             loss = (loss + back) / 2
         return loss
@@ -90,15 +81,15 @@ class InfoNce(_TextsLoss):
         rows: Tensor,
         targets: Tensor,
         *,
-        hardness: float | None = None,
+        hardness: float,
     ) -> Tensor:
         """Sum the cross-entropies of the targets in some rows of similarities."""
         chosen, others = similarities[rows], is_positive[rows]
         columns = torch.arange(chosen.shape[1], device=chosen.device)
         is_target = columns == targets[:, None]
-        logits = chosen / self.temperature
-        if hardness is None and self.hardness:
-            logits = logits + (self.hardness * chosen.detach()).masked_fill(is_target, 0.0)
+        logits = chosen / self.settings.temperature
+        if hardness:
+            logits = logits + (hardness * chosen.detach()).masked_fill(is_target, 0.0)
         logits = logits.masked_fill(others & ~is_target, -torch.inf)
         return F.cross_entropy(logits, targets, reduction="sum")
 
@@ -112,7 +103,6 @@ class Distance(_TextsLoss):
     """
 
     targets: NDArray[np.float32]
-    pooling: Pooling
     couples: bool = False
 
     @property
@@ -141,11 +131,10 @@ class Margins(_TextsLoss):
         margins: float32 [num_margins]; a teacher's.
     """
 
+    settings: MarginMse
     num_queries: int
     triples: NDArray[np.int64]
     margins: NDArray[np.float32]
-    pooling: Pooling
-    similarity: Literal["cosine", "dot"]
     couples: bool = True
 
     @property
@@ -156,7 +145,7 @@ class Margins(_TextsLoss):
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the summed squared errors, over the vectors of all texts in order."""
         del labels
-        if self.similarity == "cosine":
+        if self.settings.similarity == "cosine":
             vectors = F.normalize(vectors, dim=-1)
         queries, documents = vectors[: self.num_queries], vectors[self.num_queries :]
         query, positive, negative = torch.from_numpy(self.triples.T).to(vectors.device)

@@ -12,9 +12,8 @@ from biphasic.config import Config
 from biphasic.errors import ConfigError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.contrastive import Contrastive
-from biphasic.objectives.distill import Distill
+from biphasic.objectives.distill import Distill, MarginMse
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.margin_mse import MarginMse
 from biphasic.objectives.merge import Merge
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig

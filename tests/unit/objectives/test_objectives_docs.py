@@ -16,8 +16,7 @@ from biphasic.errors import DataError
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.contrastive import Contrastive
-from biphasic.objectives.distill import Distill
-from biphasic.objectives.margin_mse import MarginMse
+from biphasic.objectives.distill import Distill, MarginMse
 from biphasic.objectives.merge import Merge
 from biphasic.objectives.mix import Mix, divide_rows
 from biphasic.objectives.objective import ObjectiveConfig

@@ -7,7 +7,7 @@ their hash: all pairs of a query are on one side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -67,16 +67,16 @@ class PairBatch(RowBatch):
         is_positive: bool [num_queries, num_documents]; whether they are a pair, of any step.
         triples: int64 [num_margins, 3]; query, positive and negative, as indices of the two.
         margins: float32 [num_margins]; a teacher's score of the positive minus the negative's.
-            None if they are not needed.
+            None are read unless they are needed.
     """
 
     queries: NDArray[np.int64]
     documents: NDArray[np.int64]
     pairs: NDArray[np.int64]
+    vectors: NDArray[np.float32] | None
     is_positive: NDArray[np.bool_]
-    vectors: NDArray[np.float32] | None = None
-    triples: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 3), np.int64))
-    margins: NDArray[np.float32] | None = None
+    triples: NDArray[np.int64]
+    margins: NDArray[np.float32]
 
 
 def count_cut(
@@ -136,8 +136,6 @@ class PairReader:
         positives = self._pairs.positives[numbers]
         documents = np.unique(np.concatenate([positives, np.array(negatives, dtype=np.int64)]))
         codes = queries[:, None] * self._pairs.num_texts + documents
-        known = self._pairs.known
-        places = np.searchsorted(known, codes).clip(max=len(known) - 1)
         sequences = self._sequences(queries, documents)
         row_length = -(-max(map(len, sequences)) // _ROW_MULTIPLE) * _ROW_MULTIPLE
         packed = pack_sequences(
@@ -157,7 +155,7 @@ class PairReader:
             queries=queries,
             documents=documents,
             pairs=np.stack([owners, np.searchsorted(documents, positives)], axis=1),
-            is_positive=known[places] == codes,
+            is_positive=np.isin(codes, self._pairs.known),
             vectors=None if vectors is None else vectors[rows],
             triples=triples,
             margins=margins,
@@ -165,7 +163,7 @@ class PairReader:
 
     def _margins(
         self, numbers: NDArray[np.int64], queries: NDArray[np.int64], documents: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return triples and their margins, by the scores of pairs or else by vectors."""
         triples: list[tuple[int, int, int]] = []
         margins: list[float] = []
@@ -181,8 +179,7 @@ class PairReader:
         found = np.array(triples, dtype=np.int64).reshape(-1, 3).T
         sides = (queries, documents, documents)
         places = [np.searchsorted(*both) for both in zip(sides, found, strict=True)]
-        values = np.array(margins, dtype=np.float32)
-        return np.stack(places, axis=1), values if self._reading.margins else None
+        return np.stack(places, axis=1), np.array(margins, dtype=np.float32)
 
     def _numbers(self, place: int) -> NDArray[np.int64]:
         """Return the pairs of a batch; it may end an epoch and begin the next."""

@@ -18,7 +18,6 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, pass_loss
-from biphasic.training.timeline import PlacedPhase
 
 HELDOUT_BATCH = 64
 """Pairs whose documents compete, whatever a phase's batch; all of them, if there are fewer."""
@@ -34,30 +33,26 @@ class HeldoutPairs:
     def __init__(self, recipe: Recipe, data: TrainingData, compute: ComputeConfig) -> None:
         """Check that each phase that holds out pairs has some."""
         self._recipe, self._data, self._compute = recipe, data, compute
-        self._samples = {
-            placed.index: self._sample(placed)
-            for placed in recipe.placed_phases
-            if placed.phase.reading and placed.phase.reading.heldout_fraction
-        }
-
-    def _sample(self, placed: PlacedPhase) -> tuple[PairReader, int]:
-        """Return a phase's reader of held-out pairs, and the number of its batches."""
-        reading = placed.phase.reading
-        assert reading is not None  # noqa: S101 - the caller has asked
-        pairs = self._data.pairs[reading.folder]
-        count = len(chosen_pairs(pairs, reading.heldout_fraction, "heldout"))
-        if count < FEWEST_PAIRS:
-            raise ConfigError(
-                f"phases.{placed.index}.heldout_fraction: {reading.heldout_fraction:g} holds out "
-                f"{count} of the {len(pairs):,} pairs of {pairs.folder}; give a larger share"
-            )
-        batch = min(HELDOUT_BATCH, count)
-        reader = PairReader(
-            pairs, self._data.tokenizer, replace(reading, batch=batch),
-            first_place=0, max_seqlen=placed.batches.max_seqlen, data_seed=HELDOUT_SEED,
-            split="heldout",
-        )  # fmt: skip
-        return reader, min(count // batch, HELDOUT_BATCHES)
+        # By phase: the reader of its held-out pairs, and the number of batches.
+        self._samples: dict[int, tuple[PairReader, int]] = {}
+        for placed in recipe.placed_phases:
+            reading = placed.phase.reading
+            if reading is None or not reading.heldout_fraction:
+                continue
+            pairs = data.pairs[reading.folder]
+            count = len(chosen_pairs(pairs, reading.heldout_fraction, "heldout"))
+            if count < FEWEST_PAIRS:
+                raise ConfigError(
+                    f"phases.{placed.index}.heldout_fraction: {reading.heldout_fraction:g} holds "
+                    f"out {count} of the {len(pairs):,} pairs of {pairs.folder}; give a larger "
+                    "share"
+                )
+            batch = min(HELDOUT_BATCH, count)
+            reader = PairReader(
+                pairs, data.tokenizer, replace(reading, batch=batch), first_place=0,
+                max_seqlen=placed.batches.max_seqlen, data_seed=HELDOUT_SEED, split="heldout",
+            )  # fmt: skip
+            self._samples[placed.index] = reader, min(count // batch, HELDOUT_BATCHES)
 
     @torch.no_grad()
     def evaluate(
