@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from biphasic.api.results.data import BuiltPairs
 from biphasic.data.pairs import folder
 from biphasic.data.pairs.folder import Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.plan import chosen_tasks
 from biphasic.tasks.pairs import build
-from biphasic.tasks.pairs.build import PairsConfig, build_pairs, card_lines
+from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs
 
@@ -105,7 +106,8 @@ def test_a_built_folder_gives_back_its_pairs_in_order(tmp_path, make):
     assert pairs.details["counts"]["rows.jsonl"] == {
         "read": 3, "judged": 0, "by_task": {}, "repeated": 1, "kept": 2
     }  # fmt: skip
-    assert "rows.jsonl: read 3, of tasks that judge 0, repeated 1, kept 2" in [*card_lines(pairs)]
+    lines = [*BuiltPairs(pairs.folder, pairs).lines()]
+    assert "rows.jsonl: read 3, of tasks that judge 0, repeated 1, kept 2" in lines
 
 
 def test_the_hash_is_of_the_content_not_of_its_place(tmp_path, make):

@@ -34,10 +34,23 @@ class BuiltPairs(Shown):
 
     def lines(self) -> Iterator[str]:
         """Return the counts, and the folder."""
-        from biphasic.tasks.pairs.build import card_lines
-
-        yield from card_lines(self.pairs)
+        yield from self._counts()
         yield f"pairs: {self.folder}"
+
+    def _counts(self) -> Iterator[str]:
+        details = self.pairs.details
+        yield (
+            f"{details['num_pairs']:,} pairs of {details['num_texts']:,} texts, with "
+            f"{details['num_negatives']:,} negatives"
+        )
+        for name, counts in details.get("counts", {}).items():
+            yield (
+                f"{name}: read {counts['read']:,}, of tasks that judge {counts['judged']:,}, "
+                f"repeated {counts['repeated']:,}, kept {counts['kept']:,}"
+            )
+            for task, count in sorted(counts["by_task"].items()):
+                yield f"  {task} {count:,}"
+        yield f"content {details['content_hash'][:16]}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,9 +65,7 @@ class InspectedPairs(BuiltPairs):
 
     def lines(self) -> Iterator[str]:
         """Return the counts, and some pairs."""
-        from biphasic.tasks.pairs.build import card_lines
-
-        yield from card_lines(self.pairs)
+        yield from self._counts()
         for number in self.numbers:
             pair = self.pairs.pair(number)
             yield f"\npair {number:,} ({pair.source})"

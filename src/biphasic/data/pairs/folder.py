@@ -13,7 +13,7 @@ Layout of a folder of pairs (see docs/formats.md):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,26 +124,23 @@ def write_pairs(
     pairs: Iterable[Pair],
     *,
     origin: dict[str, Any],
-    card: Callable[[], dict[str, Any]] = dict,
+    counts: Mapping[str, Any] = {},
     embed: Callable[[list[str]], NDArray[np.float32]] | None = None,
 ) -> Pairs:
     """Write a folder of pairs, which appears when complete.
 
-    `card` gives what else is recorded, once all pairs are read. `embed` gives a teacher's vectors.
+    `counts` of sources are recorded as they are once all pairs are read. `embed` gives a teacher's
+    vectors.
     """
     import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
 
-    rows: dict[str, int] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in ("query", "positive", "negatives")}
-    scores, sources = [], []
+    texts: dict[str, int] = {}
+    rows: list[tuple[int, int, list[int], tuple[float, ...], str]] = []
     for pair in pairs:
-        texts = (pair.query, pair.positive, *pair.negatives)
-        query, positive, *negatives = (rows.setdefault(text, len(rows)) for text in texts)
-        for column, value in zip(columns.values(), (query, positive, negatives), strict=True):
-            column.append(value)
-        scores.append(pair.scores)
-        sources.append(pair.source)
-    if not sources:
+        of_pair = (pair.query, pair.positive, *pair.negatives)
+        query, positive, *negatives = (texts.setdefault(text, len(texts)) for text in of_pair)
+        rows.append((query, positive, negatives, pair.scores, pair.source))
+    if not rows:
         raise DataError(
             f"{folder.name}: no pairs; the sources have none, or all are repeated or of tasks that "
             "judge"
@@ -152,22 +149,22 @@ def write_pairs(
         "query": pa.int64(), "positive": pa.int64(), "negatives": pa.list_(pa.int64()),
         "scores": pa.list_(pa.float64()), "source": pa.string(),
     })  # fmt: skip
-    table = pa.table({**columns, "scores": scores, "source": sources}, schema=schema)
+    columns = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
     with complete_folder(folder) as partial:
-        _write(partial / _TEXTS, pa.table({"text": pa.array(rows, pa.large_string())}))
-        _write(partial / _PAIRS, table)
-        content_hash = _content_hash(rows, columns, scores)
+        _write(partial / _TEXTS, pa.table({"text": pa.array(texts, pa.large_string())}))
+        _write(partial / _PAIRS, pa.table(columns, schema=schema))
+        content_hash = _content_hash(texts, rows)
         if embed is not None:
-            np.save(partial / _VECTORS, vectors := embed(list(rows)))
+            np.save(partial / _VECTORS, vectors := embed(list(texts)))
             content_hash = hashlib.sha256(content_hash.encode() + vectors.tobytes()).hexdigest()
         record = {
             "format": _FORMAT,
-            "num_pairs": len(sources),
-            "num_texts": len(rows),
+            "num_pairs": len(rows),
+            "num_texts": len(texts),
             "num_negatives": sum(map(len, columns["negatives"])),
             "content_hash": content_hash,
             "origin": origin,
-            **card(),
+            "counts": counts,
         }
         write_json(partial / DETAILS, record)
     return Pairs(folder)
@@ -190,17 +187,15 @@ def written_once(
         return pairs
 
 
-def _content_hash(
-    texts: Iterable[str], columns: dict[str, list[Any]], scores: list[tuple[float, ...]]
-) -> str:
+def _content_hash(texts: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> str:
     """Hash texts in order with their lengths, and the pairs; not where they come from."""
     hasher = hashlib.sha256()
     for text in texts:
         encoded = text.encode()
         hasher.update(len(encoded).to_bytes(8, "little"))
         hasher.update(encoded)
-    for row in zip(*columns.values(), scores, strict=True):
-        hasher.update(repr(row).encode())
+    for *row, _source in rows:
+        hasher.update(repr(tuple(row)).encode())
     return hasher.hexdigest()
 
 

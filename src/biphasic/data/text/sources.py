@@ -18,7 +18,7 @@ from biphasic.data.text.files import (
     find_text_files,
     read_text_files,
 )
-from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
+from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
@@ -46,6 +46,18 @@ class HubSource:
     revision: str | None
     column: str | None
     streaming: bool
+
+    def open(self, copies: Path | None) -> HubTable:
+        """Open the split, from a local copy if there is one."""
+        return open_hub(
+            self.dataset, config=self.config, split=self.split, revision=self.revision,
+            streaming=self.streaming, copies=copies,
+        )  # fmt: skip
+
+    def fingerprint(self, copies: Path | None) -> dict[str, Any]:
+        """Return what determines its rows."""
+        names = {"config": self.config, "split": self.split, "revision": self.revision}
+        return hub_fingerprint(self.dataset, **names, copies=copies)
 
 
 class SourceConfig(TextSource):
@@ -112,15 +124,7 @@ class SourceConfig(TextSource):
                 if split := _BUILTIN_SPLITS.get(document.split):
                     yield SourceDocument(document.id, document.text, split)
         elif hub := self.hub:
-            table = open_hub(
-                hub.dataset,
-                config=hub.config,
-                split=hub.split,
-                revision=hub.revision,
-                streaming=hub.streaming,
-                copies=context.hub_copies,
-            )
-            column = hub.column or self.column
+            column, table = hub.column or self.column, hub.open(context.hub_copies)
             for number, row in enumerate(table.read([column], optional=("id", "license"))):
                 where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
@@ -137,9 +141,8 @@ class SourceConfig(TextSource):
             }
         shared = {"license": self.license}
         if hub := self.hub:
-            names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
-            fingerprint = hub_fingerprint(hub.dataset, **names, copies=context.hub_copies)
-            return {"source": "hub", "column": hub.column or self.column, **fingerprint, **shared}
+            rows = hub.fingerprint(context.hub_copies)
+            return {"source": "hub", "column": hub.column or self.column, **rows, **shared}
         assert self.path  # noqa: S101 - there is no fourth sort of source
         files = find_text_files(self.path)
         return {

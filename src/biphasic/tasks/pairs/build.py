@@ -19,7 +19,6 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from biphasic.config import Config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
-from biphasic.data.text.hub import hub_fingerprint
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
     AnySource,
@@ -49,22 +48,15 @@ _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
 
 
 class PairsConfig(Config):
-    """What pairs are made from."""
+    """What pairs are made from: the arguments of `biphasic.pairs.build`, which describes them."""
 
     tables: tuple[str, ...] = ()
-    """Files of pairs (.jsonl, .csv, .tsv, .parquet), or hub datasets (hf:OWNER/NAME)."""
     tasks: tuple[str, ...] = ()
-    """Retrieval tasks whose training split gives pairs."""
     documents: tuple[AnySource, ...] = ()
-    """Texts that give weak pairs: a heading and its paragraph, a paragraph and the next."""
     per_document: PositiveInt = 4
-    """Most weak pairs of a document."""
     max_weak_pairs: PositiveInt | None = None
-    """Most weak pairs of a source, drawn at random."""
     seed: NonNegativeInt = 0
-    """Seed of the draw of weak pairs."""
     against: tuple[str, ...] = ()
-    """Tasks that will judge: pairs with their texts, or nearly their texts, are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +86,7 @@ def build_pairs(
         "build_version": BUILD_VERSION,
     }
     labels = told_apart([task.name for task in judging], config.against)
-    named = [replace(task, name=name) for task, name in zip(judging, labels, strict=True)]
+    named = tuple(replace(task, name=name) for task, name in zip(judging, labels, strict=True))
 
     def write(folder: Path) -> Pairs:
         work = folder.with_name(f".building-{folder.name}")
@@ -103,10 +95,16 @@ def build_pairs(
             source: work / digest([source.origin, origin["against"], BUILD_VERSION])[:32]
             for source in sources
         }
-        _write_parts(parts, Decontamination(tuple(named)), say)
+        decontamination = Decontamination(named)
+        for source, part in parts.items():
+            if is_complete(part):
+                say(f"{source.name}: already read")
+            else:
+                say(f"reading {source.name}")
+                _write_part(part, source, decontamination)
         counts = {source.name: read_json(part / _COUNTS) for source, part in parts.items()}
         kept = _without_repeats(parts, counts)
-        pairs = write_pairs(folder, kept, origin=origin, card=lambda: {"counts": counts})
+        pairs = write_pairs(folder, kept, origin=origin, counts=counts)
         shutil.rmtree(work)
         return pairs
 
@@ -118,16 +116,13 @@ def _sources(
 ) -> Iterator[_Source]:
     for table in config.tables:
         if table.startswith("hf:"):
-            hub = parse_hub(table)
-            names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
-            origin = hub_fingerprint(hub.dataset, **names, copies=copies)
+            origin = parse_hub(table).fingerprint(copies)
         elif Path(table).is_file():
             origin = {"sha256": file_sha256(Path(table))}
         else:
             raise DataError(f"{table}: no such file")
-        yield _Source(
-            Path(table).name, origin, lambda table=table: table_pairs(table, copies=copies)
-        )
+        read = partial(table_pairs, table, copies=copies)
+        yield _Source(Path(table).name, origin, read)
     for name in config.tasks:
         folder = prepare(name)
         if not (folder / "qrels" / "train.tsv").is_file():
@@ -144,20 +139,8 @@ def _sources(
         origin = {"documents": source_origin(source, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
         name = short_name(source.source) if path is None else path.name
-        yield _Source(
-            name,
-            origin,
-            lambda source=source: document_pairs(read_documents(source, context), **drawn),
-        )
-
-
-def _write_parts(parts: Mapping[_Source, Path], decontamination: Decontamination, say: Say) -> None:
-    for source, part in parts.items():
-        if is_complete(part):
-            say(f"{source.name}: already read")
-            continue
-        say(f"reading {source.name}")
-        _write_part(part, source, decontamination)
+        read = lambda source=source: document_pairs(read_documents(source, context), **drawn)  # noqa: E731
+        yield _Source(name, origin, read)
 
 
 def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:
@@ -198,20 +181,3 @@ def _without_repeats(
                 own["kept"] += 1
                 texts = (value["query"], value["positive"], tuple(value["negatives"]))
                 yield Pair(*texts, tuple(value["scores"]), value["source"] or source.name)
-
-
-def card_lines(pairs: Pairs) -> Iterator[str]:
-    """Yield lines that describe pairs: where they come from, and what was left out."""
-    details = pairs.details
-    yield (
-        f"{details['num_pairs']:,} pairs of {details['num_texts']:,} texts, with "
-        f"{details['num_negatives']:,} negatives"
-    )
-    for name, counts in details.get("counts", {}).items():
-        yield (
-            f"{name}: read {counts['read']:,}, of tasks that judge {counts['judged']:,}, "
-            f"repeated {counts['repeated']:,}, kept {counts['kept']:,}"
-        )
-        for task, count in sorted(counts["by_task"].items()):
-            yield f"  {task} {count:,}"
-    yield f"content {details['content_hash'][:16]}"

@@ -41,7 +41,8 @@ def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None)
         return vectors if width is None else _reduced(vectors, width)
 
     origin = {"pairs": pairs.content_hash, "teacher": identity, "width": width or embedder.width}
-    write = partial(write_pairs, pairs=pairs, origin=origin, card=_card(pairs), embed=embed)
+    counts = pairs.details.get("counts", {})
+    write = partial(write_pairs, pairs=pairs, origin=origin, counts=counts, embed=embed)
     return written_once(folder, origin, write)
 
 
@@ -54,7 +55,7 @@ def mine(
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     settings = {"number": number, "margin": margin, "depth": depth}
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
-    compare, identity = (_bm25, BM25) if miner == BM25 else _cosines_of(miner)
+    embedder, identity = (None, BM25) if miner == BM25 else _embedder(miner)
     origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
     known = set(pairs.known.tolist())
 
@@ -70,30 +71,24 @@ def mine(
         return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
 
     def write(folder: Path) -> Pairs:
+        compare = _bm25 if embedder is None else partial(_cosines, embedder)
         similarities = compare(pairs.texts(documents), pairs.texts(queries))
         mined = (
             replace(pair, negatives=negatives(place, similarities), scores=())
             for place, pair in enumerate(pairs)
         )
-        return write_pairs(folder, mined, origin=origin, card=_card(pairs))
+        return write_pairs(folder, mined, origin=origin, counts=pairs.details.get("counts", {}))
 
     return written_once(folder, origin, write)
 
 
 # Gives the similarities of a query to all documents, [num_documents].
 _Similarities = Callable[[int], NDArray[np.float32]]
-# Compares documents with queries.
-_Compare = Callable[[Sequence[str], Sequence[str]], _Similarities]
 
 
-def _cosines_of(miner: str) -> tuple[_Compare, str]:
-    embedder, identity = _embedder(miner)
-
-    def compare(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
-        answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
-        return lambda query: answers @ asked[query]
-
-    return compare, identity
+def _cosines(embedder: Embedder, documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
+    answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
+    return lambda query: answers @ asked[query]
 
 
 def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
@@ -107,10 +102,6 @@ def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
     # A query without a word of the documents finds none of them.
     none = np.zeros(len(documents), dtype=np.float32)
     return lambda query: index.get_scores(words[query]) if words[query] else none
-
-
-def _card(pairs: Pairs) -> Callable[[], dict[str, Any]]:
-    return lambda: {"counts": pairs.details.get("counts", {})}
 
 
 def _embedder(model: str) -> tuple[Embedder, str]:

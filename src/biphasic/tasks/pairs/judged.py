@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -64,25 +65,20 @@ class JudgingTask:
     def of(cls, folder: Path) -> JudgingTask:
         """Read a task folder."""
         task = load_task(folder)
-        samples = [
-            sample for split in SPLITS[1:] for sample in KINDS[task.info.kind].inputs(task, split)
-        ]
-        inputs = [
-            text for sample in samples for text in ([sample] if isinstance(sample, str) else sample)
-        ]
-        documents: tuple[str, ...] = ()
-        corpus = ""
+        corpus, documents = "", ()
         if isinstance(task, RetrievalTask):  # without the prompts of the kind
-            corpus = file_sha256(folder / "corpus.jsonl")
-            documents = tuple(
-                f"{title} {text}".strip() for _, title, text in read_texts(folder / "corpus.jsonl")
-            )
+            path = folder / "corpus.jsonl"
+            corpus = file_sha256(path)
+            documents = tuple(f"{title} {text}".strip() for _, title, text in read_texts(path))
             judged = {query for split in SPLITS[1:] for query in task.qrels.get(split, ())}
             texts = read_texts(folder / "queries.jsonl")
             inputs = [text for key, _, text in texts if key in judged]
-        return cls(
-            task.info.name, task.info.sha256, corpus, tuple(dict.fromkeys(inputs)), documents
-        )
+        else:
+            kind = KINDS[task.info.kind]
+            samples = chain.from_iterable(kind.inputs(task, split) for split in SPLITS[1:])
+            inputs = [text for s in samples for text in ([s] if isinstance(s, str) else s)]
+        different = tuple(dict.fromkeys(inputs))
+        return cls(task.info.name, task.info.sha256, corpus, different, documents)
 
 
 @dataclass

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from biphasic.data.pairs.folder import Pair
 from biphasic.data.text.files import SourceDocument
-from biphasic.data.text.hub import open_hub
 from biphasic.data.text.sources import parse_hub
 from biphasic.errors import DataError
 from biphasic.seeds import stream, uniforms
@@ -34,11 +33,7 @@ def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
 
 def _rows(source: str, copies: Path | None) -> Iterator[Row]:
     if source.startswith("hf:"):
-        hub = parse_hub(source)
-        table = open_hub(
-            hub.dataset, config=hub.config, split=hub.split, revision=hub.revision,
-            streaming=hub.streaming, copies=copies,
-        )  # fmt: skip
+        table = parse_hub(source).open(copies)
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
         return (Row(Path(source), number, value) for number, value in enumerate(values, start=1))
     table = open_input(source)
@@ -50,7 +45,11 @@ def _rows(source: str, copies: Path | None) -> Iterator[Row]:
 def _pair_of(row: Row, *, source: str) -> Pair:
     name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
     query, positive = row.text(name).strip(), row.text("positive").strip()
-    negatives = _negatives(row)
+    negatives: tuple[str, ...] = ()
+    if row.value.get("negatives") is not None:
+        negatives = tuple(text.strip() for text in row.items("negatives", str))
+    elif row.value.get("negative") is not None:
+        negatives = (row.text("negative").strip(),)
     for field, texts in ((name, [query]), ("positive", [positive]), ("negatives", negatives)):
         if not all(texts):
             raise row.error(f"'{field}' is empty; remove the pair or the text")
@@ -62,14 +61,6 @@ def _pair_of(row: Row, *, source: str) -> Pair:
     if scores is not None and len(scores) != 1 + len(negatives):
         raise row.error(f"{len(scores)} scores for a positive and {len(negatives)} negatives")
     return Pair(query, positive, negatives, tuple(map(float, scores or ())), source)
-
-
-def _negatives(row: Row) -> tuple[str, ...]:
-    if row.value.get("negatives") is not None:
-        return tuple(text.strip() for text in row.items("negatives", str))
-    if row.value.get("negative") is not None:
-        return (row.text("negative").strip(),)
-    return ()
 
 
 def task_pairs(folder: Path) -> Iterator[Pair]:
