@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from biphasic.errors import DataError, reading
 from biphasic.files import digest, is_file, write_text
+from biphasic.locks import Say
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
@@ -51,7 +52,6 @@ _MEASURES = {
     "hit_rate_at": "success",
 }
 Values = dict[str, float]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -94,8 +94,7 @@ def read_others(folder: Path, choice: DatasetChoice = EVERY) -> OtherResults | N
     for name, (metric, by_model) in by_name.items():
         if name in left_out:
             continue
-        common = [*_common(name, by_model, problems)]
-        if common:
+        if common := _common(name, by_model, problems):
             facts = metric_facts(metric)
             about = KindFacts(facts.title, (facts,), is_trained=False)
             datasets[name] = DatasetInfo(name, metric.upper(), metric, about=about)
@@ -118,16 +117,16 @@ def _named(cells: Cells) -> dict[str, tuple[str, dict[str, Values]]]:
     return found
 
 
-def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem]) -> Iterator[str]:
-    """Yield the examples that all models have, in order; report what is left out."""
-    every = sorted({key for values in by_model.values() for key in values})
-    shared = set(every).intersection(*by_model.values())
+def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem]) -> list[str]:
+    """Return the examples that all models have, in order; report what is left out."""
+    every = {key for values in by_model.values() for key in values}
+    shared = every.intersection(*by_model.values())
     for model, values in by_model.items():
         if missing := len(every) - len(values):
             text = f"no score for {missing:,} of {count(len(every), 'example')}"
             rest = f"all models are compared on the {len(shared):,} that they share"
             problems.append(Problem("missing", f"{model} on {dataset}: {text}; {rest}"))
-    yield from (key for key in every if key in shared)
+    return sorted(shared)
 
 
 def _read_all(folder: Path, problems: list[Problem]) -> Cells:
@@ -136,12 +135,9 @@ def _read_all(folder: Path, problems: list[Problem]) -> Cells:
     names = _model_names(folder)
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
-        read = _reader(path)
-        if read is None:
-            continue
         try:
             with reading(where, DataError, remedy="skipped"):
-                found = read(path, problems)
+                found = _read(path, problems)
         except DataError as error:
             problems.append(Problem("damaged", str(error)))
             continue
@@ -181,25 +177,21 @@ def _model_names(folder: Path) -> dict[Path, str]:
     }
 
 
-_Read = Callable[[Path, list[Problem]], Mapping[tuple[str, str], Values]]
-
-
-def _reader(path: Path) -> _Read | None:
-    if _SAMPLES.fullmatch(path.name):
-        return _samples
+def _read(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+    """Read a file by dataset and metric; nothing if it has no results."""
+    if match := _SAMPLES.fullmatch(path.name):
+        return _samples(path, match["task"], problems)
     if path.suffix == ".json" and path.name != _META and not path.name.startswith(_SUMMARY):
-        return _task
-    return _table if path.suffix in _TABLES else None
+        return _task(path)
+    return _table(path) if path.suffix in _TABLES else {}
 
 
-def _samples(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+def _samples(path: Path, task: str, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
-    match = _SAMPLES.fullmatch(path.name)
-    assert match is not None  # noqa: S101 - `_reader` has matched it
     found: dict[tuple[str, str], Values] = defaultdict(dict)
     unusable: dict[str, Any] = {}
     for row in _lines(path):
-        name = match["task"] if row["filter"] == "none" else f"{match['task']} {row['filter']}"
+        name = task if row["filter"] == "none" else f"{task} {row['filter']}"
         for metric in row["metrics"]:
             score = _share(row[metric])
             if score is None:
@@ -211,13 +203,11 @@ def _samples(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Va
         kind = (
             "is not a number" if isinstance(value, list | dict | str) else "is not within -1 and 1"
         )
-        problems.append(
-            Problem("left out", f"{match['task']} {metric}: the score of an example {kind}")
-        )
+        problems.append(Problem("left out", f"{task} {metric}: the score of an example {kind}"))
     return found
 
 
-def _task(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+def _task(path: Path) -> Mapping[tuple[str, str], Values]:
     """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
     raw = json.loads(path.read_text("utf-8"))
     if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
@@ -226,13 +216,11 @@ def _task(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Value
     shares = [share for share in map(_share, parts) if share is not None]
     if len(shares) < len(parts) or not parts:
         raise DataError(f"{path.name}: a main_score is no number within -1 and 1; skipped")
-    del problems
     return {(_BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
 
 
-def _table(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+def _table(path: Path) -> Mapping[tuple[str, str], Values]:
     """Read a table with a score for each example."""
-    del problems
     values: Values = {}
     metric = ""
     for number, row in enumerate(_rows(path), start=1):

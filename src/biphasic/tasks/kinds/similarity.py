@@ -51,14 +51,22 @@ class EncodedSentencePairs(EncodedTask):
             )
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score each split."""
+        """Score each split, and each pair by its part in the rank correlation."""
         from torch.nn import functional
+
+        from biphasic.tasks.metrics import pearson, spearman
 
         scores = {}
         for split, examples in self.examples.items():
             vectors = functional.normalize(head(encoder.pooled(self.sequences[split])), dim=-1)
             cosines = (vectors[::2] * vectors[1::2]).sum(-1).cpu().double().numpy()
-            scores[split] = _scores(examples, cosines)
+            values = np.array([example.score for example in examples])
+            scores[split] = SplitScores(
+                {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
+                tuple(example.id for example in examples),
+                rank_products(values, cosines),
+                {"value": values, "predicted": cosines},
+            )
         return scores
 
 
@@ -97,19 +105,6 @@ class Similarity(ExampleKind):
     def canonical(self, row: Row, labels: Labels | None) -> dict[str, Any]:
         """Return the score of a text file as a number."""
         return row.written_number("score")
-
-
-def _scores(examples: Sequence[SentencePair], cosines: NDArray[np.float64]) -> SplitScores:
-    """Score each pair by its part in the rank correlation."""
-    from biphasic.tasks.metrics import pearson, spearman
-
-    values = np.array([example.score for example in examples])
-    return SplitScores(
-        {"spearman": spearman(values, cosines), "pearson": pearson(values, cosines)},
-        tuple(example.id for example in examples),
-        rank_products(values, cosines),
-        {"value": values, "predicted": cosines},
-    )
 
 
 def rank_products(

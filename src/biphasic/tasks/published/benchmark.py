@@ -5,8 +5,7 @@ Their scores are records like all others, and the protocol sets how texts are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,26 +53,17 @@ def mteb_task(name: str, copies: Path | None) -> Any:
 
 def load_mteb(task: Any) -> None:
     """Read a task's data, from its copies or the hub."""
-    with (
-        reading(f"task {task.metadata.name}", DataError, remedy="give its data with --data"),
-        quiet(),
-        _own_cache(task),
-    ):
-        task.load_data()
-
-
-@contextmanager
-def _own_cache(task: Any) -> Iterator[None]:
-    """Keep what the datasets library reads from a local copy by the copy's content."""
-    # The library keeps it by the folder's name, and would return the rows of an earlier copy.
     import datasets.config  # noqa: PLC0415 - takes seconds
 
     before, dataset = datasets.config.HF_DATASETS_CACHE, task.metadata.dataset
     if Path(dataset["path"]).is_absolute():  # a copy, whose revision is its content
+        # The library caches rows by the folder's name, and would return those of an earlier copy.
         place = Path(before) / "local-copies" / dataset["revision"][:32]
         datasets.config.HF_DATASETS_CACHE = place
+    where, remedy = f"task {task.metadata.name}", "give its data with --data"
     try:
-        yield
+        with reading(where, DataError, remedy=remedy), quiet():
+            task.load_data()
     finally:
         datasets.config.HF_DATASETS_CACHE = before
 
