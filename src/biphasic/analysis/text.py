@@ -6,7 +6,8 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from biphasic.amounts import count
@@ -21,6 +22,8 @@ _HIDDEN = re.compile(
     # Controls of writing direction would reorder the text after a name.
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
+# Before each word of a name but the first; the point of `lr0.01` separates none.
+_WORD = re.compile(r"(?=[-\s]|\.(?!\d))")
 # Spreadsheets run a cell that starts like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM", "diffusion": "diffusion"}
@@ -47,6 +50,45 @@ def wrap(name: str, *, width: int = 16, num_lines: int = 2) -> str:
         if len(lines) <= num_lines and all(len(line) <= size for line in lines):
             return "\n".join(lines)
     return "\n".join(textwrap.wrap(text, width=width, **options))  # type: ignore[arg-type]
+
+
+def is_whole(name: str, *, num_lines: int = 2) -> bool:
+    """Return whether `wrap` shows a whole name."""
+    return "".join(wrap(name, num_lines=num_lines).split()) == "".join(plain(name).split())
+
+
+def told_apart(names: Iterable[str], fits: Callable[[str], bool]) -> dict[str, str]:
+    """Shorten names that do not fit; what is left differs where the names differ."""
+    words = {name: _WORD.split(flat(name)) for name in names}
+    shown = {name: name for name in words}
+    long = [name for name in words if not fits(name)]
+    for name in long:
+        own, kept = words[name], set[int]()
+        # Of two names, the first word that differs stays in both; of long ones alone, if the words
+        # in which this name differs from all do not fit.
+        for others in (words, long):
+            pairs = (zip(own, words[other], strict=False) for other in others)
+            kept = {len([*takewhile(lambda pair: pair[0] == pair[1], both)]) for both in pairs}
+            kept -= {len(own)}
+            if fits(_elided(own, kept)):
+                break
+        if not kept:
+            continue  # nothing to tell it apart from: its end is cut
+        for place in range(len(own)):  # further words that fit
+            if fits(_elided(own, {*kept, place})):
+                kept.add(place)
+        shown[name] = _elided(own, kept)
+    return shown
+
+
+def _elided(words: Sequence[str], kept: Collection[int]) -> str:
+    text = ""
+    for place, word in enumerate(words):
+        if place in kept:
+            text += word.lstrip("-. ") if text.endswith("…") else word
+        elif not text.endswith("…"):
+            text += "…"
+    return text
 
 
 def short(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +29,7 @@ from biphasic.analysis.figures.frame import (
     text_width,
 )
 from biphasic.analysis.figures.render import drawing, page_svg
-from biphasic.analysis.text import wrap
+from biphasic.analysis.text import is_whole, told_apart, wrap
 from biphasic.palette import FLOOR, INK, MUTED, PAPER
 
 # In inches.
@@ -133,11 +134,13 @@ def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
     """Label each line at its end, with the last value if it is above the upper limit."""
     high = axes.get_ylim()[1]
     ends = {}
+    fits = partial(is_whole, num_lines=3)
+    names = told_apart((series.label for series in panel.series), fits)
     for series in panel.series:  # the last part of a model's line is kept
         last = series.points[-1]
         beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
-        name = wrap(series.label)
-        name = wrap(series.label, num_lines=3) if name.endswith("…") else name
+        name = names[series.label]
+        name = wrap(name, num_lines=2 if is_whole(name) else 3)
         ends[series.label, last.model] = min(last.mean, high), name + beyond, series.style.color
     if panel.floor is not None:
         ends["", ""] = panel.floor, "untrained", FLOOR

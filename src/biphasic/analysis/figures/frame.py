@@ -14,7 +14,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from biphasic.analysis.figures.chart import Series
-from biphasic.analysis.text import flat
+from biphasic.analysis.text import flat, told_apart
 from biphasic.palette import GRID, INK, MUTED, PAPER, SeriesStyle
 
 SMALL = 7.5  # size of the smallest text, in points
@@ -91,14 +91,21 @@ Entry = tuple[Series, str, float, int]
 
 def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:
     """Place legend entries into rows of at most `width` inches."""
-    # Labels that are too long are cut; equal labels are shown once.
+    # Labels that are too long are shortened; equal labels are shown once.
     first: dict[str, Series] = {}
     for one in series:
         first.setdefault(one.label, one)
+    room = width - _SAMPLE - _SPACE
+
+    def fits(label: str) -> bool:
+        text = flat(label)
+        return len(text) <= _LONGEST and text_width(text, FONT_SIZE) <= room
+
+    shown = told_apart(first, fits)
     entries: list[Entry] = []
     left, row = 0.0, 0
     for label, one in first.items():
-        text = fitting(label, FONT_SIZE, width - _SAMPLE - _SPACE, longest=_LONGEST)
+        text = fitting(shown[label], FONT_SIZE, room, longest=_LONGEST)
         size = _SAMPLE + _SPACE + text_width(text, FONT_SIZE)
         if entries and left + size > width:
             left, row = 0.0, row + 1

@@ -291,6 +291,32 @@ def test_the_widest_numbers_of_strips_are_not_cut():
     assert not overlapping(boxes)
 
 
+def test_long_names_differ_where_the_arms_differ():
+    names = [
+        f"pico-{before}-dec2400-{pairs}.held0.02.len128-2900{optimizer}"
+        for before in ("clm-1200-mlm40", "clm")
+        for pairs in ("contrastive.pairs", "distill.taught")
+        for optimizer in ("", "-muon")
+    ]
+    some = zip(grid_models(), names, strict=False)
+    models = [replace(each, name=name, label=name) for each, name in some]
+    scores, styles = grid_scores(models, datasets=DATASETS[:1]), distinct_styles(names)
+    strips = draw_strips(scores, styles, {DATASETS[0].name: "a task"})
+    shown = {"strips": [tick.get_text() for tick in strips.axes[0].get_yticklabels()]}
+    series = tuple(Series(name, styles[name], (Point(0, 50.0), Point(1, 51.0))) for name in names)
+    panel = Panel("a", "A", "%", series)
+    chart = Chart("c", "C", "c", Axis("steps", "linear", ((0, "0"), (1, "1"))), (panel,))
+    for layout in (PHONE, ALONE):
+        with drawing(salt="test"):
+            found = [text for text, _ in texts(draw_chart(chart, layout))]
+        shown[layout] = [text for text in found if "clm" in text]
+    for labels in shown.values():
+        cut = [text.replace("\n", "") for text in labels]
+        assert len(set(cut)) == len(names) == len(cut), cut
+        assert sum("muon" in text for text in cut) == len(names) / 2, cut
+    assert shown["strips"][1].replace("\n", "") == "pico-clm-1200…contrastive…muon"
+
+
 def test_the_bold_score_of_strips_is_that_of_the_best_finished_model():
     models = [model("small-clm", "small", 300, 0), model("small-mlm", "small", 0, 300),
               model("small-mlm-at-200", "small", 0, 200, is_final=False)]  # fmt: skip
