@@ -220,6 +220,18 @@ def test_coverage_is_stated_for_the_convention_and_number_of_seeds(tmp_path):
     assert "Each model was pretrained once" in said
 
 
+def test_seeds_of_fine_tuning_are_said_only_where_something_is_fine_tuned(tmp_path, records):
+    zero_shot = (("find", "zs", "Find", "ndcg_at_10", 0.2),)
+    found = loaded(tmp_path, tasks=zero_shot, learning_rates=(1e-4,), seeds=(0,), arms=ARMS[:2])
+    for study, is_said in ((records, True), (found, False)):
+        said = {what for _, what in content.facts(study)} | dict(
+            content.provenance(study)[0][1]
+        ).keys()
+        assert {"arms", "name"} < said
+        assert ({"fine-tuning seeds", "learning rates"} < said) == is_said
+        assert any("fine-tuning" in what for what in said) == is_said
+
+
 def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkeypatch):
     many = [
         (f"arm-{n}", f"Arm {n}", "MLM", (("mlm", 1.0),), 0.02 * n) for n in range(MOST_ROWS)

@@ -217,9 +217,10 @@ def interval_note(scores: Scores) -> str:
         how += f", which cover about {share} % with {numbers[0]} {unit}"
     if scores.num_pretraining_runs > 1:
         fixed = scores.fixed_streams
+        mean = "; each run is the mean of its fine-tuning seeds" * scores.is_finetuned
         return (
-            f"Intervals: 95 % over {seeds} pretraining runs ({how}); each run is the mean of its "
-            f"fine-tuning seeds.{f' Fixed in all runs: {listing(fixed)}.' if fixed else ''}"
+            f"Intervals: 95 % over {seeds} pretraining runs ({how}){mean}."
+            f"{f' Fixed in all runs: {listing(fixed)}.' if fixed else ''}"
         )
     return (
         f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). One pretraining run per model: "

@@ -38,15 +38,18 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
     segments = [segment for segment, _ in trained_segments(records)]
     results = finetunings(records)
     seconds = sum(part.seconds for part in segments) + sum(part.seconds for part in results)
-    numbers = [
-        _counted(records.arms, "arm"),
-        _counted(records.tasks, "task"),
-        _counted(records.study.seeds, "fine-tuning seed"),
-        _counted(results, "fine-tuning"),
-    ]
+    numbers = [_counted(records.arms, "arm"), _counted(records.tasks, "task")]
+    if is_finetuned(records):
+        seeds = _counted(records.study.seeds, "fine-tuning seed")
+        numbers += [seeds, _counted(results, "fine-tuning")]
     if segments:
         numbers.append((amount(sum(part.tokens for part in segments)), "tokens trained"))
     return [*numbers, (duration(seconds), "compute time")]
+
+
+def is_finetuned(records: StudyRecords) -> bool:
+    """Return whether models are fine-tuned for any task."""
+    return not all(task.is_zero_shot for task in records.tasks)
 
 
 def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
@@ -163,9 +166,10 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     general = [
         ("name", study.name),
         ("statistics", f"convention '{study.convention}'"),
-        ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
-        ("fine-tuning seeds", seeds),
     ]
+    if is_finetuned(records):
+        rates = ", ".join(rate(value) for value in study.learning_rates)
+        general += [("learning rates", rates), ("fine-tuning seeds", seeds)]
     groups = []
     for name, value in study.provenance.items():
         if isinstance(value, dict):

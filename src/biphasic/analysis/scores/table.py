@@ -167,6 +167,11 @@ class Scores:
             return "example"
         return "pretraining run" if self.num_pretraining_runs > 1 else "seed"
 
+    @property
+    def is_finetuned(self) -> bool:
+        """Whether models are fine-tuned for any dataset."""
+        return not all(dataset.is_zero_shot for dataset in self.datasets)
+
     @cached_property
     def is_published(self) -> bool:
         """Return whether only means and half-widths are known, as in a published table."""

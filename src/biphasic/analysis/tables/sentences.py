@@ -155,9 +155,10 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
 def pretraining_sentence(scores: Scores) -> str:
     """Describe what intervals do not cover."""
     if scores.num_pretraining_runs > 1:
+        seeds = ", each of them the mean of its fine-tuning seeds" * scores.is_finetuned
         text = (
             f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "
-            "are over pretraining runs, each of them the mean of its fine-tuning seeds."
+            f"are over pretraining runs{seeds}."
         )
         if fixed := scores.fixed_streams:
             is_one = len(fixed) == 1 and fixed[0] != "masks"
