@@ -89,22 +89,22 @@ seeds: {init_seed: 1}
 ```
 """
 _OPTIMIZERS = """
-A `name` other than `adamw` must be given, and other optimizers have further settings. `muon` moves
-two-dimensional weights in the layers (not embeddings) by their momentum with all its singular
-values set to about 1, after five Newton-Schulz iterations ([Jordan
-2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms and biases have AdamW.
+Other optimizers need a `name` and have settings of their own. `muon` updates two-dimensional
+weights in the layers (not embeddings) with their momentum, after five Newton-Schulz iterations have
+set all its singular values to about 1 ([Jordan
+2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms and biases use AdamW.
 Its steps are scaled to the root mean square of AdamW's ([Liu et al.
-2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves both. Each matrix is one
-parameter, as the model has it: queries, keys and values that share a parameter move together. A
-matrix in a layer has one moment instead of two. The iterations take the same time whatever the
-number of rows; on a CPU they are computed in fp32, on CUDA in bf16, which is untested.
+2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves both. Each of the model's
+parameters is one matrix: queries, keys and values that share a parameter are updated together. A
+matrix in a layer has one moment instead of two. The time of the iterations does not depend on the
+number of rows. On a CPU they are computed in fp32, on CUDA in bf16, which is untested.
 """
 _SIZING = """\
 `biphasic estimate FILE` estimates a run before it is trained, without a corpus. `--json` prints a
 record, format `biphasic.estimate/1`; `biphasic.estimate` returns the same in Python. The last line
 is the time on one core of this machine, from the speed of a small model that trains for a second.
-`pretrain`, `adapt`, `finetune` and `study plan` measure the same and say time, memory and disk
-before they start; `pretrain` and `adapt` only if the training takes more than about a minute.
+`pretrain`, `adapt`, `finetune` and `study plan` measure the same and print time, memory and disk
+space before they start (`pretrain` and `adapt` only for trainings of more than about a minute).
 
 ```sh
 biphasic estimate recipe.yaml --vocab-size 128256 --devices 8 --device h200
@@ -116,27 +116,27 @@ It prints
 - **parameters** of body, embeddings and head, and **FLOPs per token** of each objective, counted as
   in `study plan`: every row is full and one document.
 - **memory per device**, with and without activation checkpointing (`recomputed`), whole and divided
-  over all devices (`sharded`), if all rows of a device are one
-  pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
-  and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
-  weights are used directly; matrices in layers take 14 with Muon, which keeps one moment of them.
-  Several passes hold 2 more for the gradients of a pass.
-  Several devices gather the weights in the compute precision one layer at a time, and embeddings
-  and head for the whole pass, and hold the gradients of those twice while they are summed. Divided
-  over N devices, a device holds an Nth of the fp32 weights, the gradients and the moments.
-- **rows that fit** in one pass beside those that a device reads in a step, and the `--compute`
-  settings that follow. Several passes are suggested before sharding, and sharding before activation
-  checkpointing, in the order of the time that they cost.
+  over all devices (`sharded`), if a device reads all its rows in one pass. With `precision: bf16`,
+  training holds 18 bytes per parameter: weights in bf16 (2), weights and the sum of gradients in
+  fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32 weights are used directly;
+  matrices in layers take 14 with Muon, which keeps one moment of them. Several passes hold 2 more
+  for the gradients of a pass. Several devices gather weights in the compute precision: one layer at
+  a time, embeddings and head for the whole pass. They hold the gradients of embeddings and head
+  twice while they sum them. Divided over N devices, a device holds an Nth of the fp32 weights, the
+  gradients and the moments.
+- **rows that fit** in one pass, the rows that a device reads in a step, and the `--compute`
+  settings that follow. The cheapest in time come first: several passes, sharding, activation
+  checkpointing.
 - **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default is 0.11
-  for `mi250x`, by the GPU-hours of the reference study, and else 0.4, which is an assumption: no
-  other GPU has been measured. Activation checkpointing takes up to a third more.
+  for `mi250x`, from the GPU-hours of the reference study, and 0.4 for others, which is an
+  assumption: none was measured. Activation checkpointing takes up to a third more time.
   kWh count the devices at their maximum power, without hosts and cooling.
 
 `--flops`, `--memory` and `--watts` replace the numbers of a device, or describe another GPU. The
 table is in `study/sizing/devices.py`, from data sheets; `mi250x` is one of the two dies of a
 module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
-process. On a CPU the model is compared with measurements ([performance](performance.md)), for a
-processor without bf16 instructions; on a GPU it is untested. A CPU process also keeps freed memory:
+process. The estimate was compared with measurements on a CPU without bf16 instructions
+([performance](performance.md)), and never on a GPU. A CPU process also keeps freed memory:
 up to 2 GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and
 frozen parameters are not modelled.
 """

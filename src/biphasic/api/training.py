@@ -259,7 +259,7 @@ def merge_models(
             so are rows of embeddings that `base` lacks.
         out: Folder to write; it can be used like any model.
         weight: Share of ADAPTED, from 0 to 1.
-        method: linear, or spherical (along the arc between each two tensors).
+        method: linear, or spherical (along the arc between two tensors).
         groups: Weight of a part: a layer (3), layers (0-5), embeddings or rest. In Python, weights
             by part; layers count from 0, `rest` is the last norm and the head, and a tied head is
             among the embeddings.

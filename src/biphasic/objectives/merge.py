@@ -32,9 +32,9 @@ class Merge(ObjectiveConfig):
 
     objective: Literal["merge"]  # type: ignore[assignment]
     weight: Share = 0.5
-    """Share of the weights that the phases before have trained; the rest is the earlier state's."""
+    """Share of the weights after the previous phase; the rest is the earlier state's."""
     method: Method = "linear"
-    """`linear`, or `spherical`: along the arc between each two tensors."""
+    """`linear`, or `spherical`: along the arc between two tensors."""
     groups: Annotated[dict[str, Share], AfterValidator(_check_groups)] = Field(default_factory=dict)
     """Shares of single groups: a layer as `3`, layers as `0-5`, `embeddings`, or `rest`."""
     before_phase: NonNegativeInt | None = None

@@ -30,9 +30,9 @@ class ComputeConfig(Config):
     """Processes that train one model together, each on its own device or cores. Each reads a part
     of the rows of every step, and gradients are summed."""
     shard: Literal["none", "full", "hybrid"] = "none"
-    """What each process holds of weights, gradients and moments: all of them (`none`), its part
-    (`full`), or its part where only the processes of one machine divide them (`hybrid`). Parts take
-    less memory and more communication. One process always holds all."""
+    """Whether each process holds all weights, gradients and moments (`none`), or a part, divided
+    over all processes (`full`) or over those of one machine (`hybrid`). Parts take less memory and
+    more communication. A single process always holds all."""
     shard_size: PositiveInt | None = None
     """With `hybrid`: processes that hold one copy together, instead of those of one machine."""
     max_tokens_per_pass: PositiveInt | None = None

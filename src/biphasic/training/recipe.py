@@ -77,8 +77,8 @@ class RecipeSettings(Config):
     seeds: Seeds = Seeds()
     """One seed per stream of random numbers."""
     skip_steps: SkippedSteps = ()
-    """Steps, counted from 0, whose rows are read and change no weight: those of a loss or gradient
-    that is not finite."""
+    """Steps, counted from 0, whose rows are read without an update, because the loss or gradient is
+    not finite."""
 
     def anchored(self, folder: Path) -> Self:
         """Return the settings with relative paths resolved against their file's folder."""

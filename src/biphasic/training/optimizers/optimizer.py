@@ -33,7 +33,7 @@ class OptimizerConfig(Config):
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay of matrices and embeddings; norms and biases are not decayed."""
     max_gradient_norm: PositiveFloat | None = 1.0
-    """A gradient with a larger norm is scaled down to it; none: never."""
+    """Gradients with a larger norm are scaled down to it; none disables this."""
 
     @property
     def short_name(self) -> str:
