@@ -29,8 +29,9 @@ def analyze(
     """Show means with 95 % intervals, and list excluded results.
 
     Args:
-        folder: A study's folder, e.g. runs/quickstart, or one with
-            results/MODEL/TASK/DATASET/lrX_sdS/results.json.
+        folder: A study's folder, e.g. runs/quickstart, one with
+            results/MODEL/TASK/DATASET/lrX_sdS/results.json, or results of other tools
+            (docs/analyze.md).
         convention: Intervals: `standard` (Student's t) or `paper` (1.96 standard errors). Default:
             the study's, else standard.
         one_rate: Choose one learning rate for all seeds, by mean validation score.

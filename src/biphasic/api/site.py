@@ -44,7 +44,7 @@ def check(
     timeout: float = 10.0,
     quiet: bool = False,
 ) -> Findings:
-    """Run one trivial job on the cluster, and say what the node has.
+    """Run one trivial job on the cluster, and show what the node has.
 
     Needs the extra `cluster`.
 

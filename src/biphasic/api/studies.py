@@ -42,8 +42,7 @@ def run_study(
         site: Site file (YAML) of a cluster to run on (see `biphasic site`), or an executor of your
             own. In Python: as `./mine.py:Mine`, its name, or a file with its settings. A site file
             has the settings of this machine above for its nodes.
-        fresh: Delete the states and results that other code than the running one made, and make
-            them again.
+        fresh: Delete the states and results that were made by other code, and make them again.
         overrides: Override a setting, e.g. recipe.model=micro.
         wandb: Log training to a Weights & Biases project; offline unless WANDB_MODE is set. Needs
             the extra 'wandb'.

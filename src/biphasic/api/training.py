@@ -255,8 +255,8 @@ def merge_models(
 
     Args:
         base: Folder of a state or of a transformers model, or a hub id.
-        adapted: The model that it was adapted to; its tokenizer and settings are kept. In Python:
-            so are rows of embeddings that `base` lacks.
+        adapted: The model that was adapted from it; its tokenizer and settings are kept. In Python:
+            and the rows of embeddings that `base` lacks.
         out: Folder to write; it can be used like any model.
         weight: Share of ADAPTED, from 0 to 1.
         method: linear, or spherical (along the arc between two tensors).
@@ -310,7 +310,7 @@ def estimate(
         devices: Devices that train one model. In Python: each reads a part of the rows of a step.
         device: h100, h200, a100-80gb, a100-40gb, mi250x (one of its two dies) or cpu. Default:
             h100, or a GPU described by --flops.
-        vocab_size: Entries of the tokenizer's vocabulary. Default: those of a trained one.
+        vocab_size: Vocabulary size. Default: 8192, as for a corpus.
         mfu: Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x
             0.11, by the reference study's hours.
         flops: Peak FLOP/s of a device, e.g. 90e9 for a CPU.

@@ -76,7 +76,7 @@ def encode(
     device: str | None = None,
     quiet: bool = False,
 ) -> Vectors:
-    """Embed texts: one vector per text, in order, as the model was trained to.
+    """Embed texts: one vector per text, in order.
 
     Args:
         model: Folder of a state, of a transformers model or of a sentence-transformers model, or a
@@ -223,7 +223,7 @@ def push(
     Args:
         folder: Folder made by `biphasic export`, `adapt` or `finetune`.
         repository: Repository on the hub, as OWNER/NAME.
-        private: Create it as private.
+        private: Create a private repository.
         revision: Branch, created if missing. Default: main.
         go: Upload. Without it, only list the files.
 
