@@ -227,7 +227,7 @@ def main() -> None:
     """Parse, measure, print."""
     parser = command_line(__doc__, "corpus")
     parser.add_argument("--text", default="builtin:pydocs", help="source that input repeats")
-    parser.add_argument("--megabytes", type=int, default=110, help="of text, for the comparison")
+    parser.add_argument("--megabytes", type=float, default=110, help="of text, for the comparison")
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
     parser.add_argument("--large", action="store_true", help="measure memory on 200 MB and 2 GB")
     parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
@@ -245,7 +245,7 @@ def main() -> None:
             results: dict[str, Any] = {"memory": measure_memory(work, arguments.text)}
         else:
             results = compare(
-                work, arguments.text, arguments.megabytes * 1_000_000, arguments.rounds
+                work, arguments.text, int(arguments.megabytes * 1_000_000), arguments.rounds
             )
     finally:
         shutil.rmtree(work)

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mini_study import Cli, copy_root, finished_study
+from mini_study import Cli, copy_root, finished_study, restore_root, stamps
 from warm import draw_nothing, forking, probe_nothing
 
 if TYPE_CHECKING:
@@ -215,10 +215,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return finished_study(tmp_path_factory, worker_id)
 
 
+@pytest.fixture(scope="session")
+def copied_root(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished study's root, for `root`."""
+    return copy_root(finished, tmp_path_factory.mktemp("copied") / "root")
+
+
 @pytest.fixture
-def root(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished study's root, to change."""
-    return copy_root(finished, tmp_path / "root")
+def root(finished: Path, copied_root: Path) -> Iterator[Path]:
+    """A copy of the finished study's root, to change; it is restored for the next test."""
+    before = stamps(copied_root)
+    yield copied_root
+    restore_root(finished, copied_root, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_IFMT, S_ISDIR
 from typing import Any
 
 import psutil
@@ -277,6 +278,35 @@ def copy_root(finished: Path, root: Path, *, data_only: bool = False) -> Path:
         # With a fifth of the CPU time of `shutil.copytree`.
         subprocess.run(["/bin/cp", "-a", f"{finished}/root/{part}/.", root / part], check=True)
     return root
+
+
+def stamps(root: Path) -> dict[Path, tuple[int, ...]]:
+    """Return what tells whether anything in a root was changed; folders come before their files."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            status = path.lstat()
+            changes = () if S_ISDIR(status.st_mode) else (status.st_ino, status.st_ctime_ns)
+            found[path] = (S_IFMT(status.st_mode), *changes)
+    return found
+
+
+def restore_root(finished: Path, root: Path, before: dict[Path, tuple[int, ...]]) -> None:
+    """Make a copy of a finished root as it was when it had these stamps.
+
+    With a tenth of the CPU time of another copy.
+    """
+    after = stamps(root)
+    # A list, as folders must come before their files.
+    changed = [path for path, stamp in before.items() if after.get(path) != stamp]
+    for path in sorted((after.keys() - before.keys()) | (after.keys() & changed), reverse=True):
+        path.rmdir() if S_ISDIR(after[path][0]) else path.unlink()
+    for path in changed:
+        source = finished / "root" / path.relative_to(root)
+        if S_ISDIR(before[path][0]):
+            path.mkdir()
+        else:
+            shutil.copy2(source, path, follow_symlinks=False)
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, str]]:

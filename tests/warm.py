@@ -61,8 +61,10 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def probe_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the probes of models, in forks too; they take longer than a few steps."""
-    for module in ("biphasic.model.checks.contract", "biphasic.training.run"):
-        patch.setattr(f"{module}.check_contract", lambda *_, **__: None)
+    for module in (
+        "model.checks.contract", "training.run", "tasks.finetuned", "export.finetuned.check"
+    ):  # fmt: skip
+        patch.setattr(f"biphasic.{module}.check_contract", lambda *_, **__: None)
 
 
 class WarmPopen(_Popen):  # type: ignore[type-arg]

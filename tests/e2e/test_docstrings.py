@@ -2,6 +2,7 @@
 
 import doctest
 import io
+import os
 import re
 from operator import attrgetter
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 import yaml
 
 import biphasic
-from biphasic.execution.cluster import site
 from biphasic.execution.worker import WorkerProcess
 from biphasic.study.run.jobs import load_job
 from plugin_files import write_stride
@@ -80,7 +80,9 @@ def place(tmp_path, monkeypatch, unchecked):
         load_job(Path(worker._command[3]), job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(WorkerProcess, "run", run_here)
-    monkeypatch.setattr(site, "_sinfo", lambda: "cpu*|1:00:00|16|(null)|2\n")
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'cpu*|1:00:00|16|(null)|2'\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
 
 

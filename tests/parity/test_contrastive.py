@@ -308,7 +308,7 @@ def test_held_out_queries_are_read_in_no_step_and_their_loss_is_that_of_the_orac
     assert losses[1]["contrastive"] == pytest.approx(expected, rel=1e-5)
     assert losses[2] == {}
     few = make_recipe(phase(pairs, heldout_fraction=1e-6))
-    with pytest.raises(ConfigError, match=r"heldout_fraction: 1e-06 holds out 0 of the 24 pairs"):
+    with pytest.raises(ConfigError, match=r"heldout_fraction: 1e-06 .* 0 of the 24 "):
         HeldoutPairs(few, data, ComputeConfig())
 
 
@@ -450,11 +450,13 @@ def test_names_have_the_folder_of_the_pairs_without_its_place(pairs, make_recipe
 
 
 PASSES, DIVIDED = {"max_tokens_per_pass": 64}, {"shard": "full"}
-BOTH = {"one pass": {}, "divided passes": DIVIDED | PASSES}
 # Gradients are compared after the first step, so later ones need no way of their own. More ranks
-# differ from two in nothing but the shares of the pairs and of the weights.
+# differ from two in nothing but the shares of the pairs and of the weights: each computes half.
 WAYS = {
-    2: {"first": {**BOTH, "passes": PASSES, "divided": DIVIDED}, "several": BOTH},
+    2: {
+        "first": {"one pass": {}, "divided": DIVIDED},
+        "several": {"one pass": {}, "divided passes": DIVIDED | PASSES},
+    },
     4: {"first": {"passes": PASSES, "divided passes": DIVIDED | PASSES}, "several": {}},
 }
 

@@ -113,6 +113,22 @@ def test_a_study_given_to_pretrain_is_called_one(run, tmp_path):
     assert run("pretrain", study) == (2, "", told)
 
 
+@pytest.fixture
+def fail_with(monkeypatch):
+    """Let the command line do nothing but raise an error."""
+
+    def install(error):
+        app = typer.Typer(pretty_exceptions_enable=False)
+
+        @app.command()
+        def fail():
+            raise error
+
+        monkeypatch.setattr(module, "app", app)
+
+    return install
+
+
 def test_version(run):
     assert run("--version") == (0, f"{biphasic.__version__}\n", "")
 
@@ -131,11 +147,8 @@ def test_version(run):
         (OSError, 1),
     ],
 )
-def test_every_foreseen_error_is_one_line_and_a_code(run, monkeypatch, error, code):
-    def fail():
-        raise error("what, where, what to do")
-
-    monkeypatch.setattr(module, "_only", lambda *_: fail)
+def test_every_foreseen_error_is_one_line_and_a_code(run, fail_with, error, code):
+    fail_with(error("what, where, what to do"))
     assert run() == (code, "", "error: what, where, what to do\n")
 
 
@@ -152,13 +165,10 @@ def test_only_the_named_command_is_built():
     assert {"study", "corpus", "claims"} <= names([]).keys()
 
 
-def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
-    def fail():
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(module, "_only", lambda *_: fail)
+def test_an_unforeseen_error_keeps_its_traceback(run, fail_with):
+    fail_with(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
-        module.main()
+        run()
 
 
 def build_validator_of_an_interrupting_value(*_, **__):

@@ -401,7 +401,7 @@ def test_a_model_without_a_fast_tokenizer_names_the_remedy(fake_hub):
 
 def test_messages_name_the_model_and_not_its_cache(fake_hub):
     edit_json(fake_hub.folder / "tokenizer_config.json", eos_token=None)
-    with pytest.raises(DataError, match=r"^a/b: the tokenizer has no eos token"):
+    with pytest.raises(DataError, match=r"^a/b: .*\beos\b"):
         load_tokenizer("a/b")
 
 
@@ -432,7 +432,7 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch):
 @pytest.mark.parametrize("name", ["a/b/c", "a b", "../none", ""])
 def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="not a hub id such as owner/name"):
+    with pytest.raises(DataError, match="owner/name"):
         load_tokenizer(name)
 
 
@@ -461,7 +461,7 @@ def test_a_declaration_that_is_no_token_is_named(folder, token):
 
 def test_role_outside_the_vocabulary_is_refused(folder):
     edit_json(folder / "tokenizer_config.json", eos_token="</s>")  # noqa: S106
-    with pytest.raises(DataError, match="'</s>' is not in its vocabulary"):
+    with pytest.raises(DataError, match=r"'</s>' .*vocabulary"):
         TextTokenizer.load(folder)
 
 

@@ -146,7 +146,7 @@ class TestFamilies:
         again = causal_config(opened, tokenizer)
         assert not is_open(again)
         assert again.sliding_window == window
-        with pytest.raises(ModelError, match="does not read 'bert' from left to right"):
+        with pytest.raises(ModelError, match="'bert' "):
             causal_config(tiny_config("bert"), tokenizer)
 
     @torch.no_grad()

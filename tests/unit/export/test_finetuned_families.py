@@ -22,9 +22,9 @@ from biphasic.tasks.predict import predict_file
 from biphasic.tasks.protocol import FinetuneProtocol
 from families import FAMILIES, PADDED_ONLY, save_family
 from tiny_use import ANIMALS, LABELS, read_jsonl, tiny_tokenizer, write_jsonl
-from warm import forking
+from warm import forking, probe_nothing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 TEXTS = ["the cat sat on the mat", "to Paris with Anna and the dog", "Anna", "dog ran"]
 QUESTIONS = [("cat", "the cat sat on the mat"), ("Anna", "to Paris with Anna and the dog ran")]
@@ -153,12 +153,14 @@ def write(folder: Path, encoder: Path, kind: str, *, body: Any = None, labels: A
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """A folder of every family, and of each kind that it has in `ALL`."""
     base, made = tmp_path_factory.mktemp("heads"), {}
-    for family in [*FAMILIES, *PADDED_ONLY]:
-        encoder = save_family(family, base / family, tokenizer=tiny_tokenizer())
-        body = load_encoder(encoder, batching="padded" if family in PADDED_ONLY else "packed")
-        for kind in (kind for other, kind in ALL if other == family):
-            out = base / f"{family}-{kind}"
-            made[family, kind] = write(out, encoder, kind, body=body)
+    with pytest.MonkeyPatch.context() as patch:
+        probe_nothing(patch)
+        for family in [*FAMILIES, *PADDED_ONLY]:
+            encoder = save_family(family, base / family, tokenizer=tiny_tokenizer())
+            body = load_encoder(encoder, batching="padded" if family in PADDED_ONLY else "packed")
+            for kind in (kind for other, kind in ALL if other == family):
+                out = base / f"{family}-{kind}"
+                made[family, kind] = write(out, encoder, kind, body=body)
     return made
 
 

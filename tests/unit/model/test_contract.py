@@ -85,7 +85,7 @@ def test_known_weights_are_probed_once(model, monkeypatch):
         raise ModelError("probed")
 
     check_contract(model, causal=False, weights="known")
-    monkeypatch.setattr(contract, "_sights", refuse)
+    monkeypatch.setattr(contract, "transformer_layers", refuse)
     check_contract(model, causal=False, weights="known")
     with pytest.raises(ModelError, match="probed"):
         check_contract(model, causal=False, weights="other")

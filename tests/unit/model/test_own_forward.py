@@ -15,7 +15,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.checks import own_forward
 from biphasic.model.checks.contract import check_contract, load_checked_encoder
 from biphasic.model.checks.own_forward import probe_tokens
 from biphasic.model.compute.attention import register_attention
@@ -140,7 +139,6 @@ def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
                 return ours(*states, **options)
 
             undo.enter_context(replaced_attention(changed))
-            own_forward._equal_to_transformers.clear()
 
         yield install
 
@@ -153,28 +151,30 @@ def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
 def test_windows_are_compared_to_the_token(family, change, causal, change_window):
     # As wide as those of published models, and as weakly attending as before any training.
     wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
-    model = new_model(tiny_config(family, initializer_range=0.02, **wide), init_seed=0)
-    check_contract(model, causal=causal)
+
+    def check(num_positions: int) -> None:
+        config = tiny_config(
+            family, initializer_range=0.02, max_position_embeddings=num_positions, **wide
+        )
+        check_contract(new_model(config, init_seed=0), causal=causal)
+
+    check(64)
     change_window(change)
     with pytest.raises(ModelError, match="longer than sliding_window"):
-        check_contract(model, causal=causal)
+        check(65)  # of another configuration, as each is compared once
 
 
-def test_transformers_is_run_once_for_each_configuration(monkeypatch):
-    monkeypatch.setattr(own_forward, "_equal_to_transformers", set())
-    runs: list[bool] = []
-    original = own_forward._own_forward
+def test_transformers_is_run_once_for_each_configuration(change_window):
+    def check(seed: int, *, causal: bool, **changes: Any) -> None:
+        config = tiny_config("mistral", max_position_embeddings=66, **changes)
+        check_contract(new_model(config, init_seed=seed), causal=causal)
 
-    def counted(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedModel, bool]:
-        runs.append(causal)
-        return original(model, causal=causal)
-
-    monkeypatch.setattr(own_forward, "_own_forward", counted)
-    for seed in (0, 1):  # other weights, the same code
-        check_contract(new_model(tiny_config("llama"), init_seed=seed), causal=True)
-    check_contract(new_model(tiny_config("llama"), init_seed=0), causal=False)
-    check_contract(new_model(tiny_config("llama", num_hidden_layers=1), init_seed=0), causal=True)
-    assert runs == [True, False, True]
+    check(0, causal=True)
+    change_window(lambda _: None)  # which only a comparison shows
+    check(1, causal=True)  # other weights, the same code
+    for other in ({"causal": False}, {"causal": True, "num_hidden_layers": 1}):
+        with pytest.raises(ModelError, match="longer than sliding_window"):
+            check(0, **other)
 
 
 def test_the_probe_does_not_change_random_numbers_or_weights():

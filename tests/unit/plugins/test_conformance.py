@@ -131,7 +131,7 @@ def versioned(folder, golden, *edits, **settings):
 
 
 def test_a_version_stands_for_code_as_long_as_the_output_is_the_golden_one(tmp_path):
-    with pytest.raises(ConfigError, match="rule 'golden': the output of version 1 is ") as lacking:
+    with pytest.raises(ConfigError, match=r"'golden': .*version 1 ") as lacking:
         check_objective(versioned(tmp_path, ""))
     golden = str(lacking.value).split("'")[3]
     first = versioned(tmp_path, golden)
@@ -142,16 +142,16 @@ def test_a_version_stands_for_code_as_long_as_the_output_is_the_golden_one(tmp_p
     edit = (TEXTS, f"{TEXTS}.copy()")
     assert versioned(tmp_path, golden, edit).identity(0) == first.identity(0)
     check_versions(versioned(tmp_path, golden, edit))
-    with pytest.raises(ConfigError, match=r"^plugin\.py: the output of version 1 is "):
+    with pytest.raises(ConfigError, match=r"^plugin\.py: .*version 1 "):
         check_versions(versioned(tmp_path, golden, (TEXTS, f"{TEXTS}[1:]")))
-    with pytest.raises(ConfigError, match="needs a default for each setting; 'every' has none"):
+    with pytest.raises(ConfigError, match="'every' has none"):
         check_versions(versioned(tmp_path, golden, (": PositiveInt = 4", ": int"), every=4))
 
 
 def test_an_optimizer_has_a_golden_output_too(tmp_path):
     edit = ("weight_decay: float = 0.0\n", "weight_decay: float = 0.0\n    version = '2'\n")
     settings = optimizer(name=f"{of_file(tmp_path, MOMENTUM, edit)}:Momentum", momentum=0.5)
-    with pytest.raises(ConfigError, match="rule 'golden': the output of version 2 is ") as lacking:
+    with pytest.raises(ConfigError, match=r"'golden': .*version 2 ") as lacking:
         check_optimizer(settings)
     golden = str(lacking.value).split("'")[3]
     edit = (edit[0], f"{edit[1]}    golden = '{golden}'\n")

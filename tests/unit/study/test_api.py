@@ -258,7 +258,7 @@ def test_a_decoder_is_scored_as_it_is(plain_model, task, settings):
 
 def test_mistakes_are_named(tmp_path, task, plain_model):
     root = {"root": tmp_path / "root", "quiet": True}
-    with pytest.raises(DataError, match="no such folder, and not a hub id"):
+    with pytest.raises(DataError, match="none: no such folder"):
         evaluate(tmp_path / "none", task, **root)
     with pytest.raises(ConfigError, match=r"did you mean 'pydocs-sc'"):
         evaluate(plain_model, "pydoc-sc", **root)
@@ -510,7 +510,7 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
     with pytest.raises(ConfigError, match="given more than once"):
         evaluate(plain_model, task, **{**settings, "seeds": [0, 0]})
     train_tokenizer([text for _, text in documents], vocab_size=330).save(plain_model)
-    with pytest.raises(ModelError, match="330 entries, but the model has only 320"):
+    with pytest.raises(ModelError, match=r"330 .* 320"):
         evaluate(plain_model, task, protocol=PROTOCOL, **settings)
 
 

@@ -113,7 +113,7 @@ def test_arms_skip_steps_and_one_without_phases_has_none():
     assert [config.recipe_of(arm).skip_steps for arm in config.arms] == [(3,), (3,), (7, 12)]
     assert config.model_dump(mode="json")["recipe"]["skip_steps"] == [3]
     assert "skip_steps" not in study().model_dump(mode="json")["recipe"]
-    with pytest.raises(ConfigError, match=r"'mlm': skip_steps: no step 12; .* 0 to 9"):
+    with pytest.raises(ConfigError, match=r"'mlm': skip_steps: .* 12; .* 0 to 9"):
         study(recipe=recipe(skip_steps=[12]), arms=arms)
 
 

@@ -206,7 +206,7 @@ def test_text_is_named_as_for_adapt(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text("{}")
     assert corpus_settings(file) == corpus_settings({"sources": [str(file)]})
-    with pytest.raises(DataError, match=r"b.jsonl: no such file or folder; give text, or hf:"):
+    with pytest.raises(DataError, match=r"b\.jsonl: no such file"):
         corpus_settings(tmp_path / "b.jsonl")
 
 

@@ -114,11 +114,11 @@ def test_a_held_out_loss_is_not_skipped(run, monkeypatch):
     monkeypatch.setattr(
         "biphasic.training.records.heldout.HeldoutLoss.evaluate", lambda *_, **__: {"clm": math.nan}
     )
-    with pytest.raises(DivergedError, match=r"step 5: the held-out loss .*not finite"):
+    with pytest.raises(DivergedError, match=r"step 5: .*held-out .*not finite"):
         run(rewinds=3)
 
 
 def test_a_step_that_does_not_exist_is_refused_before_any_work(run, tmp_path):
-    with pytest.raises(ConfigError, match="skip_steps: no step 6; steps are 0 to 5"):
+    with pytest.raises(ConfigError, match=r"skip_steps: .* 6; .* 0 to 5"):
         run(skip_steps=[6])
     assert not (tmp_path / "root").exists()

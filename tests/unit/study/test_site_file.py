@@ -177,12 +177,18 @@ def test_a_jobset_runs_levels_one_after_another(tmp_path):
         ("x" * 36, "x" * 36),
     ],
 )
-def test_names_of_studies_become_names_that_kubernetes_allows(study, name):
-    assert jobset_module._name(study) == name
+def test_names_of_studies_become_names_that_kubernetes_allows(tmp_path, study, name):
+    assert name_of_jobset(study, tmp_path) == name
 
 
-def test_long_names_stay_apart():
-    names = {jobset_module._name(f"{'a' * 60}{end}") for end in "bc"}
+def name_of_jobset(study, folder):
+    pods = Pods("image:1", "claim", mount=folder, gpus=0, parallelism=1)
+    made = jobset(study, [item("one")], "report", folder=folder, root=folder / "runs", pods=pods)
+    return made["metadata"]["name"]
+
+
+def test_long_names_stay_apart(tmp_path):
+    names = {name_of_jobset(f"{'a' * 60}{end}", tmp_path) for end in "bc"}
     assert len(names) == 2
     # level-100, Job 0, pod 99999 and five random characters follow.
     assert all(len(f"{name}-level-100-0-99999-abcde") <= 63 for name in names)

@@ -189,7 +189,7 @@ def test_an_empty_text_without_special_tokens_is_zeros(one_thread, sentence_mode
 def test_other_poolings_are_refused_by_name(sentence_model, mode):
     path = sentence_model / "1_Pooling/config.json"
     change(path, pooling_mode_mean_tokens=False, **{f"pooling_mode_{mode}_tokens": True})
-    with pytest.raises(ModelError, match=f"it pools by '{mode}'; only one of mean, cls, lasttoken"):
+    with pytest.raises(ModelError, match=f"'{mode}'; .* mean, cls, lasttoken"):
         embedding_settings(sentence_model, Choices())
     path.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": [mode, "mean"]}))
     with pytest.raises(ModelError, match=f"it pools by '{mode} and mean'"):

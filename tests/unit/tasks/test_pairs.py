@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from biphasic.api.results.data import BuiltPairs
-from biphasic.data.pairs import folder
 from biphasic.data.pairs.folder import Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
@@ -131,12 +130,12 @@ def test_a_full_disk_leaves_no_pairs_and_the_next_build_gives_them(tmp_path, mak
     table = write_rows(tmp_path / "rows.jsonl", ROWS)
     whole = make("whole", tables=(table,))
 
-    def full(path: Path, _: Any) -> None:
-        path.write_bytes(b"half")
+    def full(path: str, _: Any) -> None:
+        Path(path).write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "_write", full)
+        patch.setattr(pa.ipc, "new_file", full)
         with pytest.raises(OSError, match="No space left"):
             make(tables=(table,))
     with pytest.raises(DataError, match="no finished pairs here"):

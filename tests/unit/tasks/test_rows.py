@@ -70,7 +70,7 @@ def test_numbers_that_are_not_finite_or_none(tmp_path, value):
     path.write_text(f'{{"a": 3}}\n{{"a": {value}}}\n')
     first, second = read_jsonl(path)
     assert first.real("a") == 3.0
-    with pytest.raises(DataError, match=r"a\.jsonl:2: 'a' must be a finite") as error:
+    with pytest.raises(DataError, match=r"a\.jsonl:2: 'a' .*finite") as error:
         second.real("a")
     assert len(str(error.value)) < len(str(path)) + 120
 

@@ -101,7 +101,7 @@ def test_neither_loss_nor_gradient_may_be_not_finite(
     recipe = make_recipe({**CLM, "steps": 6})
     poison(monkeypatch, recipe, training_data, 4, how=how)
     clean = train(make_recipe({**CLM, "steps": 4}), "clean")
-    with pytest.raises(DivergedError, match=f"step 4: the {what} is not finite; lower"):
+    with pytest.raises(DivergedError, match=f"step 4: .*{what} is not finite"):
         train(
             recipe, options={"checkpoint_every": 3}, read_back_every=100,
         )  # fmt: skip

@@ -195,20 +195,15 @@ def test_the_contract_of_each_phase_is_probed_before_any_step(
 def test_no_probe_can_end_a_run_in_the_middle(train, make_recipe, monkeypatch, precision, probes):
     """Both directions are probed in fp32 and as they are computed; then no step is in between."""
     steps, seen = [], []
-    original_update, original_check = loop._update, run.check_contract
+    original = run.check_contract
 
     def check(model, *, causal, **_):
         halved = model.base_model.layers[0].self_attn.o_proj.weight.dtype == torch.bfloat16
         seen.append(("bf16" if halved else "fp32", len(steps)))
-        original_check(model, causal=causal)
-
-    def update(*arguments):
-        steps.append(arguments)
-        return original_update(*arguments)
+        original(model, causal=causal)
 
     monkeypatch.setattr(run, "check_contract", check)
-    monkeypatch.setattr(loop, "_update", update)
-    train(make_recipe(CLM, MLM, precision=precision))
+    train(make_recipe(CLM, MLM, precision=precision), options={"report": steps.append})
     assert len(steps) == 6
     assert seen == probes
 

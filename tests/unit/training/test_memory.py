@@ -1,6 +1,8 @@
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
+from mmap import ACCESS_READ, mmap
 
 import pytest
 
@@ -144,12 +146,15 @@ def test_every_setting_is_made_once():
 
 
 @pytest.mark.parametrize("reason", ["no glibc", "preloaded"])
-def test_elsewhere_nothing_happens(monkeypatch, reason):
-    if reason == "no glibc":
-        monkeypatch.setattr(memory, "_glibc_version", lambda: None)
-    else:
-        monkeypatch.setattr(memory, "_preloaded_allocator", lambda: True)
+def test_elsewhere_nothing_happens(tmp_path, monkeypatch, reason):
+    library = tmp_path / "libjemalloc.so.2"
+    library.write_bytes(b"code")
     monkeypatch.setattr(memory, "tune_allocator", memory.tune_allocator.__wrapped__)
     monkeypatch.setattr(memory, "_process_bound", memory._process_bound.__wrapped__)
-    assert memory.tune_allocator() == ()
-    assert memory.release_excess() == 0
+    with library.open("rb") as file, ExitStack() as loaded:
+        if reason == "no glibc":
+            monkeypatch.setattr(sys, "platform", "darwin")
+        else:
+            loaded.enter_context(mmap(file.fileno(), 0, access=ACCESS_READ))
+        assert memory.tune_allocator() == ()
+        assert memory.release_excess() == 0
