@@ -5,6 +5,7 @@ import shutil
 import pytest
 import yaml
 
+from biphasic import plugin_code
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
@@ -41,6 +42,12 @@ def path(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
     return path
+
+
+def forget():
+    """Forget all code, as a process that starts has."""
+    plugin_code._sources.clear()
+    plugin_code.module_of.cache_clear()
 
 
 def last_state(path):
@@ -110,7 +117,7 @@ def test_a_store_has_the_code_when_the_file_is_gone(path, tmp_path):
 def test_an_edited_copy_is_refused(path, tmp_path):
     recipe = read_recipe(path, ())
     keep_files(tmp_path / "store", recipe)
-    forget_plugins()
+    forget()
     (tmp_path / "stride.py").unlink()
     [copy] = (tmp_path / "store/plugins").glob("*/stride.py")
     copy.write_text(copy.read_text().replace("self.every]", "self.every + 1]"))
@@ -121,7 +128,7 @@ def test_an_edited_copy_is_refused(path, tmp_path):
 def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
     reference = read_recipe(path, ()).phases[1].objective
     assert read_recipe(path, [f"phases.1.objective={reference}"]).phases[1].objective == reference
-    forget_plugins()
+    forget()
     write_stride(tmp_path, ("[:: self.every]", "[1 :: self.every]"))
     with pytest.raises(ConfigError, match="restore the file"):
         read_recipe(path, [f"phases.1.objective={reference}"])
