@@ -57,7 +57,7 @@ def is_whole(name: str, *, num_lines: int = 2) -> bool:
     return "".join(wrap(name, num_lines=num_lines).split()) == "".join(plain(name).split())
 
 
-def told_apart(names: Iterable[str], fits: Callable[[str], bool]) -> dict[str, str]:
+def shortened(names: Iterable[str], fits: Callable[[str], bool]) -> dict[str, str]:
     """Shorten names that do not fit; what is left differs where the names differ."""
     words = {name: _WORD.split(flat(name)) for name in names}
     shown = {name: name for name in words}

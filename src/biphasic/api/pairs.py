@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from biphasic.api.results.data import BuiltPairs, InspectedPairs
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
-
-if TYPE_CHECKING:
-    from biphasic.api.results.data import BuiltPairs, InspectedPairs
 
 
 def build(
@@ -52,9 +50,7 @@ def build(
         >>> pairs.build(["questions.jsonl"], out="pairs").frame["kept"].tolist()
         [3]
     """
-    from biphasic.api.results.data import BuiltPairs
     from biphasic.config import parse_config
-    from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
     from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 
@@ -105,9 +101,7 @@ def mine(
         >>> pairs.mine("pairs", "my-encoder", "mined", negatives=1).pairs.pair(0).query
         'what purrs'
     """
-    from biphasic.api.results.data import BuiltPairs
     from biphasic.data.pairs.folder import Pairs
-    from biphasic.files import expanded
     from biphasic.tasks.pairs.enrich import mine as mine_pairs
 
     source, target = Pairs(expanded(folder)), expanded(out)
@@ -135,9 +129,7 @@ def teach(
         >>> pairs.teach("pairs", "my-encoder", "taught", width=2).pairs.vectors.shape[1]
         2
     """
-    from biphasic.api.results.data import BuiltPairs
     from biphasic.data.pairs.folder import Pairs
-    from biphasic.files import expanded
     from biphasic.tasks.pairs.enrich import teach as teach_pairs
 
     target = expanded(out)
@@ -159,9 +151,7 @@ def inspect(folder: Path | str, *, samples: int = 3) -> InspectedPairs:
         >>> pairs.inspect("pairs").pairs.pair(0).query
         'what purrs'
     """
-    from biphasic.api.results.data import InspectedPairs
     from biphasic.data.pairs.folder import Pairs
-    from biphasic.files import expanded
 
     pairs = Pairs(expanded(folder))
     places = sorted({place * len(pairs) // samples for place in range(samples)})

@@ -6,8 +6,6 @@ another. Here a model's revision is the content of its files.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from mteb.models.model_meta import ScoringFunction
 from mteb.results import TaskResult
 from numpy.typing import NDArray
 
+from biphasic.analysis.text import csv_text
 from biphasic.errors import DataError, reading
 from biphasic.files import digest, is_file, write_text
 from biphasic.locks import Say
@@ -76,7 +75,7 @@ class PackedEncoder(AbsEncoder):
     def __init__(self, embedder: Embedder, by_prompt: Mapping[str, Embedder], meta: ModelMeta):
         """Use an embedder, or that of a prompt that a task asks for."""
         self._embedder, self._by_prompt = embedder, dict(by_prompt)
-        self.meta = self.mteb_model_meta = meta
+        self.mteb_model_meta = meta
         self.model_prompts = dict.fromkeys(by_prompt, "")
 
     def encode(
@@ -185,9 +184,9 @@ class _Run:
             # Neither an earlier result nor its examples may stand beside those of this run.
             for suffix in ("json", "csv"):
                 (self.place / f"{task.metadata.name}.{suffix}").unlink(missing_ok=True)
-            write_text(self.place / _META, json.dumps(encoder.meta.to_dict()))
+            write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
             if examples:
-                table = _table(examples, task.metadata.main_score)
+                table = csv_text(("id", task.metadata.main_score), examples.items())
                 write_text(self.place / f"{task.metadata.name}.csv", table)
             written = Path(running) / "result.json"
             result.to_disk(written)
@@ -240,11 +239,3 @@ def _scores(task: AbsTask, data: Any, found: Any) -> Values:
     else:
         return {}
     return {str(number): value for number, value in enumerate(values.tolist())}
-
-
-def _table(values: Values, metric: str) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", metric))
-    writer.writerows(values.items())
-    return text.getvalue()

@@ -29,7 +29,7 @@ from biphasic.analysis.figures.frame import (
     text_width,
 )
 from biphasic.analysis.figures.render import drawing, page_svg
-from biphasic.analysis.text import is_whole, told_apart, wrap
+from biphasic.analysis.text import is_whole, shortened, wrap
 from biphasic.palette import FLOOR, INK, MUTED, PAPER
 
 # In inches.
@@ -135,7 +135,7 @@ def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
     high = axes.get_ylim()[1]
     ends = {}
     fits = partial(is_whole, num_lines=3)
-    names = told_apart((series.label for series in panel.series), fits)
+    names = shortened((series.label for series in panel.series), fits)
     for series in panel.series:  # the last part of a model's line is kept
         last = series.points[-1]
         beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""

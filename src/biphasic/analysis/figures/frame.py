@@ -14,7 +14,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from biphasic.analysis.figures.chart import Series
-from biphasic.analysis.text import flat, told_apart
+from biphasic.analysis.text import flat, shortened
 from biphasic.palette import GRID, INK, MUTED, PAPER, SeriesStyle
 
 SMALL = 7.5  # size of the smallest text, in points
@@ -101,7 +101,7 @@ def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:
         text = flat(label)
         return len(text) <= _LONGEST and text_width(text, FONT_SIZE) <= room
 
-    shown = told_apart(first, fits)
+    shown = shortened(first, fits)
     entries: list[Entry] = []
     left, row = 0.0, 0
     for label, one in first.items():

@@ -17,7 +17,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Score, Scores
-from biphasic.analysis.text import is_whole, points_cell, told_apart, wrap
+from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
 from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
 _MOST_TICKS = 4
@@ -127,7 +127,7 @@ def _draw_rows(
     on = axis(rows, []) or Scale(0.0, 100.0, ())
     axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     fix_ticks(axes, on.ticks)
-    shown = told_apart((model.label for model in scores.models), is_whole)
+    shown = shortened((model.label for model in scores.models), is_whole)
     names = [wrap(shown[model.label]) for model in scores.models]
     axes.set_yticks(range(len(rows)), names, fontsize=FONT_SIZE, color=INK, va="center")
     axes.tick_params(axis="y", pad=8)

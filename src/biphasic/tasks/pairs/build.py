@@ -39,6 +39,7 @@ from biphasic.files import (
 )
 from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
+from biphasic.tasks.folder import load_task
 from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
 from biphasic.tasks.source import prepare_task, told_apart
@@ -86,7 +87,7 @@ def build_pairs(
         "build_version": BUILD_VERSION,
     }
     labels = told_apart([task.name for task in judging], config.against)
-    named = tuple(replace(task, name=name) for task, name in zip(judging, labels, strict=True))
+    named = [replace(task, name=name) for task, name in zip(judging, labels, strict=True)]
 
     def write(folder: Path) -> Pairs:
         work = folder.with_name(f".building-{folder.name}")
@@ -127,9 +128,8 @@ def _sources(
         folder = prepare(name)
         if not (folder / "qrels" / "train.tsv").is_file():
             raise ConfigError(f"--task {name}: no retrieval task with a training split")
-        corpus = file_sha256(folder / "corpus.jsonl")
-        task = JudgingTask.of(folder)
-        content = {"task": task.name, "content": task.content}
+        task, corpus = load_task(folder).info, file_sha256(folder / "corpus.jsonl")
+        content = {"task": task.name, "content": task.sha256}
         yield _Source(task.name, content, partial(task_pairs, folder), corpus)
     drawn: dict[str, Any] = {
         "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs

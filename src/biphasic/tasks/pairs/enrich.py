@@ -53,9 +53,9 @@ def mine(
     # A negative's similarity is at most `margin` times the positive's, so that few negatives are
     # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
-    settings = {"number": number, "margin": margin, "depth": depth}
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
     embedder, identity = (None, BM25) if miner == BM25 else _embedder(miner)
+    settings = {"number": number, "margin": margin, "depth": depth}
     origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
     known = set(pairs.known.tolist())
 

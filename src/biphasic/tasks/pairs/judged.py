@@ -7,7 +7,7 @@ Two texts are near-duplicates if at least half of the word shingles of either oc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -81,24 +81,21 @@ class JudgingTask:
         return cls(task.info.name, task.info.sha256, corpus, different, documents)
 
 
-@dataclass
 class Decontamination:
     """Finds pairs that hold a text of a task that judges, or nearly."""
 
-    tasks: tuple[JudgingTask, ...]
-    shingler: Shingler = field(default_factory=Shingler)
-
-    def __post_init__(self) -> None:
+    def __init__(self, tasks: Iterable[JudgingTask]) -> None:
+        self._shingler = shingler = Shingler()
         self._collections = [
-            (task, NearTexts(task.inputs, self.shingler), NearTexts(task.documents, self.shingler))
-            for task in self.tasks
+            (task, NearTexts(task.inputs, shingler), NearTexts(task.documents, shingler))
+            for task in tasks
         ]
 
     def matches(self, texts: Iterable[str], *, own_corpus: str = "") -> Mapping[str, Match]:
         """Return the tasks that one of some texts matches, and how."""
         # `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
         # them with its test split.
-        shingles = [self.shingler(text) for text in texts]
+        shingles = [self._shingler(text) for text in texts]
         found: dict[str, Match] = {}
         for task, inputs, documents in self._collections:
             collections = (

@@ -27,19 +27,17 @@ def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
     """Yield the pairs of a file or a hub dataset, in order."""
     # Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and
     # `scores` of the positive and each negative.
-    for row in _rows(source, copies):
-        yield _pair_of(row, source=Path(source).name)
-
-
-def _rows(source: str, copies: Path | None) -> Iterator[Row]:
+    path = Path(source)
     if source.startswith("hf:"):
         table = parse_hub(source).open(copies)
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
-        return (Row(Path(source), number, value) for number, value in enumerate(values, start=1))
-    table = open_input(source)
-    if table.format == "txt":
-        raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
-    return table.rows()
+        rows = (Row(path, number, value) for number, value in enumerate(values, start=1))
+    else:
+        table = open_input(source)
+        if table.format == "txt":
+            raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
+        rows = table.rows()
+    yield from (_pair_of(row, source=path.name) for row in rows)
 
 
 def _pair_of(row: Row, *, source: str) -> Pair:
