@@ -81,13 +81,13 @@ def prepare_task(
         origin = published_origin(name, **settings)
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
-        return _make(making, store, scratch, say=say)
-    if is_mteb(source):
-        return _make(_of_mteb(source, copies), store, scratch, say=say)
-    if revision is not None:
+    elif is_mteb(source):
+        making = _of_mteb(source, copies)
+    elif revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
-    with reading(f"task '{source}'", DataError):
-        making = _own(source)
+    else:
+        with reading(f"task '{source}'", DataError):
+            making = _own(source)
     return _make(making, store, scratch, say=say)
 
 
