@@ -75,7 +75,7 @@ class PackedEncoder(AbsEncoder):
     def __init__(self, embedder: Embedder, by_prompt: Mapping[str, Embedder], meta: ModelMeta):
         """Use an embedder, or that of a prompt that a task asks for."""
         self._embedder, self._by_prompt = embedder, dict(by_prompt)
-        self.mteb_model_meta = meta
+        self.meta = self.mteb_model_meta = meta
         self.model_prompts = dict.fromkeys(by_prompt, "")
 
     def encode(
@@ -184,7 +184,7 @@ class _Run:
             # Neither an earlier result nor its examples may stand beside those of this run.
             for suffix in ("json", "csv"):
                 (self.place / f"{task.metadata.name}.{suffix}").unlink(missing_ok=True)
-            write_text(self.place / _META, json.dumps(encoder.mteb_model_meta.to_dict()))
+            write_text(self.place / _META, json.dumps(encoder.meta.to_dict()))
             if examples:
                 table = csv_text(("id", task.metadata.main_score), examples.items())
                 write_text(self.place / f"{task.metadata.name}.csv", table)
