@@ -16,7 +16,7 @@ from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
 from biphasic.tasks.rows.row import Row
-from biphasic.tasks.windows import Report, Summary, Windows
+from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
 SUFFIXES = (".npy", ".parquet")

@@ -19,7 +19,7 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.outputs import row_writer
 from biphasic.tasks.rows.row import Row
 from biphasic.tasks.rows.splits import USUAL_TEXTS
-from biphasic.tasks.windows import Report, Summary, Windows
+from biphasic.tasks.stream import Report, Summary, Windows
 from biphasic.training.memory import tune_allocator
 
 # Examples sorted by length together: the maximum held in memory.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from biphasic.evaluation.benchmark import TaskScore
-    from biphasic.tasks.windows import Summary
+    from biphasic.tasks.stream import Summary
 
 
 def length_notes(summary: Summary) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from biphasic.errors import DataError
 from biphasic.facts import FIRST_KINDS
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, Predictions, SplitScores
-from biphasic.tasks.kinds.windows import (
+from biphasic.tasks.kinds.question_windows import (
     NO_ANSWER,
     SplitWindows,
     Window,
