@@ -12,7 +12,7 @@ BiphasicError
 ├── NewerFormatError  a newer version wrote the file
 ├── DoneElsewhereError the job was finished before this process locked it
 ├── StoppedError      work was stopped on request
-└── StudyError        a study cannot be planned, run or reported
+└── StudyError        a study or one of its jobs failed
     └── LockedError   another process is using the folder
         └── LockHeldError    another process holds the lock; names its owner
 """
@@ -122,7 +122,7 @@ class NewerFormatError(BiphasicError):
 
 
 class StudyError(BiphasicError):
-    """A study cannot be planned, run or reported."""
+    """A study or one of its jobs failed."""
 
 
 class LockedError(StudyError):

@@ -16,7 +16,6 @@ from typing import Any
 
 from biphasic.errors import (
     REPAIR,
-    BiphasicError,
     CheckpointError,
     ConfigError,
     DataError,
@@ -79,15 +78,15 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = DataError) -> Any:
+def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
     """Read a JSON file."""
-    with reading(path, error, remedy=remedy):
+    with reading(path, DataError, remedy=remedy):
         try:
             content = json_value(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise error(f"no such file; {remedy}", about=str(path)) from None
+            raise DataError(f"no such file; {remedy}", about=str(path)) from None
         except ValueError as invalid:  # invalid JSON or UTF-8, or a number with too many digits
-            raise error(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
+            raise DataError(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
     refuse_newer(content, str(path))
     return content
 

@@ -1,5 +1,7 @@
 """Bad input: one clear line, exit code 2, and nothing done."""
 
+import shutil
+
 import pytest
 
 from biphasic.study.spec.load import load_study
@@ -55,3 +57,25 @@ def test_a_study_that_another_process_runs_is_locked(root, tmp_path, cli):
     assert "another process" in one_line(err)
     code, _, _ = cli("study", "run", write_study(tmp_path), "--root", root)
     assert code == 0
+
+
+def test_a_missing_root_is_named(tmp_path, cli):
+    nowhere = tmp_path / "nowhere"
+    for command in (("clean",), ("status", "mini"), ("verify",)):
+        code, out, err = cli("study", *command, "--root", nowhere)
+        assert (code, out) == (2, "")
+        assert str(nowhere) in one_line(err)
+    assert not nowhere.exists()
+
+
+def test_a_taken_name_of_a_study_is_refused(tmp_path, cli):
+    one, other = write_study(tmp_path), tmp_path / "other.yaml"
+    shutil.copy(one, other)
+    root = tmp_path / "root"
+    Study(load_study(one), root, file=one).save()
+    code, out, err = cli("study", "run", other, "--root", root, "--set", "title=Other")
+    assert (code, out) == (2, "")
+    line = one_line(err)
+    assert str(one) in line
+    assert str(other) in line
+    assert not (root / "store/data").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from biphasic.errors import StudyError
+from biphasic.errors import DataError
 from biphasic.files import read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
 
@@ -16,13 +16,13 @@ AGAIN = "'biphasic study run' with its study file writes it again"
 def read_study(folder: Path) -> StudyRecord:
     """Read `study.json` from a study's folder."""
     path = folder / STUDY
-    raw = read_json(path, remedy=AGAIN, error=StudyError)
-    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)
+    raw = read_json(path, remedy=AGAIN)
+    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN)
     for what, names in (
         ("arm", [arm.name for arm in study.arms]),
         ("task", [task.name for task in study.tasks]),
     ):
         repeated = sorted(name for name, count in Counter(names).items() if count > 1)
         if repeated:
-            raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
+            raise DataError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
     return study

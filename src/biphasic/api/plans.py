@@ -223,8 +223,8 @@ def register(
         quiet: Show results and errors only.
 
     Raises:
-        ConfigError: The study file is invalid, or has no questions.
-        StudyError: The study has scores, and was not registered before them.
+        ConfigError: The study file is invalid or has no questions, or the study has scores and was
+            not registered before them.
 
     Example:
         >>> from biphasic import register

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ def run_study(
         quiet: Show results and errors only.
 
     Raises:
-        ConfigError: The study file is invalid, or `site` is given together with a setting of
-            this machine.
+        ConfigError: The study file is invalid, the root has another study of this name, from
+            another file, or `site` is given together with a setting of this machine.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
-        StudyError: The root has another study of this name, from another file.
 
     Example:
         >>> from biphasic import run_study
@@ -192,8 +191,8 @@ def retry(
         quiet: Show results and errors only.
 
     Raises:
+        ConfigError: The study is not running, so single jobs cannot be retried.
         DataError: There is no such study.
-        StudyError: The study is not running, so single jobs cannot be retried.
 
     Example:
         >>> from biphasic import retry
@@ -212,7 +211,7 @@ def retry(
         asked = retry_jobs(folder, runner, jobs)
         return Retried(tuple(f"sent retry request to {runner}: {job.label}" for job in asked), None)
     if jobs:
-        raise StudyError(
+        raise ConfigError(
             f"{folder.name} is not running, so single jobs cannot be retried; omit them to run all "
             "missing jobs, or run one with 'biphasic job run ID'"
         )
@@ -270,7 +269,7 @@ def clean(
         quiet: Show results and errors only.
 
     Raises:
-        StudyError: The root has no store, or one that others may use.
+        DataError: The root has no store, or one that others may use.
 
     Example:
         >>> from biphasic import clean

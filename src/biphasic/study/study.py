@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.config import parse_config
-from biphasic.errors import ConfigError, DataError, StudyError
+from biphasic.errors import ConfigError, DataError
 from biphasic.files import read_json_object, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugin_code import look_in
@@ -34,11 +34,11 @@ class Study:
         """Return the study that was run in a folder, by its saved settings."""
         path = folder / RESOLVED
         if not path.is_file():
-            raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
+            raise DataError(f"{folder}: no study was run here (no {RESOLVED})")
         look_in(folder.resolve().parent / STORE)
         raw = read_json_object(path, remedy="'biphasic study run' with its study file rewrites it")
         if raw.get("format") != _FORMAT or "study" not in raw:
-            raise StudyError(f"{path}: not a study of this version; run its study file again")
+            raise DataError(f"{path}: not a study of this version; run its study file again")
         try:
             config = parse_config(StudyConfig, raw["study"], where=str(path))
             if isinstance(raw.get("file"), str):
@@ -46,7 +46,7 @@ class Study:
             return cls(config, folder.parent)
         except ConfigError as error:
             message = f"{error}: written by another version? Run its study file again"
-            raise StudyError(message) from None
+            raise DataError(message) from None
 
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
@@ -96,7 +96,7 @@ class Study:
         if self.file is None or not os.path.isfile(earlier):  # noqa: PTH113 - of any text
             return
         if not self.file.samefile(earlier):
-            raise StudyError(
+            raise ConfigError(
                 f"{self.file}: {self.folder} has another study of this name, from {earlier}; "
                 "choose another 'name' or --root, or delete that folder (its states and results "
                 "stay in the store)"

@@ -5,7 +5,7 @@ import pytest
 from fake_study import ARMS, FakeStudy, seal_again
 
 from biphasic.analysis.records import load_study
-from biphasic.errors import NewerFormatError, StudyError
+from biphasic.errors import DataError, NewerFormatError
 from biphasic.files import MANIFEST
 
 
@@ -199,8 +199,8 @@ def test_different_machines_are_flagged(tmp_path):
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (None, StudyError),
-        ("{", StudyError),
+        (None, DataError),
+        ("{", DataError),
         ('{"format": "biphasic.study/9"}', NewerFormatError),
     ],
 )

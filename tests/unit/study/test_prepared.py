@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.errors import CheckpointError, NewerFormatError, StudyError
+from biphasic.errors import CheckpointError, ConfigError, DataError, NewerFormatError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished, outdated_arms
@@ -51,7 +51,7 @@ def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
     for overrides in ((), ("title=Edited",)):
         assert save(files[0], *overrides)["file"] == "../../a.yaml"
     before = read_json(folder / "config.json")
-    with pytest.raises(StudyError, match=r"b\.yaml: .*of this name, .*a\.yaml"):
+    with pytest.raises(ConfigError, match=r"b\.yaml: .*of this name, .*a\.yaml"):
         save(files[1])
     assert read_json(folder / "config.json") == before
     assert save(files[1], "title=Edited") == before  # the same study
@@ -62,16 +62,16 @@ def test_a_folder_belongs_to_the_file_of_its_study(tmp_path):
 
 
 def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
-    with pytest.raises(StudyError, match=r"no study was run here .*config\.json"):
+    with pytest.raises(DataError, match=r"no study was run here .*config\.json"):
         Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/9", "study": {}})
     with pytest.raises(NewerFormatError, match=r"config\.json: biphasic\.config/9"):
         Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/1"})
-    with pytest.raises(StudyError, match="not a study of this version"):
+    with pytest.raises(DataError, match="not a study of this version"):
         Study.saved(tmp_path)
     write_json(tmp_path / "config.json", {"format": "biphasic.config/1", "study": {"speed": 3}})
-    with pytest.raises(StudyError, match="written by another version"):
+    with pytest.raises(DataError, match="written by another version"):
         Study.saved(tmp_path)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from biphasic.api.results.plans import Registered
-from biphasic.errors import ConfigError, DataError, StudyError
+from biphasic.errors import ConfigError, DataError
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import could_register, register_study
 from biphasic.study.study import Study
@@ -93,7 +93,7 @@ def test_a_score_of_another_study_or_rate_refuses_the_first_registration(
     fake_state(store, states[0])  # training is no score
     fake_result(store, "0" * 32, state="another state")
     fake_result(store, "1" * 32, state=states[0])
-    with pytest.raises(StudyError, match=" 1 score "):
+    with pytest.raises(ConfigError, match=" 1 score "):
         register()
     assert read_registrations(folder) == ()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
+from biphasic.errors import ConfigError, DataError, LockHeldError, os_error_text
 from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
@@ -191,7 +191,7 @@ def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
 def test_a_damaged_record_is_named(tmp_path):
     assert read_progress(tmp_path) is None
     (tmp_path / "progress.json").write_text(json.dumps({"format": "biphasic.progress/0"}))
-    with pytest.raises(StudyError, match=r"progress\.json: damaged"):
+    with pytest.raises(DataError, match=r"progress\.json: damaged"):
         read_progress(tmp_path)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.amounts import size
-from biphasic.errors import CheckpointError, DataError, StudyError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
@@ -60,12 +60,12 @@ def clean(
     root = root.resolve()
     store = root / STORE
     if store.is_symlink():
-        raise StudyError(
+        raise DataError(
             f"{store}: is a link, and studies elsewhere may use its target; clean the root that "
             "it points to"
         )
     if not store.is_dir():
-        raise StudyError(f"{store}: no such folder, so there is nothing to clean; give a --root")
+        raise DataError(f"{store}: no such folder, so there is nothing to clean; give a --root")
     if not delete:
         _refuse_running(root, store, say)
         return _look(root, also_pretrained=also_pretrained)
@@ -177,7 +177,7 @@ def _unreachable_inputs(store: Path, reachable: Reachable) -> Iterator[Item]:
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield the sorted entries of a folder, except links and leftovers."""
     if folder.is_symlink():
-        raise StudyError(
+        raise DataError(
             f"{folder}: is a link, and others may use its target, so nothing was deleted; replace "
             "it by a folder, or clean the root that it points to"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from biphasic.analysis.study_file import read_study
 from biphasic.data.building.build import RECORD
-from biphasic.errors import BiphasicError, StudyError
+from biphasic.errors import BiphasicError, DataError
 from biphasic.files import is_complete
 from biphasic.records import STUDY, StudyRecord
 from biphasic.study import RESOLVED
@@ -73,7 +73,7 @@ def corpus_hash(folder: Path) -> str | None:
 def add_study(reachable: Reachable, folder: Path) -> None:
     """Add the names that a study needs, without the ancestors of its states."""
     if not (folder / RESOLVED).is_file():
-        raise StudyError(
+        raise DataError(
             f"{folder}: run by an earlier version, which did not save its settings; run its study "
             "file again (finished work is reused), or delete the folder"
         )
@@ -84,7 +84,7 @@ def add_study(reachable: Reachable, folder: Path) -> None:
     settings = record and record.provenance.get("settings_sha256")
     is_of_settings = settings == settings_digest(study.config)
     if problem and not is_of_settings:
-        raise StudyError(
+        raise DataError(
             f"{folder}: cannot plan this study ({problem}); run it again, or delete the folder"
         )
     if problem:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError
 from biphasic.execution.requests import Request, write_request
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, Say, find_owner
 from biphasic.study.status.record import FailedJob, read_progress
@@ -37,7 +37,7 @@ def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[Failed
     progress = read_progress(folder)
     failures = () if progress is None else progress.failures
     if not failures:
-        raise StudyError(f"{folder.name}: {runner} has no failed jobs; nothing to retry")
+        raise ConfigError(f"{folder.name}: {runner} has no failed jobs; nothing to retry")
     chosen = tuple(dict.fromkeys(_find(job, failures) for job in jobs)) or failures
     write_request(folder, Request(kind="retry", jobs=tuple(job.id for job in chosen)))
     return chosen

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from biphasic.analysis.questions.power import detectable_differences, pilot_spreads
 from biphasic.analysis.text import count
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError
 from biphasic.files import complete_names
 from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
@@ -57,7 +57,7 @@ def register_study(
             return known
         num_scores = len(_existing_scores(prepared.plan, known))
         if num_scores and not known:
-            raise StudyError(
+            raise ConfigError(
                 f"{study.store}: has {count(num_scores, 'score')} of this study's arms already, so "
                 "it cannot be registered before the first one; change the arms or their seeds"
             )

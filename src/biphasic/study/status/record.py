@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from biphasic.config import Config
-from biphasic.errors import DataError, StudyError
+from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 
 _FILE = "progress.json"
@@ -116,7 +116,7 @@ def read_progress(folder: Path) -> ProgressRecord | None:
     try:
         return ProgressRecord.model_validate(read_json(path))
     except (ValidationError, DataError):
-        raise StudyError(
+        raise DataError(
             f"{path}: damaged, or of another version; delete it, no results are lost"
         ) from None
 

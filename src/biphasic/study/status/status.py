@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.amounts import clock, hours
-from biphasic.errors import StudyError
+from biphasic.errors import DataError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
 from biphasic.study.status.record import (
@@ -48,7 +48,7 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
     elif config is not None:
         study = Study(config, folder.parent)
     else:
-        raise StudyError(f"{folder}: no study was run here; give its study file")
+        raise DataError(f"{folder}: no study was run here; give its study file")
     if config is not None and study.config != config:
         notes.append(
             "the study file has changed since the last run; this status is of the last run"
