@@ -43,6 +43,7 @@ def test_a_wrong_setting_is_refused_before_data_are_built(tmp_path, cli):
     schedule = "recipe.learning_rate.decay_steps=11"
     code, _, err = cli("study", "run", study, "--root", tmp_path / "root", "--set", schedule)
     assert code == 2
+    assert str(study) in one_line(err)
     assert "decay_steps 11" in one_line(err)
     assert not (tmp_path / "root").exists()
 

@@ -325,10 +325,14 @@ def test_a_wrong_recipe_is_named(tmp_path):
         pretrain({**RECIPE, "phase": []}, root=tmp_path, quiet=True)
 
 
-def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path):
+def test_a_schedule_that_does_not_fit_is_refused_with_its_recipe(tmp_path):
     schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
-    with pytest.raises(ConfigError, match="exceed the 4 steps"):
-        pretrain({**RECIPE, "learning_rate": schedule}, root=tmp_path, quiet=True)
+    recipe, file = {**RECIPE, "learning_rate": schedule}, tmp_path / "mine.yaml"
+    file.write_text(json.dumps(recipe))
+    for given, named in ((recipe, "recipe"), (file, str(file))):
+        for function in (biphasic.estimate, pretrain):
+            with pytest.raises(ConfigError, match=rf"^{named}: .*warmup_steps 3 .* the 4 steps"):
+                function(given)
 
 
 @pytest.fixture

@@ -56,7 +56,6 @@ def estimate_recipe(
         )
     if not recipe.phases:
         raise ConfigError("phases: the recipe trains nothing")
-    recipe.check()
     compute = ComputeConfig(processes=devices)
     compute.check_rows(recipe.placed_phases)
     kernels: Kernels = "cpu" if device.name == "cpu" else "cuda"

@@ -58,14 +58,21 @@ def spelled_out(recipe: Any) -> Any:
 def read_recipe(
     recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]
 ) -> Recipe:
-    """Return a recipe from its settings, or from a file with overrides."""
+    """Return a recipe from its settings, or from a file with overrides, after all checks."""
+    where = "recipe"
     if isinstance(recipe, (str, Path)):
         path = expanded(recipe)
-        folder = path.resolve().parent
-        return load_pinned(Recipe, path, overrides).anchored(folder)
-    if any(True for _ in overrides):
+        where = str(path)
+        recipe = load_pinned(Recipe, path, overrides).anchored(path.resolve().parent)
+    elif any(True for _ in overrides):
         raise ConfigError("overrides: only for files; change the settings of the recipe instead")
-    return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
+    elif not isinstance(recipe, Recipe):
+        recipe = parse_config(Recipe, recipe, where=where)
+    try:
+        recipe.check()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return recipe
 
 
 class ArmConfig(Config):
