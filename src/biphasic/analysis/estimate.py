@@ -1,4 +1,9 @@
-"""Computes a mean with a 95 % interval from independent seeds, by a named convention.
+"""Selects runs of a grid of learning rates and seeds; their mean, with a 95 % interval over seeds.
+
+Runs are selected by validation scores only: each seed takes its own best rate, as in a study, or
+all seeds take one rate. The difference between the two is the gain of choosing per seed.
+
+Conventions of intervals:
 
 - `paper` (arXiv:2507.00994): half-width 1.96 * s / sqrt(n), with s over n - 1. With five seeds it
   covers the truth about 88 times in 100.
@@ -8,14 +13,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import scipy
 
-from biphasic.records import Convention
+from biphasic.records import Convention, ResultRecord
 
+RunT = TypeVar("RunT")
 NORMAL_QUANTILE = 1.96
 METHODS: dict[Convention, str] = {  # how a convention's half-width is computed, in words
     "paper": f"{NORMAL_QUANTILE} standard errors",
@@ -23,6 +31,57 @@ METHODS: dict[Convention, str] = {  # how a convention's half-width is computed,
 }
 LEVEL = 0.05  # probability of a false finding, and of an interval that misses the truth
 UPPER = 1 - LEVEL / 2  # the quantile at the upper end of a two-sided interval
+
+
+@dataclass(frozen=True)
+class GridScore(Generic[RunT]):
+    """A run of the grid, with the scores for selection and for reporting, and what made them."""
+
+    rate: float
+    seed: int
+    validation: float
+    test: float
+    run: RunT
+
+
+def grid(results: Iterable[ResultRecord], *, metric: str) -> list[GridScore[ResultRecord]]:
+    """Return the runs that have a selection score and a reported score."""
+    # A zero-shot run is the only one of its cell, so its test score selects nothing.
+    entries = []
+    for result in results:
+        test = (result.test or {}).get(metric)
+        validation = test if result.is_zero_shot else (result.validation or {}).get(metric)
+        if result.status == "finished" and test is not None and validation is not None:
+            rate, seed = result.learning_rate, result.seed
+            entries.append(GridScore(rate, seed, validation, test, result))
+    return entries
+
+
+def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
+    """Return for each seed the run with the best validation score, in order of seeds."""
+    # Ties go to the smaller rate. A seed without scores is absent.
+    best: dict[int, GridScore[RunT]] = {}
+    # Rates are in ascending order, so only a higher score replaces an earlier rate.
+    for entry in sorted(grid, key=lambda entry: entry.rate):
+        if entry.seed not in best or entry.validation > best[entry.seed].validation:
+            best[entry.seed] = entry
+    return tuple(best[seed] for seed in sorted(best))
+
+
+def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
+    """Return the runs of the single rate with the best mean validation score, in order of seeds."""
+    # Only rates at which every seed has a score are considered, as means over fewer seeds are not
+    # comparable. Ties go to the smaller rate. Empty if there is no such rate.
+    by_rate: dict[float, list[GridScore[RunT]]] = defaultdict(list)
+    for entry in grid:
+        by_rate[entry.rate].append(entry)
+    seeds = {entry.seed for entries in by_rate.values() for entry in entries}
+    whole = {rate: entries for rate, entries in by_rate.items() if len(entries) == len(seeds)}
+    if not whole:
+        return ()
+    totals = {rate: math.fsum(e.validation for e in entries) for rate, entries in whole.items()}
+    best = min(whole, key=lambda rate: (-totals[rate] / len(seeds), rate))
+    return tuple(sorted(whole[best], key=lambda entry: entry.seed))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from biphasic.amounts import count
 from biphasic.analysis.curves import Curve, CurvesByKind, joined_curves, read_curves
+from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import listing
 from biphasic.errors import DataError
@@ -162,6 +164,25 @@ class StudyRecords:
         for outcome in self.outcomes:
             groups[outcome.run.arm, outcome.run.task].append(outcome)
         return {cell: tuple(group) for cell, group in groups.items()}
+
+    @cached_property
+    def grids(self) -> Mapping[tuple[str, str], list[GridScore[ResultRecord]]]:
+        """The runs with scores of every arm on every task, in the study's order."""
+        return {
+            (arm.name, task.name): grid(
+                (one.result for one in self.by_cell.get((arm.name, task.name), ()) if one.result),
+                metric=task.metric,
+            )
+            for arm, task in product(self.arms, self.tasks)
+        }
+
+    @cached_property
+    def selected(self) -> Mapping[tuple[str, str], tuple[ResultRecord, ...]]:
+        """The results of the selected runs of every arm on every task, in the study's order."""
+        return {
+            cell: tuple(entry.run for entry in best_per_seed(runs))
+            for cell, runs in self.grids.items()
+        }
 
 
 def load_study(folder: Path, store: Path) -> StudyRecords:

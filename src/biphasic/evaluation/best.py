@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.amounts import rough_duration, size
-from biphasic.analysis.scores.selection import grid
+from biphasic.analysis.estimate import grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
 from biphasic.evaluation.plan import PlannedEvaluation

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.selection import best_per_seed, grid
+from biphasic.analysis.estimate import best_per_seed, estimate, grid
 from biphasic.errors import StudyError
 from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.evaluation.result import Evaluation

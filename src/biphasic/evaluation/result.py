@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.amounts import count
-from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.selection import grid
+from biphasic.analysis.estimate import Estimate, grid
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import points_cell, rate, truncations

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.amounts import amount, count, scientific
-from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.scores.selection import best_per_seed, grid
+from biphasic.analysis.estimate import Estimate, best_per_seed, estimate, grid
 from biphasic.analysis.text import listing, objective_name, rate, score_cell
 from biphasic.data.corpus import TEXTS, plugins_of, sources_of
 from biphasic.data.pairs.folder import DETAILS, Pairs

@@ -7,8 +7,7 @@ import pytest
 from grid_scores import model
 
 from biphasic.analysis.claims import Table, claims_report, paper_claims
-from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.selection import GridScore
+from biphasic.analysis.estimate import GridScore, estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores, score_of_grid
 
 DATASET = DatasetInfo("words-sc", "SC", "accuracy")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from biphasic.analysis.scores.selection import GridScore, best_per_seed, best_rate
+from biphasic.analysis.estimate import GridScore, best_per_seed, best_rate
 
 
 def grid(cells):

@@ -5,7 +5,6 @@ from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.source import study_scores
 
 
@@ -60,7 +59,7 @@ def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_
     assert cells["mlm", "pydocs-sc"].is_complete
     assert not cells["clm", "pydocs-sc"].is_complete
     for arm in ("mlm", "clm"):
-        chosen = selected_runs(records)[arm, "pydocs-sc"]
+        chosen = records.selected[arm, "pydocs-sc"]
         assert [run.seed for run in chosen] == [0, 1, 2, 3, 4]
         assert chosen[0].learning_rate != 2e-4
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from biphasic.amounts import amount, count, duration
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
-from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
@@ -62,7 +61,7 @@ def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     expected = len(records.seeds_of(arm, dataset))
     if not expected:
         return "runs missing"
-    return f"{len(selected_runs(records)[arm, dataset])} of {count(expected, 'seed')}, runs missing"
+    return f"{len(records.selected[arm, dataset])} of {count(expected, 'seed')}, runs missing"
 
 
 def common_peak(records: StudyRecords) -> float | None:
@@ -95,7 +94,7 @@ def rate_rows(records: StudyRecords) -> Iterator[tuple[ArmData, list[list[str]]]
     """Yield each arm with its chosen rates for each tuned task, as `2e-4 ×3`."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
-        selected = (selected_runs(records)[arm.name, task] for task in tuned)
+        selected = (records.selected[arm.name, task] for task in tuned)
         counts = [Counter(result.learning_rate for result in runs) for runs in selected]
         yield arm, [[f"{rate(value)} ×{n}" for value, n in sorted(of.items())] for of in counts]
 
@@ -104,7 +103,7 @@ def edge_sentences(records: StudyRecords) -> Iterator[str]:
     """Yield each task on which most arms choose the end of the grid of learning rates."""
     rates = sorted(records.study.learning_rates)
     for task in records.tasks if len(rates) > 1 else ():
-        runs = [run for arm in records.arms for run in selected_runs(records)[arm.name, task.name]]
+        runs = [run for arm in records.arms for run in records.selected[arm.name, task.name]]
         for end, beyond, most in ((rates[-1], "higher", "highest"), (rates[0], "lower", "lowest")):
             num_at = sum(run.learning_rate == end for run in runs)  # zero-shot runs have rate 0
             if 2 * num_at > len(runs):

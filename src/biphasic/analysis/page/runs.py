@@ -15,7 +15,6 @@ from urllib.parse import quote
 from biphasic.analysis.page.columns import dataset_titles, paper_text
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.text import plain, rate
 
@@ -39,7 +38,7 @@ def run_data(
     models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
-    groups, selected = records.by_cell, selected_runs(records)
+    groups, selected = records.by_cell, records.selected
     cells = []
     for source, model in models:
         for dataset in source.datasets:

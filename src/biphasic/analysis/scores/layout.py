@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from biphasic.analysis.estimate import GridScore, best_per_seed
 from biphasic.analysis.records import Problem, StudyRecords, load_study
 from biphasic.analysis.scores.examples import (
     ExampleReader,
@@ -37,7 +38,6 @@ from biphasic.analysis.scores.examples import (
 from biphasic.analysis.scores.model_names import model_from_name
 from biphasic.analysis.scores.others import OtherResults, read_others
 from biphasic.analysis.scores.reference import EVERY, DatasetChoice, paper_datasets
-from biphasic.analysis.scores.selection import GridScore, best_per_seed
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.analysis.text import listing

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
-from itertools import product
 from pathlib import Path
 
 from biphasic.amounts import thousands
@@ -25,7 +24,6 @@ from biphasic.analysis.scores.examples import (
     metric_examples,
     needed_columns,
 )
-from biphasic.analysis.scores.selection import grid, results_of, selected_runs
 from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
@@ -130,19 +128,16 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
 
 
 def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
-    selected = selected_runs(records)
     cells = {}
-    for arm, task in product(records.arms, records.tasks):
-        key = arm.name, task.name
+    for key, runs in records.grids.items():
         # A diverged rate was tried and lost; a missing one might have been the best.
         is_tried = all(
             outcome.status in {"finished", "diverged"} for outcome in records.by_cell.get(key, ())
         )
-        seeds = {result.seed for result in selected[key]}
         cells[key] = score_of_grid(
-            grid(results_of(records, *key), metric=task.metric),
+            runs,
             convention=convention,
-            is_complete=is_tried and seeds == records.seeds_of(*key),
+            is_complete=is_tried and {run.seed for run in runs} == records.seeds_of(*key),
         )
     scores = Scores(
         source=records.study.title,
@@ -218,11 +213,10 @@ def replicate_of(record: ArmRecord) -> str:
 
 def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
     """Return a reader of the test examples of the selected runs."""
-    selected = selected_runs(records)
     metrics = {task.name: task.metric for task in records.tasks}
 
     def read(model: str, dataset: str) -> ExampleScores:
-        results = selected.get((model, dataset), ())
+        results = records.selected.get((model, dataset), ())
         if not results:
             raise DataError(f"{model} on {dataset}: no run has finished")
         ids: tuple[str, ...] | None = None

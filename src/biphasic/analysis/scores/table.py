@@ -15,9 +15,8 @@ from operator import attrgetter
 from statistics import stdev
 from typing import Any, TypeVar
 
-from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed, best_rate, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
-from biphasic.analysis.scores.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
 from biphasic.facts import KindFacts, MetricFacts, facts_of
 from biphasic.records import Convention

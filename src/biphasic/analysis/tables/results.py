@@ -11,7 +11,6 @@ from rich.text import Text
 from biphasic.amounts import count
 from biphasic.analysis.estimate import METHODS, estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.selection import selected_runs
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
@@ -35,7 +34,7 @@ def results_csv(records: StudyRecords) -> str:
     rows: list[Sequence[Any]] = [
         (*key, "", "", "finished", "", "", loss) for *key, loss in _heldout_losses(records)
     ]
-    selected = selected_runs(records)
+    selected = records.selected
     for arm in records.arms:
         for task in records.tasks:
             chosen = {result.id for result in selected[arm.name, task.name]}
@@ -57,7 +56,7 @@ def table_csv(records: StudyRecords) -> str:
     rows: list[Sequence[Any]] = [(*row, "", "", "", "") for row in _heldout_losses(records)]
     metrics = {task.name: task.metric for task in records.tasks}
     scores = study_scores(records)
-    for (arm_name, task_name), runs in selected_runs(records).items():
+    for (arm_name, task_name), runs in records.selected.items():
         main = metrics[task_name]
         others = {metric for run in runs for metric in (run.test or {})}
         complete = str(scores.cells[arm_name, task_name].is_complete).lower()

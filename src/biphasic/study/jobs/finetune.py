@@ -79,12 +79,16 @@ class FinetuneJob(Job):
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
             if points:
                 from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
+                from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
                 code = running_code("finetuning")
                 keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
-                        self._write(task, task.runs[index], result, code=code)
+                        run = task.runs[index]
+                        remove_partials(self.store / "finetunes", run.id)
+                        folder = self._folder(run)
+                        write_result(folder, result, run_id=run.id, state=self.state, code=code)
             elif missing:
                 raise DoneElsewhereError(self.label)
 
@@ -172,25 +176,16 @@ class FinetuneJob(Job):
             finished += 1
 
     def _encoder_of_tasks(self, kind: TaskKind) -> Callable[[TaskInput], EncodedTask]:
-        """Return a function that encodes a task; each task is encoded once per process."""
+        """Return a function that encodes a task with its name in the study, once per process."""
         is_of_corpus = self.tokenizer != self.encoder
         load = read_tokenizer if is_of_corpus else TextTokenizer.load
         content = load(self.tokenizer).sha256
 
         def encode(task: TaskInput) -> EncodedTask:
             protocol = kind.protocol_for(task.protocol, self.encoder).model_dump_json()
-            return _encoded(task.folder, self.tokenizer, content, protocol)
+            return _encoded(task.folder, task.name, self.tokenizer, content, protocol)
 
         return encode
-
-    def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult, *, code: str) -> None:
-        """Write a result with the study's task names."""
-        from biphasic.tasks.finetune import write_result  # noqa: PLC0415
-
-        remove_partials(self.store / "finetunes", run.id)
-        trained_on = None if result.trained_on is None else self.training.name
-        named = replace(result, task=replace(result.task, name=task.name), trained_on=trained_on)
-        write_result(self._folder(run), named, run_id=run.id, state=self.state, code=code)
 
     def _folder(self, run: GridRun) -> Path:
         return self.store / "finetunes" / run.id
@@ -198,11 +193,14 @@ class FinetuneJob(Job):
 
 # Cached between jobs of a worker; see `_open` in train.py about the keys.
 @lru_cache(maxsize=8)
-def _encoded(task: Path, tokenizer: Path, _tokenizer_sha256: str, protocol: str) -> EncodedTask:
+def _encoded(
+    folder: Path, name: str, tokenizer: Path, _tokenizer_sha256: str, protocol: str
+) -> EncodedTask:
     from biphasic.tasks.finetune import encode_task  # noqa: PLC0415
 
+    task = load_task(folder)
     return encode_task(
-        load_task(task),
+        replace(task, info=replace(task.info, name=name)),
         TextTokenizer.load(tokenizer),
         protocol=FinetuneProtocol.model_validate_json(protocol),
     )
