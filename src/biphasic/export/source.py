@@ -49,19 +49,6 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     tokenizer = TextTokenizer.load(folder)
     check_memory(folder, use="load")
     limits = model_limits(folder)
-    _check_vocabulary(folder, tokenizer, limits)
-    return Source(
-        folder=folder,
-        name=folder.name if expanded(model).is_dir() else str(model),
-        identity=local.identity,
-        tokenizer=tokenizer,
-        limits=limits,
-        max_seqlen=min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None),
-        state=state,
-    )
-
-
-def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimits) -> None:
     if "mask" not in tokenizer.special_tokens:
         raise DataError(
             f"{folder}: the tokenizer has no mask token, which an encoder needs; 'biphasic "
@@ -72,3 +59,12 @@ def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimit
             f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has "
             f"rows for only {limits.num_embeddings}; they do not belong together"
         )
+    return Source(
+        folder=folder,
+        name=folder.name if expanded(model).is_dir() else str(model),
+        identity=local.identity,
+        tokenizer=tokenizer,
+        limits=limits,
+        max_seqlen=min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None),
+        state=state,
+    )

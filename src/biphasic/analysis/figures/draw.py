@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Series
 from biphasic.analysis.figures.frame import (
     FONT_SIZE,
     POINTS_PER_INCH,
@@ -212,9 +212,12 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
     color, scale = series.style.color, axes.figure.dpi_scale_trans
     moved = axes.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, scale)
     if series.is_connected:
-        line = _means(points)
+        by_x: dict[float, list[float]] = {}
+        for point in points:
+            by_x.setdefault(point.x, []).append(point.mean)
+        means = [math.fsum(at_x) / len(at_x) for at_x in by_x.values()]
         axes.plot(
-            [x for x, _ in line], [mean for _, mean in line], color=color, transform=moved,
+            [*by_x], means, color=color, transform=moved,
             linestyle=series.style.line, linewidth=1.4 if series.has_markers else 1.2,
             zorder=2 if series.is_reference else 3,
         )  # fmt: skip
@@ -250,11 +253,3 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
     ):
         places, heights = [x for x, _ in group], [y for _, y in group]
         axes.plot(places, heights, transform=moved, zorder=4, clip_on=is_clipped, **look)
-
-
-def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """Return the mean of the points at each position."""
-    heights: dict[float, list[float]] = {}
-    for point in points:
-        heights.setdefault(point.x, []).append(point.mean)
-    return [(x, math.fsum(means) / len(means)) for x, means in heights.items()]

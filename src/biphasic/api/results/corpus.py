@@ -121,22 +121,14 @@ def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[st
         f"(over {summary.fill_rows:,} rows)"
     )
     yield f"  exact duplicates: {summary.duplicates:,}"
-    yield from _describe_sources(summary)
-    yield from _describe_text(summary)
-
-
-def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
-    for name, counts in summary.sources[:_MOST_SOURCES]:
+    for source, counts in summary.sources[:_MOST_SOURCES]:
         documents, tokens = counts["documents"], counts["tokens"]
         share = 100 * tokens / summary.tokens
-        yield f"  source {name}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
+        yield f"  source {source}: {documents:,} documents, {tokens:,} tokens ({share:.1f} %)"
         for license_name, documents in counts["licenses"].items():
             yield f"    {license_name}: {documents:,} documents"
     if len(summary.sources) > _MOST_SOURCES:
         yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"
-
-
-def _describe_text(summary: CorpusSummary) -> Iterator[str]:
     if summary.is_other_tokenizer:
         yield "  WARNING: built with another tokenizer than the one next to it; cannot show text"
     if summary.mask_document is not None:

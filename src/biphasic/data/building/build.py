@@ -92,7 +92,10 @@ def build_corpus(
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
     if config.max_documents is not None and config.sources[0].share is not None:
         raise ConfigError("shares are of tokens: limit a mixture by max_tokens, not max_documents")
-    _refuse_own_input(config, folder)
+    for source in config.sources:  # the next build would read the output of this one
+        root = source.folder(config.context)
+        if root and folder.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:
@@ -328,14 +331,6 @@ def _assemble(
     tokens = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
     say(f"documents contain special tokens of the tokenizer as text: {tokens}")
     return {"special_in_text": dict(special)}
-
-
-def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
-    """Refuse to build inside a source: the next build would read the output of this one."""
-    for source in config.sources:
-        root = source.folder(config.context)
-        if root and folder.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
 
 
 def num_cores() -> int:

@@ -105,7 +105,12 @@ class TrainJob(Job):
 
         if ranks.is_first:
             remove_partials(self.store / "states", self.id)
-            _describe_texts(data, self.store)
+            # Descriptions of corpora outside of the store, for model cards.
+            for corpus in (data.corpus, *data.corpora.values()):
+                path = self.store / TEXTS / f"{corpus.content_hash}.json"
+                if not (corpus.folder.is_relative_to(self.store / "data") or path.is_file()):
+                    kept = ("content_hash", "num_documents", "num_tokens", "provenance")
+                    write_json(path, {key: corpus.details[key] for key in kept})
         train_segment(
             Lineage(self.recipe, data.fingerprint),
             data,
@@ -138,15 +143,6 @@ class TrainJob(Job):
         if not isinstance(task, ExampleTask):
             raise TypeError(f"{self.minimal_pairs} holds no minimal pairs")
         return training_judge(task.splits["test"], data.tokenizer, self.recipe)
-
-
-def _describe_texts(data: TrainingData, store: Path) -> None:
-    """Save descriptions of corpora outside of the store, for model cards."""
-    for corpus in (data.corpus, *data.corpora.values()):
-        path = store / TEXTS / f"{corpus.content_hash}.json"
-        if not (corpus.folder.is_relative_to(store / "data") or path.is_file()):
-            kept = ("content_hash", "num_documents", "num_tokens", "provenance")
-            write_json(path, {key: corpus.details[key] for key in kept})
 
 
 def check_state(store: Path, identity: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from biphasic.amounts import round_ticks, thousands
@@ -53,10 +52,16 @@ def plan_svg(plan: Plan, *, title: str) -> str:
         own = segment.arm.name
         if (arm := owners.get(segment.parent or "", own)) != own:
             _add(svg, "path", d=f"M{x(segment.start)} {lanes[arm]}V{lanes[own]}", stroke=MUTED)
-    for arm, objective, first, end in _stretches(plan):
-        width, y = round(x(end) - x(first), 1), lanes[arm] - 3
-        bar = _add(svg, "rect", x=x(first), y=y, width=width, height=6, fill=colours[objective])
-        _add(bar, "title", f"{objective}, steps {first:,} to {end:,}")
+    for segment in plan.segments:
+        for placed in segment.arm.recipe.placed_phases:
+            objective = placed.phase.short_name.upper()
+            first, end = max(segment.start, placed.start), min(segment.end, placed.end)
+            if first < end:
+                bar = _add(
+                    svg, "rect", x=x(first), y=lanes[segment.arm.name] - 3,
+                    width=round(x(end) - x(first), 1), height=6, fill=colours[objective],
+                )  # fmt: skip
+                _add(bar, "title", f"{objective}, steps {first:,} to {end:,}")
     for point in plan.points:
         y, fill = lanes[owners.get(point.state, point.arm.name)], INK if point.is_final else PAPER
         circle = _add(svg, "circle", cx=x(point.step), cy=y, r=3.5, fill=fill, stroke=INK)
@@ -75,12 +80,3 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
 def _set(element: ET.Element, **attributes: object) -> None:
     for name, value in attributes.items():
         element.set(name.replace("_", "-"), str(value))
-
-
-def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:
-    """Yield arm, objective, first and last step for each phase of each segment."""
-    for segment in plan.segments:
-        for placed in segment.arm.recipe.placed_phases:
-            first, end = max(segment.start, placed.start), min(segment.end, placed.end)
-            if first < end:
-                yield segment.arm.name, placed.phase.short_name.upper(), first, end

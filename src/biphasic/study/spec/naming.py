@@ -13,7 +13,6 @@ from typing import Any
 from biphasic.amounts import thousands
 from biphasic.model.presets import Architecture
 from biphasic.study.spec.arms import RecipeConfig
-from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
 from biphasic.training.timeline import PlacedPhase
 
@@ -88,18 +87,13 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
         yield from (f"{key.removesuffix('_seed')}{value}" for key, value in seeds)
     if recipe.skip_steps != shared.skip_steps:
         yield ".".join(["skip", *map(str, recipe.skip_steps)])
-    yield from _optimizer_names(recipe.optimizer, shared.optimizer)
-
-
-def _optimizer_names(optimizer: OptimizerConfig, shared: OptimizerConfig) -> Iterator[str]:
-    """Name the optimizer if it is another one, and settings that differ where both have them."""
-    # Settings that only this optimizer has are compared with their defaults.
-    if optimizer.name != shared.name:
+    optimizer = recipe.optimizer
+    if optimizer.name != shared.optimizer.name:
         yield optimizer.short_name
+    # Settings that only this optimizer has are compared with their defaults.
     fields = type(optimizer).model_fields
-    usual = {key: field.default for key, field in fields.items()} | shared.model_dump()
-    settings = optimizer.model_dump(exclude={"name"})
-    for key, value in _changed(settings, usual):
+    usual = {key: field.default for key, field in fields.items()} | shared.optimizer.model_dump()
+    for key, value in _changed(optimizer.model_dump(exclude={"name"}), usual):
         yield f"{key.replace('_', '')}{'none' if value is None else f'{value:.6g}'}"
 
 
