@@ -40,7 +40,13 @@ def training_facts(
     ledger = {entry.phase: entry for entry in state.ledger}
     phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
     if len(phases) > 1:
-        phases.append(_total_row([*ledger.values()]))
+        totals = [
+            amount(sum(getattr(entry, name) for entry in ledger.values()))
+            for name in ("documents", "tokens", "supervised_tokens")
+        ]
+        steps = sum(entry.steps for entry in ledger.values())
+        flops = scientific(sum(entry.flops for entry in ledger.values()))
+        phases.append(("all", "", "", f"{steps:,}", *totals, flops))
     base = base_model(recipe)
     libraries = state.environment.get("libraries")
     is_known = isinstance(libraries, dict)
@@ -106,15 +112,6 @@ def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
         amount(entry.supervised_tokens),
         scientific(entry.flops),
     )
-
-
-def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
-    totals = [
-        amount(sum(getattr(entry, name) for entry in entries))
-        for name in ("documents", "tokens", "supervised_tokens")
-    ]
-    flops = scientific(sum(entry.flops for entry in entries))
-    return ("all", "", "", f"{sum(entry.steps for entry in entries):,}", *totals, flops)
 
 
 def _settings(values: Mapping[str, Any]) -> str:
