@@ -21,7 +21,6 @@ from torch import nn
 
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs
 from biphasic.errors import ConfigError
-from biphasic.objectives.distill import Distill, MarginMse
 from biphasic.objectives.info_nce import Distance, Margins
 from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.training.step.input import StepRows
@@ -110,7 +109,7 @@ class Given(nn.Module):
 def test_the_distance_and_its_gradient_are_those_of_the_oracle(taught):
     targets = taught.vectors[:6].copy()
     vectors = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    own = Distance(Distill(objective="distill", pairs=Path("pairs")), targets)
+    own = Distance("mean", targets)
     order = torch.tensor([3, 0, 5, 1, 2, 4])  # as vectors lie in rows
     loss = own.summed(vectors[order], order) / own.normaliser
     (gradient,) = torch.autograd.grad(loss, vectors)
@@ -161,8 +160,7 @@ def test_margins_and_their_gradient_are_those_of_the_oracle(similarity, num_nega
         for place in range(num_negatives)
     ]
     margins = (scores[:, :1] - scores[:, 1:]).flatten().numpy()
-    settings = MarginMse(objective="margin_mse", pairs=Path("pairs"), similarity=similarity)
-    own = Margins(settings, num_pairs, np.array(triples), margins)
+    own = Margins("mean", num_pairs, np.array(triples), margins, similarity)
     loss = own.summed(vectors, torch.arange(len(vectors))) / own.normaliser
     (gradient,) = torch.autograd.grad(loss, vectors)
     compare = {"cosine": pairwise_cos_sim, "dot": pairwise_dot_score}[similarity]

@@ -117,4 +117,13 @@ class Contrastive(PairObjective):
         """Return InfoNCE."""
         from biphasic.objectives.info_nce import InfoNce  # noqa: PLC0415 - needs torch
 
-        return InfoNce(self, len(batch.queries), batch.pairs, batch.is_positive)
+        return InfoNce(
+            pooling=self.pooling,
+            num_queries=len(batch.queries),
+            pairs=batch.pairs,
+            is_positive=batch.is_positive,
+            temperature=self.temperature,
+            symmetric=self.symmetric,
+            hardness=self.hardness,
+            matryoshka=self.matryoshka,
+        )

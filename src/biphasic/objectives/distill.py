@@ -39,7 +39,7 @@ class Distill(PairObjective):
                 f"pairs: {self.pairs} has no vectors of a teacher; make them with "
                 "'biphasic pairs teach'"
             )
-        return Distance(self, batch.vectors)
+        return Distance(self.pooling, batch.vectors)
 
 
 class MarginMse(PairObjective):
@@ -66,4 +66,5 @@ class MarginMse(PairObjective):
                 f"pairs: a step of {self.pairs} has no negative with scores of a teacher; add "
                 "negatives with 'biphasic pairs mine', and then vectors with 'pairs teach'"
             )
-        return Margins(self, len(batch.queries), batch.triples, batch.margins)
+        queries = len(batch.queries)
+        return Margins(self.pooling, queries, batch.triples, batch.margins, self.similarity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,24 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from biphasic.errors import ConfigError
-from biphasic.model.compute.pooling import pooled
+from biphasic.model.compute.pooling import Pooling, pooled
 from biphasic.objectives.supervision import StatesLoss
 
 if TYPE_CHECKING:
-    from biphasic.objectives.contrastive import Contrastive, PairObjective
-    from biphasic.objectives.distill import MarginMse
     from biphasic.training.step.passes import Pass
 
 
 @dataclass(frozen=True)
 class _TextsLoss(StatesLoss):
-    """A loss of a vector for each text, with the settings of an objective."""
+    """A loss of a vector for each text."""
 
-    settings: PairObjective
+    pooling: Pooling
 
     def vectors(self, hidden: Tensor, given: Pass) -> Tensor:
         """Return a vector for each text of a pass."""
-        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.settings.pooling)
+        return pooled(hidden, given.positions, given.cu_seqlens, pooling=self.pooling)
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,16 @@ class InfoNce(_TextsLoss):
         num_queries: Vectors of queries; those of documents follow.
         pairs: int64 [num_pairs, 2]; query and positive, as indices of the two.
         is_positive: bool [num_queries, num_documents]; pairs, which are never negatives.
+        temperature, symmetric, hardness, matryoshka: As in `Contrastive`.
     """
 
-    settings: Contrastive
     num_queries: int
     pairs: NDArray[np.int64]
     is_positive: NDArray[np.bool_]
+    temperature: float
+    symmetric: bool = False
+    hardness: float = 0.0
+    matryoshka: tuple[int, ...] = ()
     couples: bool = True
 
     @property
@@ -56,10 +58,10 @@ class InfoNce(_TextsLoss):
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss over the vectors of all texts, in order, summed over pairs."""
         del labels
-        whole, widths = vectors.shape[1], self.settings.matryoshka
-        if (widest := max(widths, default=0)) > whole:
+        whole = vectors.shape[1]
+        if (widest := max(self.matryoshka, default=0)) > whole:
             raise ConfigError(f"matryoshka: {widest} dimensions are more than the model's {whole}")
-        used = (*(width for width in widths if width < whole), whole)
+        used = (*(width for width in self.matryoshka if width < whole), whole)
         return torch.stack([self._at_width(vectors[:, :width]) for width in used]).mean()
 
     def _at_width(self, vectors: Tensor) -> Tensor:
@@ -67,9 +69,10 @@ class InfoNce(_TextsLoss):
         similarities = unit[: self.num_queries] @ unit[self.num_queries :].T
         queries, positives = torch.from_numpy(self.pairs.T).to(vectors.device)
         is_positive = torch.from_numpy(self.is_positive).to(vectors.device)
-        hardness = self.settings.hardness
-        loss = self._direction(similarities, is_positive, queries, positives, hardness=hardness)
-        if self.settings.symmetric:
+        loss = self._direction(
+            similarities, is_positive, queries, positives, hardness=self.hardness
+        )
+        if self.symmetric:
             back = self._direction(similarities.T, is_positive.T, positives, queries, hardness=0.0)
             loss = (loss + back) / 2
         return loss
@@ -87,7 +90,7 @@ class InfoNce(_TextsLoss):
         chosen, others = similarities[rows], is_positive[rows]
         columns = torch.arange(chosen.shape[1], device=chosen.device)
         is_target = columns == targets[:, None]
-        logits = chosen / self.settings.temperature
+        logits = chosen / self.temperature
         if hardness:
             logits = logits + (hardness * chosen.detach()).masked_fill(is_target, 0.0)
         logits = logits.masked_fill(others & ~is_target, -torch.inf)
@@ -129,12 +132,13 @@ class Margins(_TextsLoss):
         num_queries: Vectors of queries; those of documents follow.
         triples: int64 [num_margins, 3]; query, document and negative, as indices of the two.
         margins: float32 [num_margins]; a teacher's.
+        similarity: As in `MarginMse`.
     """
 
-    settings: MarginMse
     num_queries: int
     triples: NDArray[np.int64]
     margins: NDArray[np.float32]
+    similarity: Literal["cosine", "dot"]
     couples: bool = True
 
     @property
@@ -145,7 +149,7 @@ class Margins(_TextsLoss):
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the summed squared errors, over the vectors of all texts in order."""
         del labels
-        if self.settings.similarity == "cosine":
+        if self.similarity == "cosine":
             vectors = F.normalize(vectors, dim=-1)
         queries, documents = vectors[: self.num_queries], vectors[self.num_queries :]
         query, positive, negative = torch.from_numpy(self.triples.T).to(vectors.device)
