@@ -55,7 +55,8 @@ def score_figures(
         figure = ScoreFigure(11, f"{share.name}-{slug}", share.title,
                              partial(share.plan, size=size))  # fmt: skip
         yield draw(figure)
-    if len({model.optimizer for model in scores.models if model.labels}) > 1:
+    trained = [model for model in scores.models if model.is_final and model.labels]
+    if len({(model.optimizer, model.total_steps) for model in trained}) > 1:
         yield draw(scores_by_labels)
 
 
