@@ -30,6 +30,8 @@ def main() -> int:
     mutations = [
         each for each in yaml.safe_load(LIST.read_text()) if wanted in each["file"] + each["tests"]
     ]
+    if not mutations:
+        sys.exit(f"no mutation has '{wanted}' in its file or tests")
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         source, log = Path(folder) / "src", Path(folder) / "log"
