@@ -114,6 +114,8 @@ def test_matrices_of_layers_and_no_others_are_orthogonalized():
     rest = [id(p) for group in others.param_groups for p in group["params"]]
     assert sorted(own) == sorted(id(weights.masters[name]) for name in expected)
     assert sorted(own + rest) == sorted(map(id, weights.masters.values()))
+    model.model.layers[0].positions = nn.Embedding(4, 8)  # as models with relative positions have
+    assert layer_matrices(model) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
