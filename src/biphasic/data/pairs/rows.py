@@ -136,6 +136,8 @@ class PairReader:
         positives = self._pairs.positives[numbers]
         documents = np.unique(np.concatenate([positives, np.array(negatives, dtype=np.int64)]))
         codes = queries[:, None] * self._pairs.num_texts + documents
+        known = self._pairs.known  # sorted, so that a step sorts nothing
+        places = np.searchsorted(known, codes).clip(max=len(known) - 1)
         sequences = self._sequences(queries, documents)
         row_length = -(-max(map(len, sequences)) // _ROW_MULTIPLE) * _ROW_MULTIPLE
         packed = pack_sequences(
@@ -155,7 +157,7 @@ class PairReader:
             queries=queries,
             documents=documents,
             pairs=np.stack([owners, np.searchsorted(documents, positives)], axis=1),
-            is_positive=np.isin(codes, self._pairs.known),
+            is_positive=known[places] == codes,
             vectors=None if vectors is None else vectors[rows],
             triples=triples,
             margins=margins,
