@@ -52,9 +52,9 @@ def wrap(name: str, *, width: int = 16, num_lines: int = 2) -> str:
     return "\n".join(textwrap.wrap(text, width=width, **options))  # type: ignore[arg-type]
 
 
-def is_whole(name: str, *, num_lines: int = 2) -> bool:
+def is_whole(name: str) -> bool:
     """Return whether `wrap` shows a whole name."""
-    return "".join(wrap(name, num_lines=num_lines).split()) == "".join(plain(name).split())
+    return "".join(wrap(name).split()) == "".join(plain(name).split())
 
 
 def shortened(names: Iterable[str], fits: Callable[[str], bool]) -> dict[str, str]:

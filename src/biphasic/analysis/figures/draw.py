@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,8 +16,10 @@ from biphasic.analysis.figures.frame import (
     FONT_SIZE,
     POINTS_PER_INCH,
     SMALL,
+    EndLabel,
     add_field,
     draw_key,
+    ends_fit,
     fitting,
     fix_ticks,
     head,
@@ -29,11 +30,11 @@ from biphasic.analysis.figures.frame import (
     text_width,
 )
 from biphasic.analysis.figures.render import drawing, page_svg
-from biphasic.analysis.text import is_whole, shortened, wrap
+from biphasic.analysis.text import is_whole, wrap
 from biphasic.palette import FLOOR, INK, MUTED, PAPER
 
 # In inches.
-_EDGE, _LEFT, _RIGHT, _END_NAMES = 0.08, 0.36, 0.1, 1.1
+_EDGE, _LEFT, _RIGHT, _END_NAMES, _END_VALUES = 0.08, 0.36, 0.1, 1.1, 0.72
 _HEAD, _UNIT_ALONE, _TICKS, _AXIS_LABEL, _TITLE = 0.42, 0.26, 0.2, 0.12, 0.26
 _TICK_GAP, _WIDEST_TICK, _TICK_HEIGHT = 0.04, 1.2, 0.3
 # In typographic points.
@@ -51,7 +52,8 @@ class FigureLayout:
     panel_width: float = 1.76  # width of a panel, including tick labels
     panel_height: float = 1.5  # height of the axes of a panel
     has_title: bool = True
-    has_key: bool = True  # whether to draw a legend; otherwise lines are labelled at their ends
+    # Whether to draw a legend; otherwise lines are named at their ends where the names fit there.
+    has_key: bool = True
 
 
 PRINT = FigureLayout()  # width of a page
@@ -81,7 +83,8 @@ def _draw(chart: Chart, layout: FigureLayout) -> Figure:
     num_wide = min(_LEAST_WIDTH, layout.num_columns) if layout.has_key else num_columns
     width = 2 * _EDGE + layout.panel_width * max(num_columns, num_wide)
     panel_width = (width - 2 * _EDGE) / num_columns
-    keyed = [series for panel in chart.panels for series in panel.series if layout.has_key]
+    is_named = not layout.has_key and _names_fit(chart.panels, height=layout.panel_height)
+    keyed = [] if is_named else [series for panel in chart.panels for series in panel.series]
     entries = lay_out_key(keyed, width=width - 2 * _EDGE)
     title = _TITLE if layout.has_title else 0.0
     above = _HEAD if any(panel.title for panel in chart.panels) else _UNIT_ALONE
@@ -99,13 +102,14 @@ def _draw(chart: Chart, layout: FigureLayout) -> Figure:
     first_row = top - title - key_height(entries)
     for index, panel in enumerate(chart.panels):
         row, column = divmod(index, num_columns)
-        field = panel_width - _LEFT - (_RIGHT if layout.has_key else _END_NAMES)
+        right = _RIGHT if layout.has_key else _END_NAMES if is_named else _END_VALUES
+        field = panel_width - _LEFT - right
         bottom = first_row - row * row_height - above - layout.panel_height
         left = _EDGE + column * panel_width + _LEFT
         axes = add_field(figure, left, bottom, field, layout.panel_height)
         _draw_panel(axes, panel, chart.axis, width=field)
         if not layout.has_key:
-            _name_ends(axes, panel, height=layout.panel_height)
+            label_ends(axes, _ends(panel, is_named=is_named), height=layout.panel_height)
     figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
     return figure
 
@@ -130,21 +134,26 @@ def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
         _draw_series(axes, series, shift)
 
 
-def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
-    """Label each line at its end, with the last value if it is above the upper limit."""
-    high = axes.get_ylim()[1]
+def _names_fit(panels: Sequence[Panel], *, height: float) -> bool:
+    """Return whether lines can be named at their ends, without cut names or overlaps."""
+    names = {series.label for panel in panels for series in panel.series}
+    return all(map(is_whole, names)) and all(
+        ends_fit(_ends(panel, is_named=True), width=_END_NAMES, height=height) for panel in panels
+    )
+
+
+def _ends(panel: Panel, *, is_named: bool) -> list[EndLabel]:
+    """Return labels of lines: their names, and the last values that are above the upper limit."""
+    _, high = _limits(panel)
     ends = {}
-    fits = partial(is_whole, num_lines=3)
-    names = shortened((series.label for series in panel.series), fits)
     for series in panel.series:  # the last part of a model's line is kept
         last = series.points[-1]
-        beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
-        name = names[series.label]
-        name = wrap(name, num_lines=2 if is_whole(name) else 3)
-        ends[series.label, last.model] = min(last.mean, high), name + beyond, series.style.color
+        parts = [wrap(series.label)] if is_named else []
+        parts += [f"↑ {last.mean:.1f}"] if last.mean > high else []
+        ends[series.label, last.model] = min(last.mean, high), " ".join(parts), series.style.color
     if panel.floor is not None:
         ends["", ""] = panel.floor, "untrained", FLOOR
-    label_ends(axes, ends.values(), height=height)
+    return [end for end in ends.values() if end[1]]
 
 
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
@@ -188,22 +197,29 @@ def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
     """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
-    points = [point for point in panel.points if math.isfinite(point.mean)]
-    if not points:  # all are at the upper edge
+    axes.set_ylim(*_limits(panel))
+    if not any(math.isfinite(point.mean) for point in panel.points):
         axes.set_yticks([])
         return
+    num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
+    axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if panel.floor is not None:
+        axes.axhline(panel.floor, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
+
+
+def _limits(panel: Panel) -> tuple[float, float]:
+    """Return the limits of the vertical axis."""
+    points = [point for point in panel.points if math.isfinite(point.mean)]
+    if not points:  # all are at the upper edge
+        return 0.0, 1.0
     levels = [] if panel.floor is None else [panel.floor]
     low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
     high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
     # Notes of points at the upper edge are below them.
-    axes.set_ylim(low - room, high + (room if points == panel.points else 3 * room))
-    num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
-    axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    for level in levels:
-        axes.axhline(level, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
+    return low - room, high + (room if points == panel.points else 3 * room)
 
 
 def _draw_series(axes: Axes, series: Series, shift: float) -> None:

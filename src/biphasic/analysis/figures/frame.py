@@ -22,6 +22,7 @@ FONT_SIZE = 8.0  # size of the names of panels and series, in points
 POINTS_PER_INCH = 72.0
 _SAMPLE, _SPACE, _GAP, _KEY_ROW = 0.32, 0.07, 0.2, 0.19
 _LONGEST = 60
+_END_GAP = 7.0  # between a line and its label, in typographic points
 _RIMMED = 4.0
 # Raster images place each letter on a whole pixel.
 _ROUNDING = 1.07
@@ -150,34 +151,52 @@ def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: float) -> None:
+# A label at the end of a line: the line's last value, the text, and its colour.
+EndLabel = tuple[float, str, str]
+
+
+def ends_fit(ends: Sequence[EndLabel], *, width: float, height: float) -> bool:
+    """Return whether labels fit to the right of axes of `height` inches, below one another."""
+    room = width - _END_GAP / POINTS_PER_INCH
+    lines = [line for _, text, _ in ends for line in text.split("\n")]
+    return all(text_width(line, FONT_SIZE) <= room for line in lines) and (
+        sum(_label_height(text) for _, text, _ in ends) <= height * POINTS_PER_INCH
+    )
+
+
+def label_ends(axes: Axes, ends: Iterable[EndLabel], *, height: float) -> None:
     """Label each line at its end, in its colour, without overlaps."""
-    # `ends` has value, text and colour; `height` is the height of the axes in inches.
+    # `height` is the height of the axes in inches.
     low, high = axes.get_ylim()
-    scale = height * POINTS_PER_INCH / (high - low)
+    points = height * POINTS_PER_INCH
     ends = sorted(ends)
-    ideal = [(value - low) * scale for value, _, _ in ends]
-    sizes = [(1 + text.count("\n")) * FONT_SIZE * 1.22 for _, text, _ in ends]
-    for (_, text, color), place in zip(ends, spread(ideal, sizes), strict=True):
+    ideal = [(value - low) * points / (high - low) for value, _, _ in ends]
+    sizes = [_label_height(text) for _, text, _ in ends]
+    for (_, text, color), place in zip(ends, spread(ideal, sizes, height=points), strict=True):
         axes.annotate(
-            text, (1, 0), xycoords="axes fraction", xytext=(7, place),
+            text, (1, 0), xycoords="axes fraction", xytext=(_END_GAP, place),
             textcoords="offset points", va="center", fontsize=FONT_SIZE, color=color,
             linespacing=1.05, annotation_clip=False,
         )  # fmt: skip
 
 
-def spread(ideal: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Return positions of labels without overlaps: overlapping labels form centred groups."""
+def _label_height(text: str) -> float:
+    return (1 + text.count("\n")) * FONT_SIZE * 1.22
+
+
+def spread(ideal: Sequence[float], sizes: Sequence[float], *, height: float) -> list[float]:
+    """Return positions of labels between 0 and `height`: overlapping ones form centred groups."""
     # Ideal centres are in ascending order.
     groups: list[tuple[float, float, list[int]]] = []  # middle, size, labels
     for index, (place, size) in enumerate(zip(ideal, sizes, strict=True)):
-        middle, total, members = place, size, [index]
+        middle, total, members = _inside(place, size, height), size, [index]
         while groups and groups[-1][0] + groups[-1][1] / 2 > middle - total / 2:
             below, below_total, below_members = groups.pop()
             members = below_members + members
             weight = len(members)
             middle = (below * len(below_members) + middle * (weight - len(below_members))) / weight
             total += below_total
+            middle = _inside(middle, total, height)
         groups.append((middle, total, members))
     places = [0.0] * len(ideal)
     for middle, total, members in groups:
@@ -186,3 +205,8 @@ def spread(ideal: Sequence[float], sizes: Sequence[float]) -> list[float]:
             places[member] = edge + sizes[member] / 2
             edge += sizes[member]
     return places
+
+
+def _inside(middle: float, size: float, height: float) -> float:
+    """Move a label or group up or down so that it lies between 0 and `height`."""
+    return max(min(middle, height - size / 2), size / 2)

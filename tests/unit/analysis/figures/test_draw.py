@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fake_study import FakeStudy
+from fake_study import ARMS, FakeStudy
 from grid_scores import DATASETS, grid_models, grid_scores, model
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
@@ -241,8 +241,17 @@ def test_a_wide_study_wraps_its_panels():
     assert narrow.get_size_inches()[0] < 4
 
 
-def test_figures_of_records_have_no_text_on_another(tmp_path):
-    records = load_study(*FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path))
+FEW = tuple((name, name, name.upper(), ((name, 1.0),), 0.01) for name in ("mlm", "clm"))
+MANY = tuple(
+    (name, name, "MLM", (("clm", clm), ("mlm", 1 - clm)) if clm else (("mlm", 1.0),), 0.3 * clm)
+    for clm in (0, 0.25, 0.5, 0.75)
+    for name in (f"pico-clm-{clm:g}-mlm40-{steps}" for steps in (888, 1776, 7104))
+)
+
+
+@pytest.mark.parametrize("arms", [ARMS, FEW, MANY], ids=["arms", "few", "many"])
+def test_figures_of_records_have_no_text_on_another(tmp_path, arms):
+    records = load_study(*FakeStudy(steps=40, seeds=(0, 1), arms=arms).write(tmp_path))
     of_records = charts(run_figures(study_scores(records), records))
     in_print = [(chart, PRINT) for chart in of_records]
     of_arms = charts([study_losses(records), rates_of_arms(records)])
@@ -254,6 +263,11 @@ def test_figures_of_records_have_no_text_on_another(tmp_path):
             boxes = texts(figure)
         assert not overlapping(boxes), chart.name
         assert all(0 <= box.x0 <= box.x1 <= figure.bbox.width for _, box in boxes), chart.name
+        assert all(0 <= box.y0 <= box.y1 <= figure.bbox.height for _, box in boxes), chart.name
+        written = ["".join(text.split()) for text, _ in boxes]
+        for label in {series.label for panel in chart.panels for series in panel.series}:
+            name = "".join(label.split())
+            assert any(text.startswith(name) for text in written), (chart.name, label)
 
 
 def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
@@ -269,13 +283,15 @@ def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
 
 
 def test_labels_that_touch_move_apart_as_little_as_needed():
-    assert spread([0, 100], [10, 10]) == [0, 100]
+    assert spread([20, 100], [10, 10], height=200) == [20, 100]
     # Two of size 10 both at 50: centred on 50, ten apart.
-    assert spread([50, 50], [10, 10]) == [45, 55]
+    assert spread([50, 50], [10, 10], height=200) == [45, 55]
     # A third at 58 joins them: mean of 50, 50, 58 is 52.67.
-    assert spread([50, 50, 58], [10, 10, 10]) == pytest.approx(
+    assert spread([50, 50, 58], [10, 10, 10], height=200) == pytest.approx(
         [42.6667, 52.6667, 62.6667], abs=1e-3
     )
+    # None leaves the panel; what is pushed back pushes others.
+    assert spread([0, 4, 30], [10, 20, 10], height=40) == [5, 20, 35]
 
 
 def test_the_widest_numbers_of_strips_are_not_cut():
