@@ -170,6 +170,8 @@ def _forget_parent(environment: dict[str, str] | None) -> None:
     if environment is not None:
         os.environ.clear()
         os.environ.update(environment)
+    # tokenizers would wait for threads of the parent's pool, which a fork does not have.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if torch := sys.modules.get("torch"):
         # torch makes its pool of threads anew at its first use after a fork. If two threads were
         # the first, one of them would find none ("Invalid thread pool").
