@@ -231,6 +231,13 @@ def test_a_limit_by_tokens(tmp_path, files, configure, tokenizer, max_tokens):
     assert names(limited.heldout) == heldout
 
 
+def test_a_limit_by_tokens_limits_what_is_read_ahead(tmp_path, files, configure):
+    seen = []
+    config = configure(files / "big.jsonl", max_tokens=500)
+    build(config, tmp_path / "c", num_workers=6, block_bytes=1000, progress=seen.append)
+    assert seen[-1].text_bytes < 6500  # eight blocks, as many as can wait, have more than 8,000
+
+
 def test_a_limit_by_documents_goes_through_sources(tmp_path, files, configure):
     folders = build(configure(files / "small.jsonl", files / "big.jsonl"), tmp_path / "all")
     limited = build(

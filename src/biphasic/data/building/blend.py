@@ -13,15 +13,13 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import Gathered, Gathering, Reach
+from biphasic.data.building.gather import MOST_BYTES_PER_TOKEN, Gathered, Gathering, Reach
 from biphasic.data.building.selection import Selection
 from biphasic.data.text.sources import read_documents
 from biphasic.data.tokens.tokenize import ShardMaker
 from biphasic.errors import DataError
 from biphasic.progress import progress_bar
 
-# Average bytes of text per token, an upper bound; limits how much of a source is read.
-MOST_BYTES_PER_TOKEN = 8
 _LEAST_BLOCK_BYTES = 1 << 16
 
 

@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.building.blend import MOST_BYTES_PER_TOKEN, Blend, Report, token_quotas
+from biphasic.data.building.blend import Blend, Report, token_quotas
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.gather import SPLITS, Gathered
+from biphasic.data.building.gather import MOST_BYTES_PER_TOKEN, SPLITS, Gathered
 from biphasic.data.building.mask_token import (
     count_special_tokens,
     refuse_if_present,

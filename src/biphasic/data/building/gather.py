@@ -31,6 +31,8 @@ from biphasic.errors import DataError
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
 REASONS: tuple[Reason, ...] = get_args(Reason)
+# Average bytes of text per token, an upper bound; limits how much of a source is read.
+MOST_BYTES_PER_TOKEN = 8
 # Columns of a shard's index: the document's number in its source, counting both splits; that of its
 # license; and the selection's counts of remembered and skipped texts, as the source may end here.
 POSITION, _LICENSE, _MARK, _LEFT_OUT = range(4)
@@ -162,6 +164,7 @@ class Gathering:
         self._licenses: dict[str, int] = {}
         self._shards: dict[CorpusSplit, list[Path]] = {split: [] for split in SPLITS}
         self._orders: deque[tuple[CorpusSplit, int, Future[Path]]] = deque()
+        self._bytes_read = 0  # of text in all shards, also unfinished ones
         self.reach = reach  # by the shards counted so far
         self._left_out_before = Counter(selection.left_out)
 
@@ -174,7 +177,7 @@ class Gathering:
             builder.add(self._prefix + document.id, document.text, notes)
             if builder.is_full:
                 self._order(split)
-                self.count_finished()
+                self.count_finished(wait=self._fills_limit)
                 if self.reach.stop is not None:
                     break
         if self.reach.stop is None:
@@ -200,6 +203,12 @@ class Gathering:
         """Whether the first training document exceeds the limit, by the shards counted."""
         return self.reach.stop is not None and not self.reach.documents
 
+    @property
+    def _fills_limit(self) -> bool:
+        """Whether what was read probably fills the limit, so that no more should be read ahead."""
+        most = self.reach.most_tokens
+        return most is not None and self._bytes_read >= most * MOST_BYTES_PER_TOKEN
+
     def count_finished(self, *, wait: bool = False) -> None:
         """Count finished shards in order; with `wait`, wait for all of them."""
         while self._orders and (wait or self._orders[0][2].done()):
@@ -222,7 +231,9 @@ class Gathering:
             number = len(self._shards[split]) + sum(order[0] == split for order in self._orders)
             label = f"{self._name}, shard {number} of {split}"
             future = self._maker.make(block, label=label)
-            self._orders.append((split, int(block.sizes[:, 1].sum()), future))
+            text_bytes = int(block.sizes[:, 1].sum())
+            self._bytes_read += text_bytes
+            self._orders.append((split, text_bytes, future))
 
 
 def _too_little(name: str, reach: Reach, *, remedy: str) -> str:
