@@ -164,7 +164,7 @@ def test_each_arm_gets_the_rate_with_the_lowest_loss_of_its_last_objective(copie
         state = copied.root / "store/states" / arm["state"] / "state.json"
         name, _, rate = arm["name"].partition("-lr")
         losses[name][float(rate)] = json.loads(state.read_text())["heldout"]["mlm"]
-    # The trials of MLM are those of its beginning, which were trained before.
+    # The trials of MLM are those of its first objective, which were trained before.
     assert outcome.num_executed == 2
     config = load_study(copied.file)
     peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from biphasic.records import Record
 
 FORMAT = "biphasic.tune/1"
-TuneBy = Literal["beginning", "arm", "last"]  # what gets a rate of its own
+TuneBy = Literal["objective", "arm", "last"]  # what gets a rate of its own
 FLAT_NATS = 0.01  # rates whose loss is this close to the lowest count as equally good
 
 
@@ -26,7 +26,7 @@ class TrialRecord(Record):
 
 
 class CurveRecord(Record):
-    """All rates tried for one beginning or arm, and the chosen one."""
+    """All rates tried for one objective or arm, and the chosen one."""
 
     name: str  # short name, such as `nano-mlm40`
     measure: str  # name of the loss, such as `MLM at 40 %`
@@ -45,10 +45,10 @@ class TuneRecord(Record):
 
     format: Literal["biphasic.tune/1"]
     study: str  # name of the study
-    # What got a rate of its own. Trials of beginnings train the first objective; trials of arms
+    # What got a rate of its own. Trials of objectives train an arm's first; trials of arms
     # train all phases, and the last objective decides; those of `last`, the last schedule of arms,
     # shorten it alone.
-    by: TuneBy = "beginning"
+    by: TuneBy = "objective"
     share: PositiveFloat  # share of the longest budget used by a trial
     budget: PositiveInt  # optimizer steps of the longest schedule
     steps: PositiveInt  # optimizer steps of a trial; of the longest, if arms have different lengths

@@ -288,7 +288,7 @@ def clean(
 def tune(
     file: Path | str,
     *,
-    by: TuneBy = "beginning",
+    by: TuneBy = "objective",
     rates: Sequence[float] | None = None,
     share: float = 0.1,
     extend: bool = True,
@@ -301,13 +301,13 @@ def tune(
 ) -> Tuned:
     """Choose peak learning rates by short trials.
 
-    Writes one rate for each beginning or each arm into the study file.
+    Writes one rate for each objective or each arm into the study file.
 
     Args:
         file: Study file (YAML).
-        by: What gets a rate of its own: `beginning` (model, first objective and optimizer), `arm`
-            (trials have all phases, and the last objective decides), or `last` (the last
-            schedule of each arm, such as that of training on pairs).
+        by: What gets a rate of its own: each `objective` that arms start with (for each model and
+            optimizer), each `arm` (trials have all phases, and the last objective decides), or the
+            `last` schedule of each arm, such as that of training on pairs.
         rates: Peak rates to try. Default: 1/4, 1/2, 1, 2 and 4 times the file's rate.
         share: Trial length as a share of the longest schedule.
         extend: If the best rate is at an edge of the list, try up to three beyond it.

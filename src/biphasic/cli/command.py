@@ -48,7 +48,7 @@ _TYPES: dict[str, Any] = {
     "Format": str,
     "Mapping[str, float] | None": list[str] | None,
     "Method": str,
-    "TuneBy": Literal["beginning", "arm", "last"],
+    "TuneBy": Literal["objective", "arm", "last"],
     "AnyOptimizer | Mapping[str, Any] | str | None": str | None,
     "ComputeConfig | Mapping[str, Any] | None": list[str] | None,
     "CorpusConfig | Mapping[str, Any] | Path | str": str,

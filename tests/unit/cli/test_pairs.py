@@ -70,7 +70,7 @@ def test_build_and_inspect_print_counts_and_pairs(cli, tmp_path):
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "pairs"
     code, built, _ = cli("pairs", "build", table, "--out", out, "--root", tmp_path, "--quiet")
-    counts = "rows.jsonl: read 2, of tasks that judge 0, repeated 1, kept 1"
+    counts = "rows.jsonl: read 2, in evaluation tasks 0, repeated 1, kept 1"
     assert code == 0
     assert built.splitlines()[:2] == ["1 pairs of 3 texts, with 1 negatives", counts]
     code, shown, _ = cli("pairs", "inspect", out)

@@ -15,7 +15,7 @@ from biphasic.study.plan.diff import difference_lines
 from biphasic.study.spec.arms import read_recipe
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import arm_name, recipe_name
-from biphasic.study.spec.tuned_rates import BeginningRate
+from biphasic.study.spec.tuned_rates import ObjectiveRate
 from biphasic.study.study import Study
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
@@ -204,9 +204,9 @@ def test_an_arm_may_have_an_optimizer_of_a_file(path, tmp_path):
     assert arm_name(recipe, config.recipe) == "pico-clm-2-momentum-weightdecay0-momentum0.8"
     rate = {"model": "pico", "phase": {"objective": "clm"}, "peak": 1e-3}
     named = {**rate, "optimizer": recipe.optimizer.name}
-    assert parse_config(BeginningRate, named, where="x") == BeginningRate.of(recipe, peak=1e-3)
+    assert parse_config(ObjectiveRate, named, where="x") == ObjectiveRate.of(recipe, peak=1e-3)
     with pytest.raises(ConfigError, match=r"optimizer: .*'adam' \(did you mean"):
-        parse_config(BeginningRate, {**rate, "optimizer": "adam"}, where="rates")
+        parse_config(ObjectiveRate, {**rate, "optimizer": "adam"}, where="rates")
 
 
 def test_saved_settings_of_a_study_need_no_file(path, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
-from biphasic.study.spec.tuned_rates import ArmRate, BeginningRate
+from biphasic.study.spec.tuned_rates import ArmRate, ObjectiveRate
 from biphasic.study.tune.file import tuned_text, write_tuned
 
 ROOT = Path(__file__).parents[3]
@@ -41,10 +41,10 @@ tuned_rates:
 """
 
 
-def rates(*peaks: float) -> list[BeginningRate]:
+def rates(*peaks: float) -> list[ObjectiveRate]:
     phases = [{"objective": "clm"}, {"objective": "mlm"}]
     return [
-        BeginningRate.model_validate({"model": "nano", "phase": phase, "peak": peak})
+        ObjectiveRate.model_validate({"model": "nano", "phase": phase, "peak": peak})
         for phase, peak in zip(phases, peaks, strict=True)
     ]
 
@@ -86,7 +86,7 @@ def test_the_file_reads_as_the_same_study_at_these_rates(file):
 
 def test_the_optimizer_of_a_rate_is_written(file):
     rate = {"model": "nano", "phase": {"objective": "clm"}, "optimizer": "muon", "peak": 0.01}
-    tuned = [BeginningRate.model_validate(rate)]
+    tuned = [ObjectiveRate.model_validate(rate)]
     write_tuned(file, file, load_study(file), tuned, curve=file.parent / "curve.csv")
     entry = "- {model: nano, phase: {objective: clm}, optimizer: muon, peak: 0.01}\n"
     assert entry in file.read_text()
@@ -204,7 +204,7 @@ def test_a_model_folder_is_written_as_seen_from_the_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(TEXT.replace("model: nano", "model: {pretrained: model}"))
     config = load_study(file)
-    rate = BeginningRate.model_validate(
+    rate = ObjectiveRate.model_validate(
         {"model": config.recipe.model, "phase": {"objective": "clm"}, "peak": 1e-4}
     )
     write_tuned(file, file, config, [rate], curve=tmp_path / "curve.csv")
@@ -233,7 +233,7 @@ def test_every_number_and_objective_reads_back(peak, file):
         "num_key_value_heads": 1,
     }
     found = [
-        BeginningRate.model_validate({"model": model, "phase": phase, "peak": peak})
+        ObjectiveRate.model_validate({"model": model, "phase": phase, "peak": peak})
         for model, phase in (("610m", mix), (own, turns), ("nano", span))
     ]
     file.write_text(tuned_text(TEXT, found, curve="a b.csv"))

@@ -69,7 +69,7 @@ def test_a_tuned_rate_is_for_the_arms_with_its_optimizer():
     assert peaks(study(arms=arms, tuned_rates=[*RATES, muon])) == {"clm": [4e-3], "muon": [9e-3]}
 
 
-def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_beginning():
+def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_objective():
     named = {"arms": ["clm-mlm", "mlm20", "own-peak"], "peak": 9e-3}
     config = study(tuned_rates=[*RATES, named])
     before = peaks(study(tuned_rates=RATES))

@@ -106,7 +106,7 @@ def test_a_built_folder_gives_back_its_pairs_in_order(tmp_path, make):
         "read": 3, "judged": 0, "by_task": {}, "repeated": 1, "kept": 2
     }  # fmt: skip
     lines = [*BuiltPairs(pairs.folder, pairs).lines()]
-    assert "rows.jsonl: read 3, of tasks that judge 0, repeated 1, kept 2" in lines
+    assert "rows.jsonl: read 3, in evaluation tasks 0, repeated 1, kept 2" in lines
 
 
 def test_the_hash_is_of_the_content_not_of_its_place(tmp_path, make):

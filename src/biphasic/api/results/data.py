@@ -45,7 +45,7 @@ class BuiltPairs(Shown):
         )
         for name, counts in details.get("counts", {}).items():
             yield (
-                f"{name}: read {counts['read']:,}, of tasks that judge {counts['judged']:,}, "
+                f"{name}: read {counts['read']:,}, in evaluation tasks {counts['judged']:,}, "
                 f"repeated {counts['repeated']:,}, kept {counts['kept']:,}"
             )
             for task, count in sorted(counts["by_task"].items()):

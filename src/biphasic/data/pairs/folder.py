@@ -142,8 +142,8 @@ def write_pairs(
         rows.append((query, positive, negatives, pair.scores, pair.source))
     if not rows:
         raise DataError(
-            f"{folder.name}: no pairs; the sources have none, or all are repeated or of tasks that "
-            "judge"
+            f"{folder.name}: no pairs; the sources have none, or all are repeated or in "
+            "evaluation tasks"
         )
     schema = pa.schema({
         "query": pa.int64(), "positive": pa.int64(), "negatives": pa.list_(pa.int64()),

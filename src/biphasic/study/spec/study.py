@@ -32,7 +32,7 @@ from biphasic.study.spec.questions import (
     resolve_question,
 )
 from biphasic.study.spec.tuned_rates import (
-    BeginningRate,
+    ObjectiveRate,
     TunedRate,
     check_rates,
     last_rate,
@@ -357,7 +357,7 @@ class StudyConfig(Config):
                 "arms": arms,
                 "recipe": self.recipe.anchored(folder),
                 "tuned_rates": tuple(
-                    rate.anchored(folder) if isinstance(rate, BeginningRate) else rate
+                    rate.anchored(folder) if isinstance(rate, ObjectiveRate) else rate
                     for rate in self.tuned_rates
                 ),
             }

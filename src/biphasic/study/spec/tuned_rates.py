@@ -33,7 +33,7 @@ Schedule = Annotated[Literal["first", "last"], Field(exclude_if=lambda which: wh
 Model = PresetName | Architecture | PretrainedModel
 
 
-class BeginningRate(Config):
+class ObjectiveRate(Config):
     """The peak rate of arms with a given model, first objective and optimizer."""
 
     model: Model
@@ -48,14 +48,14 @@ class BeginningRate(Config):
     """Number of rates that were tried, for the report."""
 
     @classmethod
-    def of(cls, recipe: Recipe, *, peak: float, trials: int | None = None) -> BeginningRate:
-        """Return a rate for recipes that begin as one does, which must have a phase."""
+    def of(cls, recipe: Recipe, *, peak: float, trials: int | None = None) -> ObjectiveRate:
+        """Return the rate of a recipe's first objective; it must have a phase."""
         phase = recipe.phases[0].model_dump(exclude=set(PhaseConfig.model_fields))
         optimizer = recipe.optimizer.name
-        beginning = {"model": recipe.model, "phase": phase, "optimizer": optimizer}
-        return cls.model_validate({**beginning, "peak": peak, "trials": trials})
+        raw = {"model": recipe.model, "phase": phase, "optimizer": optimizer}
+        return cls.model_validate({**raw, "peak": peak, "trials": trials})
 
-    def anchored(self, folder: Path) -> BeginningRate:
+    def anchored(self, folder: Path) -> ObjectiveRate:
         """Return the rate with a relative model path resolved against a folder."""
         if not isinstance(self.model, PretrainedModel):
             return self
@@ -79,11 +79,11 @@ class ArmRate(Config):
 def _sort(raw: Any) -> str:
     """Return which sort of rate an entry of a file is."""
     is_arm = "arms" in raw if isinstance(raw, Mapping) else isinstance(raw, ArmRate)
-    return ArmRate.__name__ if is_arm else BeginningRate.__name__
+    return ArmRate.__name__ if is_arm else ObjectiveRate.__name__
 
 
 TunedRate = Annotated[
-    Annotated[ArmRate, Tag(ArmRate.__name__)] | Annotated[BeginningRate, Tag("BeginningRate")],
+    Annotated[ArmRate, Tag(ArmRate.__name__)] | Annotated[ObjectiveRate, Tag("ObjectiveRate")],
     Discriminator(_sort),
 ]
 
@@ -102,8 +102,8 @@ def why_not_tuned(arm: ArmConfig) -> str | None:
 
 def tuned_rate(
     recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]
-) -> ArmRate | BeginningRate | None:
-    """Return the rate of an arm's first schedule, if it has one; names precede beginnings."""
+) -> ArmRate | ObjectiveRate | None:
+    """Return the rate of an arm's first schedule, if it has one; names precede objectives."""
     if not rates or why_not_tuned(arm) is not None:
         return None
     named = (
@@ -111,12 +111,12 @@ def tuned_rate(
         for rate in rates
         if isinstance(rate, ArmRate) and rate.schedule == "first" and arm.name in rate.arms
     )
-    begun = (
+    of_objective = (
         rate
         for rate in rates
-        if rate == BeginningRate.of(recipe, peak=rate.peak, trials=rate.trials)
+        if rate == ObjectiveRate.of(recipe, peak=rate.peak, trials=rate.trials)
     )
-    return next(chain(named, begun), None)
+    return next(chain(named, of_objective), None)
 
 
 def last_rate(arm: ArmConfig, rates: Sequence[TunedRate]) -> ArmRate | None:

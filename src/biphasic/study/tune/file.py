@@ -21,7 +21,7 @@ from biphasic.files import write_text
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.spec.tuned_rates import BeginningRate, TunedRate
+from biphasic.study.spec.tuned_rates import ObjectiveRate, TunedRate
 from biphasic.training.recipe import PretrainedModel
 
 KEY = "tuned_rates"
@@ -112,7 +112,7 @@ def _line_end(text: str, index: int) -> int:
 
 def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
     """Return a rate with its model path made relative to a folder, if that loads the same."""
-    if not isinstance(rate, BeginningRate) or not isinstance(rate.model, PretrainedModel):
+    if not isinstance(rate, ObjectiveRate) or not isinstance(rate.model, PretrainedModel):
         return rate
     model = rate.model
     if not Path(model.pretrained).is_absolute():
@@ -125,7 +125,7 @@ def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
 
 def _entry(rate: TunedRate) -> str:
     settings = rate.model_dump(mode="json", exclude_defaults=True)
-    if not isinstance(rate, BeginningRate):
+    if not isinstance(rate, ObjectiveRate):
         return _flow(settings)
     return _flow({**settings, "phase": _written(rate.phase)})
 

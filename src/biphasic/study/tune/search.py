@@ -65,7 +65,7 @@ def tune_study(
     file: Path | str,
     *,
     root: Path | str = "runs",
-    by: TuneBy = "beginning",
+    by: TuneBy = "objective",
     rates: Sequence[float] | None = None,
     share: float = DEFAULT_SHARE,
     extend: bool = True,
@@ -79,10 +79,11 @@ def tune_study(
     Args:
         file: Study file.
         root: Folder for studies and for the store that they share.
-        by: What gets a rate of its own: a `beginning` (model, first objective and optimizer), which
-            is trained alone, or an `arm`, of which all phases are trained and the last objective
-            decides, or the `last` schedule of an arm, which follows its earlier phases in full.
-            Replicates of an arm share a rate, which is tuned with the seeds of the first.
+        by: What gets a rate of its own: an `objective` that arms start with (for each model and
+            optimizer), which is trained alone, or an `arm`, of which all phases are trained and
+            the last objective decides, or the `last` schedule of an arm, which follows its earlier
+            phases in full. Replicates of an arm share a rate, which is tuned with the seeds of the
+            first.
         rates: Peak rates to try; rates around the study's own when None.
         share: Length of a trial, as a share of the longest budget.
         extend: Try rates beyond the list while its lowest or highest rate is the best; every arm is

@@ -51,7 +51,7 @@ def result_lines(record: TuneRecord) -> Iterator[str]:
     )
     for curve in record.curves:
         yield f"  {curve.name}, by {curve.measure}, in {curve.unit}"
-        if record.by != "beginning" and len(curve.arms) > 1:
+        if record.by != "objective" and len(curve.arms) > 1:
             yield f"    for {tuned_arms(record.by, curve.arms)}"
         for trial in curve.trials:
             mark = "  <- chosen" if trial.peak == curve.choice else ""
@@ -87,7 +87,7 @@ def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[
 
 def tuned_arms(by: TuneBy, names: Sequence[str]) -> str:
     """Return the names of arms with one rate, and the seeds of replicates that trials have."""
-    if by == "beginning" or len(names) == 1:
+    if by == "objective" or len(names) == 1:
         return _names(names)
     return f"{_names(names)}; trials have the seeds of '{names[0]}'"
 

@@ -1,4 +1,4 @@
-"""The trials of `biphasic study tune`: one for each beginning or arm, and rate.
+"""The trials of `biphasic study tune`: one for each objective or arm, and rate.
 
 They are the arms of a study without tasks, so they run, stop and resume like other arms.
 """
@@ -20,7 +20,7 @@ from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import (
     ArmRate,
-    BeginningRate,
+    ObjectiveRate,
     TunedRate,
     is_of_last,
     start_of_last,
@@ -43,10 +43,10 @@ _NO_PAIRS = "it trains on all pairs; set `heldout_fraction` in the phase, such a
 
 @dataclass(frozen=True)
 class RateGroup:
-    """Arms that get one rate: those with one beginning, or the replicates of one arm."""
+    """Arms that get one rate: those with the same first objective, or the replicates of one arm."""
 
     by: TuneBy  # Whether trials have the first objective alone, or all phases.
-    name: str  # Short name: of a beginning, such as `nano-mlm40`, or of the first arm.
+    name: str  # Short name: of an objective, such as `nano-mlm40`, or of the first arm.
     # Weight of each held-out loss in the comparison of trials, by objective.
     weights: Mapping[str, float]
     # The arms, in the study's order; trials have the settings of the first.
@@ -74,10 +74,10 @@ class RateGroup:
         """Unit of this loss."""
         return _deciding(self.recipe.phases, self.by).loss_unit
 
-    def tuned(self, peak: float, *, trials: int) -> ArmRate | BeginningRate:
+    def tuned(self, peak: float, *, trials: int) -> ArmRate | ObjectiveRate:
         """Return the entry of the study file for a rate."""
-        if self.by == "beginning":
-            return BeginningRate.of(self.recipe, peak=peak, trials=trials)
+        if self.by == "objective":
+            return ObjectiveRate.of(self.recipe, peak=peak, trials=trials)
         return ArmRate(
             arms=tuple(arm.name for arm in self.arms),
             schedule="last" if self.by == "last" else "first",
@@ -94,7 +94,7 @@ class Tuning:
     by: TuneBy
     share: float  # Length of a trial, as a share of the longest budget.
     budget: int  # Steps of the longest schedule to tune.
-    groups: tuple[RateGroup, ...]  # Beginnings or arms that get a rate.
+    groups: tuple[RateGroup, ...]  # Those of objectives or arms that get a rate.
     untuned: Mapping[str, str]  # Arms that keep their rate, with the reason.
 
     @cached_property
@@ -123,7 +123,7 @@ class Tuning:
         return tuple(r for r in self.config.tuned_rates if is_of_last(r) != (self.by == "last"))
 
 
-def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "beginning") -> Tuning:
+def plan_tuning(config: StudyConfig, share: float, *, by: TuneBy = "objective") -> Tuning:
     """Plan the tuning of a study; `share` is a trial's length, as in `Tuning`."""
     if not 0 < share <= 1:
         raise ConfigError(f"--share: expected a share in (0, 1] of the budget (got {share:g})")
@@ -168,30 +168,30 @@ def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
         return None
     if deciding.reading is not None:
         return _NO_PAIRS
-    return _NO_MEASURE.format("first" if by == "beginning" else "last")
+    return _NO_MEASURE.format("first" if by == "objective" else "last")
 
 
 def _tuned_steps(recipe: Recipe, by: TuneBy) -> int:
     """Return the steps of a recipe that trials shorten."""
-    if by == "beginning":
+    if by == "objective":
         return recipe.placed_phases[0].schedule_end
     return recipe.total_steps - (recipe.placed_phases[-1].schedule_start if by == "last" else 0)
 
 
 def _deciding(phases: Sequence[Phase], by: TuneBy) -> Phase:
     """Return the phase whose objective decides between trials."""
-    return phases[0 if by == "beginning" else -1]
+    return phases[0 if by == "objective" else -1]
 
 
 def _group_key(recipe: Recipe, by: TuneBy) -> str:
     """Return what arms with one rate have in common; replicates differ in their seeds alone."""
-    if by == "beginning":
-        return repr(BeginningRate.of(recipe, peak=1.0))
+    if by == "objective":
+        return repr(ObjectiveRate.of(recipe, peak=1.0))
     return repr(recipe.model_copy(update={"seeds": Seeds(), _SKIP: ()}))
 
 
 def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
-    if by != "beginning":
+    if by != "objective":
         return arm.name[:_LONGEST_GROUP]
     # The name has only model, objective and optimizer, not the step.
     plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
@@ -226,7 +226,7 @@ def trial_schedule(tuning: Tuning, schedule: LearningRateConfig) -> LearningRate
 def _trial_phases(tuning: Tuning, group: RateGroup) -> tuple[Phase, ...]:
     """Return a trial's phases: the first objective alone, or phases of which the last are short."""
     phases = group.recipe.phases
-    if group.by == "beginning":
+    if group.by == "objective":
         return (bare_phase(phases[0], tuning.steps),)
     first = (start_of_last(phases) or 0) if group.by == "last" else 0
     shortened = list(phases[:first])

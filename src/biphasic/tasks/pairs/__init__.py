@@ -1,1 +1,1 @@
-"""Making pairs of texts: from files, tasks and documents, without the texts that judge models."""
+"""Making pairs of texts: from files, tasks and documents, without the texts of evaluation tasks."""

@@ -1,4 +1,4 @@
-"""Builds a folder of pairs: reads sources, leaves out what tasks judge, removes duplicates.
+"""Builds a folder of pairs: reads sources, leaves out evaluation texts, removes duplicates.
 
 Each source becomes a part, beside the folder until it is finished, so an interrupted build resumes
 with the next source.
@@ -40,7 +40,7 @@ from biphasic.files import (
 from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
 from biphasic.tasks.folder import load_task
-from biphasic.tasks.pairs.judged import Decontamination, JudgingTask
+from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
 from biphasic.tasks.source import prepare_task, told_apart
 
@@ -66,7 +66,7 @@ class _Source:
     origin: dict[str, Any]
     read: Callable[[], Iterable[Pair]]
     corpus: str = ""
-    """Hash of the documents, if these may be those of a task that judges."""
+    """Hash of the documents, if these may be those of an evaluation task."""
 
 
 def build_pairs(
@@ -76,18 +76,18 @@ def build_pairs(
     if not (config.tables or config.tasks or config.documents):
         raise ConfigError("pairs build: give a table, --task or --documents; there is no source")
     prepare = lambda name: prepare_task(name, store=store, copies=copies, say=say)  # noqa: E731
-    judging = tuple(JudgingTask.of(prepare(name)) for name in config.against)
+    against = tuple(EvaluationTask.of(prepare(name)) for name in config.against)
     sources = [*_sources(config, prepare, copies)]
     if repeated := [n for n, count in Counter(s.name for s in sources).items() if count > 1]:
         raise ConfigError(f"pairs build: several sources are called {repeated[0]}; rename one")
     keep_files(store, config)
     origin = {
         "sources": [{"name": source.name, **source.origin} for source in sources],
-        "against": [[task.name, task.content] for task in judging],
+        "against": [[task.name, task.content] for task in against],
         "build_version": BUILD_VERSION,
     }
-    labels = told_apart([task.name for task in judging], config.against)
-    named = [replace(task, name=name) for task, name in zip(judging, labels, strict=True)]
+    labels = told_apart([task.name for task in against], config.against)
+    named = [replace(task, name=name) for task, name in zip(against, labels, strict=True)]
 
     def write(folder: Path) -> Pairs:
         work = folder.with_name(f".building-{folder.name}")
@@ -144,7 +144,7 @@ def _sources(
 
 
 def _write_part(part: Path, source: _Source, decontamination: Decontamination) -> None:
-    """Write the pairs of a source that hold no text of a task that judges, and their counts."""
+    """Write the pairs of a source without texts of evaluation tasks, and their counts."""
     matches: Counter[str] = Counter()
     num_read = 0
     with complete_folder(part) as partial:

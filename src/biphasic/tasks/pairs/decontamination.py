@@ -1,4 +1,4 @@
-"""Texts of tasks that judge models, and which other texts equal them or nearly do.
+"""Texts of evaluation tasks, and which other texts equal them or nearly do.
 
 Two texts are near-duplicates if at least half of the word shingles of either occur in the other
 (`data/text/near_duplicates.py`). Texts shorter than a shingle are compared whole.
@@ -52,7 +52,7 @@ class NearTexts:
 
 
 @dataclass(frozen=True)
-class JudgingTask:
+class EvaluationTask:
     """The texts of a task that a model is scored on."""
 
     name: str  # name of the task
@@ -62,7 +62,7 @@ class JudgingTask:
     documents: tuple[str, ...] = ()  # what retrieval searches; none for other kinds
 
     @classmethod
-    def of(cls, folder: Path) -> JudgingTask:
+    def of(cls, folder: Path) -> EvaluationTask:
         """Read a task folder."""
         task = load_task(folder)
         corpus, documents = "", ()
@@ -82,9 +82,9 @@ class JudgingTask:
 
 
 class Decontamination:
-    """Finds pairs that hold a text of a task that judges, or nearly."""
+    """Finds pairs with a text that is in an evaluation task, or nearly."""
 
-    def __init__(self, tasks: Iterable[JudgingTask]) -> None:
+    def __init__(self, tasks: Iterable[EvaluationTask]) -> None:
         self._shingler = shingler = Shingler()
         self._collections = [
             (task, NearTexts(task.inputs, shingler), NearTexts(task.documents, shingler))
