@@ -17,6 +17,7 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import arm_name, recipe_name
 from biphasic.study.spec.tuned_rates import ObjectiveRate
 from biphasic.study.study import Study
+from biphasic.study.tune.trials import plan_tuning, trial_study
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from plugin_files import forget_plugins, page_code, write_stride
@@ -207,6 +208,13 @@ def test_an_arm_may_have_an_optimizer_of_a_file(path, tmp_path):
     assert parse_config(ObjectiveRate, named, where="x") == ObjectiveRate.of(recipe, peak=1e-3)
     with pytest.raises(ConfigError, match=r"optimizer: .*'adam' \(did you mean"):
         parse_config(ObjectiveRate, {**rate, "optimizer": "adam"}, where="rates")
+
+
+def test_the_rate_of_an_optimizer_of_a_file_is_tuned(path, tmp_path):
+    tuning = plan_tuning(load_study(with_optimizer(tmp_path)), 1.0)
+    assert "pico-clm-momentum" in [group.name for group in tuning.groups]
+    trials = trial_study(tuning, {group.name: [1e-3] for group in tuning.groups})
+    assert "pico-clm-momentum-lr0.001" in [arm.name for arm in trials.arms]
 
 
 def test_saved_settings_of_a_study_need_no_file(path, tmp_path):

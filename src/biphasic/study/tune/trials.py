@@ -196,7 +196,8 @@ def _group_name(recipe: Recipe, arm: ArmConfig, by: TuneBy) -> str:
     # The name has only model, objective and optimizer, not the step.
     plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
     name = recipe_name(plain).removesuffix("-1")[:_LONGEST_GROUP]
-    return name if recipe.optimizer.name == "adamw" else f"{name}-{recipe.optimizer.name}"
+    optimizer = recipe.optimizer.short_name
+    return name if optimizer == "adamw" else f"{name}-{optimizer}"
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
