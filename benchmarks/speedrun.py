@@ -224,9 +224,7 @@ def table(records: dict[str, list[Record]]) -> Iterator[str]:
     baseline = records[BASELINE]
     loss = min(record.mlm_loss for record in baseline)
     blimp = max(record.blimp for record in baseline)
-    tokens, seconds = (
-        fmean(getattr(r, name) for r in baseline) for name in ("tokens", "cpu_seconds")
-    )
+    tokens = fmean(record.tokens for record in baseline)
     yield f"Targets: {loss:.4f} nats, BLiMP {100 * blimp:.2f}"
     yield ""
     yield "| entry | seeds | steps | tokens | CPU s | MLM loss | p | BLiMP | p | reached |"
@@ -236,6 +234,9 @@ def table(records: dict[str, list[Record]]) -> Iterator[str]:
         p_loss = p_value(losses, loss, is_below=True)
         p_blimp = p_value(pairs, blimp, is_below=False)
         read, taken = fmean(r.tokens for r in runs), fmean(r.cpu_seconds for r in runs)
+        processors = {processor(r) for r in runs}
+        beside = [r.cpu_seconds for r in baseline if processor(r) in processors]
+        cost = f"{taken:.0f} ({taken / fmean(beside):.2f})" if beside else f"{taken:.0f}"
         if name == BASELINE:
             tests = ["", "", "baseline"]
         else:
@@ -243,10 +244,15 @@ def table(records: dict[str, list[Record]]) -> Iterator[str]:
             tests = [f"{p_loss:.4f}", f"{p_blimp:.4f}", "yes" if is_reached else "no"]
         yield (
             f"| {name} | {len(runs)} | {runs[0].steps:,} "
-            f"| {read / 1e6:.2f} M ({read / tokens:.2f}) | {taken:.0f} ({taken / seconds:.2f}) "
+            f"| {read / 1e6:.2f} M ({read / tokens:.2f}) | {cost} "
             f"| {spread(losses, 3)} | {tests[0]} | {spread([100 * p for p in pairs], 2)} "
             f"| {tests[1]} | {tests[2]} |"
         )
+
+
+def processor(record: Record) -> object:
+    """Return the processor of a run: CPU seconds are compared only on the same one."""
+    return record.machine["processor"]
 
 
 def spread(values: Sequence[float], digits: int) -> str:
