@@ -382,6 +382,7 @@ def test_a_speedrun_is_tested_over_seeds(bench):
     def runs(entry: str, losses: Sequence[float], blimp: float) -> list[Any]:
         keys = dict.fromkeys(speedrun.Record.__annotations__)
         cost = {"steps": 10, "tokens": 100 if entry == "adamw" else 50, "cpu_seconds": 1.0}
+        cost["machine"] = {"processor": "other" if entry == "few" else "same"}
         return [
             speedrun.Record(**{**keys, **cost, "entry": entry, "mlm_loss": loss, "blimp": score})
             for loss, score in zip(
@@ -403,7 +404,8 @@ def test_a_speedrun_is_tested_over_seeds(bench):
     assert {name: line.endswith("| yes |") for name, line in verdicts.items()} == {
         "adamw": False, "clear": True, "noisy": False, "few": False, "worse-pairs": False,
     }  # fmt: skip
-    assert "(0.50)" in verdicts["clear"]
+    assert "(0.50) | 1 (1.00) |" in verdicts["clear"]
+    assert "| 1 |" in verdicts["few"]  # no baseline on its processor
 
 
 def test_endurance(bench, monkeypatch):
