@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,6 +255,11 @@ BROKEN_STEPS = {
 
 def test_an_optimizer_of_a_file_keeps_the_rules(tmp_path):
     check_optimizer(optimizer(name=f"{of_file(tmp_path, MOMENTUM)}:Momentum", momentum=0.8))
+
+
+def test_the_optimizer_of_several_widths_keeps_the_rules():
+    file = Path(__file__).parents[3] / "docs/tune/scaled.py"
+    check_optimizer(optimizer(name=f"{file}:Scaled"))
 
 
 @pytest.mark.parametrize("rule", BROKEN_STEPS)
