@@ -79,7 +79,9 @@ types: $(INSTALLED)  ## Check types.
 docs: $(INSTALLED)  ## Run the tutorials and build the site into build/docs/; warnings are errors.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
-check: lint types docs test  ## All of the above checks, as CI runs them.
+check:  ## All of the above checks, as CI runs them.
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types docs  # one core each
+	@$(MAKE) --no-print-directory test
 
 release: $(INSTALLED)  ## Build sdist and wheel into dist/ with hashes and licences, and run the wheel.
 	$(BIN)/python .ci/release.py

@@ -17,13 +17,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-if importlib.util.find_spec("mteb") is None:  # its import takes seconds
+if importlib.util.find_spec("mteb") is None:  # not imported here: it takes seconds
     pytest.skip("mteb is not installed", allow_module_level=True)
 
 from biphasic import analyze, evaluate, run_mteb
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError
-from biphasic.evaluation import benchmark
 from biphasic.files import write_text
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
@@ -241,7 +240,7 @@ def test_a_kill_at_any_file_leaves_a_run_that_is_done_again(copies, tmp_path, mo
             write_text(path, text)
 
         with monkeypatch.context() as patch:
-            patch.setattr(benchmark, "write_text", killing)
+            patch.setattr("biphasic.evaluation.benchmark.write_text", killing)
             if not (child := os.fork()):
                 run(model, changed, out, ["STS15"])
                 os._exit(0)
@@ -268,7 +267,7 @@ def test_a_full_disk_leaves_no_result_and_no_example_of_other_data(copies, tmp_p
         write_text(path, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "write_text", full)
+        patch.setattr("biphasic.evaluation.benchmark.write_text", full)
         with pytest.raises(OSError, match="No space left"):
             run(model, changed, out, ["STS15"])
     assert not (whole.folder / "STS15.json").exists()

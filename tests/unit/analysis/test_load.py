@@ -9,6 +9,10 @@ from biphasic.errors import DataError, NewerFormatError
 from biphasic.files import MANIFEST
 
 
+def small_study(**changes):
+    return FakeStudy(steps=40, learning_rates=(2e-4,), seeds=(0, 1), **changes)
+
+
 def kinds(records):
     return sorted(problem.kind for problem in records.problems)
 
@@ -27,7 +31,7 @@ def any_result(store):
 
 
 def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
-    records = load_study(*FakeStudy(steps=40).write(tmp_path))
+    records = load_study(*small_study().write(tmp_path))
     assert records.problems == ()
     arm = {arm.name: arm for arm in records.arms}["clm-25-mlm-75"]
     assert arm.training["clm"].steps.tolist() == list(range(1, 11))
@@ -40,7 +44,7 @@ def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
 
 
 def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     for path in store.glob("states/*/metrics.jsonl"):
         lines = path.read_text().splitlines()
         again = [json.dumps({**json.loads(lines[0]), "loss": 77.0})]
@@ -53,7 +57,7 @@ def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
 
 
 def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
-    floor = load_study(*FakeStudy(steps=40).write(tmp_path)).arms[0]
+    floor = load_study(*small_study().write(tmp_path)).arms[0]
     assert floor.is_untrained
     assert floor.final_heldout == {"clm": 9.01, "mlm": 9.01}
     assert floor.heldout == {}
@@ -61,7 +65,7 @@ def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
 
 
 def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     for path in store.glob("states/*/metrics.jsonl"):
         lines = [line for line in path.read_text().splitlines() if "heldout" not in line]
         path.write_text("\n".join(lines) + "\n")
@@ -72,16 +76,14 @@ def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
 
 
 def test_missing_and_diverged_runs_are_named(tmp_path):
-    study = FakeStudy(
-        steps=40,
-        missing={("mlm", "pydocs-sc", 1e-4, 0)},
-        diverged={("clm", "pydocs-qa", 5e-4, 2)},
+    study = small_study(
+        missing={("mlm", "pydocs-sc", 2e-4, 0)}, diverged={("clm", "pydocs-qa", 2e-4, 1)}
     )
     records = load_study(*study.write(tmp_path))
     texts = {problem.kind: problem.text for problem in records.problems}
     assert texts == {
-        "missing": "mlm on pydocs-sc, learning rate 0.0001, seed 0: not run yet",
-        "diverged": "clm on pydocs-qa, learning rate 0.0005, seed 2: diverged after 200 steps",
+        "missing": "mlm on pydocs-sc, learning rate 0.0002, seed 0: not run yet",
+        "diverged": "clm on pydocs-qa, learning rate 0.0002, seed 1: diverged after 200 steps",
     }
 
 
@@ -99,7 +101,7 @@ def test_missing_and_diverged_runs_are_named(tmp_path):
     ids=["truncated", "nan", "no-test", "other-state", "other-seed", "binary", "list"],
 )
 def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
-    folder, store = FakeStudy(steps=40).write(tmp_path)
+    folder, store = small_study().write(tmp_path)
     spoil(any_result(store))
     seal_again(any_result(store).parent)
     records = load_study(folder, store)
@@ -111,7 +113,7 @@ def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
 
 
 def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
-    folder, store = FakeStudy(steps=40).write(tmp_path)
+    folder, store = small_study().write(tmp_path)
     path = any_result(store)
     path.write_text(path.read_text().replace('"steps": 200', '"steps": 201'))
     records = load_study(folder, store)
@@ -122,7 +124,7 @@ def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
 @pytest.mark.parametrize("kind", ["finetunes", "states"])
 def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
     """Whoever edits a record and deletes its manifest gets no other number."""
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     path = sorted(store.glob(f"{kind}/*/[rs]*.json"))[-1]
     path.write_text(path.read_text().replace(": 0.", ": 0.9").replace(": 4.", ": 1."))
     path.with_name(MANIFEST).unlink()
@@ -137,7 +139,7 @@ def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
 
 
 def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
-    folder, store = FakeStudy(steps=40).write(tmp_path)
+    folder, store = small_study().write(tmp_path)
     one, other, *_ = sorted(path.parent for path in store.glob("finetunes/*/result.json"))
     shutil.rmtree(other)
     shutil.copytree(one, other)
@@ -147,7 +149,7 @@ def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
 
 
 def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     path = sorted(store.glob("states/*/metrics.jsonl"))[0]
     num_lines = len(path.read_text().splitlines())
     with path.open("a") as stream:
@@ -159,7 +161,7 @@ def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
 
 
 def test_an_untrained_state_that_does_not_exist_is_missing(tmp_path):
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     state = load_study(folder, store).arms[0].record.state
     (store / "states" / state / "state.json").unlink()
     records = load_study(folder, store)
@@ -169,7 +171,7 @@ def test_an_untrained_state_that_does_not_exist_is_missing(tmp_path):
 
 
 def test_a_run_listed_twice_counts_once(tmp_path):
-    folder, store = FakeStudy(steps=40).write(tmp_path)
+    folder, store = small_study().write(tmp_path)
     raw = json.loads((folder / "study.json").read_text())
     rewrite(folder / "study.json", runs=[*raw["runs"], raw["runs"][0]])
     records = load_study(folder, store)
@@ -178,7 +180,7 @@ def test_a_run_listed_twice_counts_once(tmp_path):
 
 
 def test_a_state_under_another_s_name_is_damaged(tmp_path):
-    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     paths = sorted(store.glob("states/*/state.json"))
     rewrite_sealed(paths[0], identity="0" * 64)
     records = load_study(folder, store)
@@ -187,7 +189,7 @@ def test_a_state_under_another_s_name_is_damaged(tmp_path):
 
 
 def test_different_machines_are_flagged(tmp_path):
-    folder, store = FakeStudy(steps=40).write(tmp_path)
+    folder, store = small_study().write(tmp_path)
     states = sorted(store.glob("states/*/state.json"))
     trained = next(path for path in states if json.loads(path.read_text())["step"])
     rewrite_sealed(trained, environment={"torch": "2.14.0", "device": "cpu"})

@@ -78,9 +78,8 @@ def hostile_scores():
 
 def texts(figure):
     """Return what is written and where, in pixels; ticks beyond an axis are not."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    renderer = canvas.get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
     beyond = set()
     for axes in figure.axes:
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):

@@ -15,9 +15,9 @@ from biphasic.analysis.records import Curve, load_study
 from biphasic.analysis.scores.source import study_scores
 
 
-@pytest.fixture
-def records(tmp_path):
-    return load_study(*FakeStudy(steps=40).write(tmp_path))
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return load_study(*FakeStudy(steps=40).write(tmp_path_factory.mktemp("study")))
 
 
 def continued(records, *names, steps=30):
