@@ -307,6 +307,7 @@ class ResultRecord(KindRecord):
     task: str
     learning_rate: float
     seed: int
+    protocol: dict[str, Any] = {}  # Settings of the fine-tuning; empty in old results.
     status: Literal["finished", "diverged"]
     steps: NonNegativeInt
     validation: dict[str, float] | None

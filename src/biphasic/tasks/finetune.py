@@ -74,6 +74,7 @@ class FinetuneResult:
     trained_on: str | None  # name of the task trained on, if it is another one
     learning_rate: float
     seed: int
+    protocol: FinetuneProtocol  # of the task trained on
     status: Status
     steps: int
     scores: dict[str, SplitScores] | None  # None if the run diverged
@@ -190,6 +191,7 @@ class Finetuner:
                 trained_on=None if task.info == run.task.info else run.task.info.name,
                 learning_rate=run.learning_rate,
                 seed=run.seed,
+                protocol=run.protocol,
                 status="diverged" if scores is None else "finished",
                 steps=steps,
                 scores=scores,
@@ -332,6 +334,7 @@ def write_result(
         trained_on=result.trained_on,
         learning_rate=result.learning_rate,
         seed=result.seed,
+        protocol=result.protocol.model_dump(mode="json"),
         status=result.status,
         steps=result.steps,
         validation=metrics.get("validation"),

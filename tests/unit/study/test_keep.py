@@ -26,6 +26,7 @@ def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
         trained_on=None,
         learning_rate=learning_rate,
         seed=seed,
+        protocol=run.protocol,
         status="diverged" if score is None else "finished",
         steps=3,
         scores=None

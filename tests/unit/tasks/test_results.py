@@ -11,6 +11,7 @@ import pytest
 from biphasic.files import is_complete, read_json
 from biphasic.records import ResultRecord, parse_record
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group, write_result
+from biphasic.tasks.protocol import FinetuneProtocol
 
 TEXT, FLOAT, INT, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 COLUMNS = {
@@ -60,6 +61,8 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
     assert (record.id, record.state, record.task, record.steps) == ("abc", "f00", f"tiny-{kind}", 2)
     assert record.validation == result.scores["validation"].metrics
     assert record.test == result.scores["test"].metrics
+    assert FinetuneProtocol(**record.protocol) == result.protocol
+    assert record.protocol["max_steps"] == 2
     assert raw["trained_on"] is None
     assert raw["num_truncated"] == result.num_truncated
     assert set(raw["by_type"]) == ({"validation", "test"} if kind == "tc" else set())
