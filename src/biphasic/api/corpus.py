@@ -87,12 +87,7 @@ def build(
             show(progress)
 
         build_corpus(config, folder, num_workers=workers, say=say_on(console), progress=report)
-    if not last:
-        how = "already built; nothing to do"
-    elif last[0].num_found:
-        how = f"{last[0].num_found} shards reused from an interrupted build"
-    else:
-        how = f"tokenised {last[0].rates()}"
+    how = last[0].rates() if last else "already built; nothing to do"
     return BuiltCorpus(folder, (how, *_left_out(folder)))
 
 

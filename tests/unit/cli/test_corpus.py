@@ -45,7 +45,7 @@ def test_build_prints_its_result(text, build):
     lines = out.splitlines()
     assert lines[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
     assert lines[1] == f"heldout: {len(heldout)} documents, {heldout.num_tokens:,} tokens"
-    assert lines[2].startswith("tokenised 0.0 MB in ")
+    assert lines[2].startswith("0.0 MB tokenised in ")
     assert "MB/s" in lines[2]
     assert "tokens/s" in lines[2]
     assert lines[3:] == [f"corpus: {text / 'one'}"]

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.data.building import blend
 from biphasic.data.building import build as module
-from biphasic.data.building.blend import unique_names
+from biphasic.data.building.blend import BuildProgress, unique_names
 from biphasic.data.building.build import (
     CorpusFolders,
     TextSample,
@@ -109,6 +110,14 @@ def test_the_built_in_corpus_is_what_it_always_was(tmp_path):
         expected = write_corpus(tmp_path / split, pairs, tokenizer, provenance={})
         assert Corpus(folder).content_hash == expected.content_hash
         assert names(folder) == [name for name, _ in pairs]
+
+
+def test_shards_of_an_interrupted_build_have_no_rate():
+    amounts = {"text_bytes": 4_000_000, "tokens": 10**6, "total_tokens": None}
+    one = BuildProgress(**amounts, num_found=0, seconds=2)
+    assert one.rates() == "4.0 MB tokenised in 2.0 s: 2.0 MB/s, 500,000 tokens/s"
+    resumed = replace(one, num_found=3, seconds=0)
+    assert resumed.rates() == "3 shards reused from an interrupted build"
 
 
 def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, files, configure):

@@ -35,9 +35,11 @@ class BuildProgress:
 
     def rates(self) -> str:
         """Format the amount of text tokenized, the time and the rates."""
+        if self.num_found:  # These took no time, so there is no rate.
+            return f"{self.num_found} shards reused from an interrupted build"
         megabytes, seconds = self.text_bytes / 1e6, max(self.seconds, 1e-9)
         return (
-            f"{megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
+            f"{megabytes:,.1f} MB tokenised in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
             f"{self.tokens / seconds:,.0f} tokens/s"
         )
 
