@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_site_is_one_line(slurm: SlurmCluster, site: Path):
     code, printed = check(changed(site, setup=[], address="203.0.113.7"))
     assert (code, printed.partition(" (")[0]) == (
         2,
-        "error: address: 203.0.113.7 is no address of this machine",
+        "error: address: 203.0.113.7 is not an address of this machine",
     )
 
 

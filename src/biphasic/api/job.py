@@ -27,7 +27,7 @@ def run(
     Its inputs must exist.
 
     Args:
-        job: Job identity; or give a list.
+        job: Job identity; alternatively, give a list and an index.
         list_file: File with a job identity in each line.
         index: Line of the list, from 0.
         root: Folder of studies and their shared store.

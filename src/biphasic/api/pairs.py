@@ -33,7 +33,8 @@ def build(
         tasks: Retrieval tasks whose training split gives pairs.
         documents: Texts that give weak pairs (heading and paragraph, paragraph and next): a source
             as in `corpus build`.
-        against: Evaluation tasks: pairs with a text that is in them, or nearly, are left out.
+        against: Evaluation tasks. Pairs with a text that equals, or nearly equals, one of theirs
+            are left out.
         per_document: Maximum weak pairs per document.
         max_weak_pairs: Maximum weak pairs per source, drawn at random.
         seed: Seed of the draw of weak pairs.

@@ -34,7 +34,7 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
 
 
 def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:
-    """Check that the classes of a file, or an installed plugin, keep the rules of their kind.
+    """Check that the classes of a file, or an installed plugin, follow the rules of their kind.
 
     Args:
         named: File, or file and class, or name of an installed plugin.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Path:
-    """Write a first site file from what Slurm's `sinfo` says of this cluster.
+    """Write a site file from the output of Slurm's `sinfo`, to be adjusted.
 
     Args:
         file: Site file to write.

@@ -167,7 +167,7 @@ def pretrain(
         minimal_pairs: File of minimal pairs such as BLiMP's, or a task file of kind mp: record the
             accuracy on it with each held-out loss.
         compute: Compute settings: processes=N to split the rows over N processes, shard=full to
-            divide the weights over them, max_tokens_per_pass=N to save memory,
+            split the weights over them, max_tokens_per_pass=N to save memory,
             activation_checkpointing=true, compile=true. In Python a mapping, such as
             `{"max_tokens_per_pass": 16384}`; results change by rounding only.
         device: As in `predict`.

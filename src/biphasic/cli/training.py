@@ -75,7 +75,7 @@ def _estimate(
     echo(str(estimated))
     here = speed_here(estimated.precision)
     days = rough_duration(estimated.flops / here.flops_per_second)
-    echo(f"on this machine: about {days}, on one core by a second of measurement")
+    echo(f"on this machine: about {days} on one core, measured for a second")
 
 
 def _adaptation_text(**given: Any) -> str:

@@ -72,8 +72,7 @@ def check_objective(settings: ObjectiveConfig) -> None:
     """
     if settings.reading is not None:
         raise ConfigError(
-            "reads pairs in place of a corpus, and there are no rules for its rows yet; they are "
-            "for objectives that read a corpus",
+            "reads pairs; the rules are only for objectives that read a corpus",
             about=settings.short_name,
         )
     check_rules(Case(settings), RULES, where=settings.short_name)

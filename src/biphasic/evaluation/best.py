@@ -109,7 +109,7 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
 
 
 def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -> str:
-    """Say how long runs of a grid take here at most, by a second of measurement."""
+    """Say how long runs of a grid take here at most, from a second of measurement."""
     training = plan.tasks[0].training
     precision = "fp32" if training.protocol.precision == "fp32" else "bf16"
     model = empty_body(plan.encoder.folder)
@@ -120,8 +120,8 @@ def expected_time(plan: PlannedEvaluation, num_runs: int, *, num_workers: int) -
     speed = measure_speed(precision)
     length = min(EXAMPLE_TOKENS, training.protocol.max_seqlen)
     time = (
-        f"about {rough_duration(rounds * flops / speed.per_second)} on this machine if texts have "
-        f"{length} tokens, less if they are shorter, by a second of measurement; scoring is not "
+        f"about {rough_duration(rounds * flops / speed.per_second)} on this machine, measured for "
+        f"a second, if texts have {length} tokens, less if they are shorter; scoring is not "
         # Weights, gradients and two moments.
         f"counted; at least {size(4 * weights)} of memory for each run, and {size(weights)} on disk"
     )

@@ -91,8 +91,8 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     if stated not in known:
         suffixes = ", ".join(f".{name}" for name in known)
         raise DataError(
-            f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz may follow all but "
-            "the fourth), or set --format"
+            f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz may follow all "
+            "except .parquet), or set --format"
         )
     if stated == "parquet" and path.suffix == ".gz":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")

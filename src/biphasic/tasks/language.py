@@ -61,7 +61,9 @@ class LanguageModel:
             places.append(len(ids) - 1)
         ids[-1] = self.tokenizer.eos_id
         if len(ids) > self.protocol.max_seqlen:
-            raise DataError(f"{len(ids)} tokens, and the model reads {self.protocol.max_seqlen}")
+            raise DataError(
+                f"{len(ids)} tokens; the model reads at most {self.protocol.max_seqlen}"
+            )
         shift = int(self.protocol.reading == "mntp")
         states, _ = self.encoder.states([np.array(ids, dtype=np.int64)], row_multiple=1)
         states = states[[place - shift for place in places[:-1]]]

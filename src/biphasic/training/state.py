@@ -140,7 +140,7 @@ def _check(snapshot: Snapshot) -> None:
     """Raise a ValueError if the parts of a state do not fit together."""
     bytes.fromhex(snapshot.record.rows_sha256)
     if not all(isinstance(json.loads(line), dict) for line in snapshot.metrics.splitlines()):
-        raise ValueError("metrics.jsonl: a line is no JSON object")
+        raise ValueError("metrics.jsonl: a line is not a JSON object")
     for name, tensor in snapshot.moments.items():
         weight, _, key = name.rpartition(".")
         if weight not in snapshot.weights:

@@ -27,7 +27,7 @@ def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):
 def test_without_a_rate_a_plan_is_for_this_machine(run, monkeypatch):
     monkeypatch.setattr(here, "speed_here", lambda _: here.Speed(2e9, 3, "fp32 is faster"))
     _, plan, _ = run("plan", STUDIES / "smoke.yaml")
-    assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each by a second of measurement" in plan
+    assert "Hours here, 3 jobs at once, 2e+09 FLOP/s each, measured for a second" in plan
     assert "--rate 2e9" not in plan
     assert plan.endswith("\nfp32 is faster\n")
     # Three jobs at 2e9 take the time of one device at 6e9.

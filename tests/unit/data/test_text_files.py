@@ -320,7 +320,7 @@ def test_unreadable_files_are_refused_with_the_accepted_formats(tmp_path):
     assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such file or folder"
     supported = "supported are .txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet"
     path = write(tmp_path / "a.json", "{}")
-    assert refusal(path) == f"{path}: no text file by its suffix; {supported}"
+    assert refusal(path) == f"{path}: not a text file by its suffix; {supported}"
     assert refusal(tmp_path) == f"{tmp_path}: no text files in this folder; {supported}"
     (tmp_path / "empty").mkdir()
     assert "no text files in this folder" in refusal(tmp_path / "empty")

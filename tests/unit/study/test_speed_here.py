@@ -115,7 +115,7 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
                             (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
         compute = ComputeConfig(processes=processes)
         found = speed.cost_here(recipe, start=0, vocab_size=8192, compute=compute).split("; ")
-        assert found[0] == f"about {told} by a second of measurement"
+        assert found[0] == f"about {told}, measured for a second"
         # 3.4 million parameters of the body and the head, 1.6 of the input: 16 bytes for each.
         assert found[1].startswith("at least 78.")
         assert found[2].endswith(" on disk")
@@ -175,7 +175,7 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
     monkeypatch.setattr(best, "measure_speed", lambda _: Measured(6 * body * 10 * 32 * 64 / 40, 1))
     # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
-        f"about {told} on this machine if texts have 64 tokens, less if they are shorter, by a "
-        "second of measurement; scoring is not counted; at least 53.5 MB of memory for each run, "
-        "and 13.4 MB on disk; fp32 is faster"
+        f"about {told} on this machine, measured for a second, if texts have 64 tokens, less if "
+        "they are shorter; scoring is not counted; at least 53.5 MB of memory for each run, and "
+        "13.4 MB on disk; fp32 is faster"
     )

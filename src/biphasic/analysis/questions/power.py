@@ -150,8 +150,8 @@ def residual_spread(scores: Scores, dataset: str) -> float:
     runs = sorted(set.intersection(*map(set, known))) if known else []
     if len(known) < 2 or len(runs) < 2:
         raise DataError(
-            f"{scores.source}: two models with the same two runs or more are needed for the spread "
-            f"on {dataset}; give --spread"
+            f"{scores.source}: the spread on {dataset} needs two models with the same two runs or "
+            "more; give --spread"
         )
     table = np.array([[by_seed[run] for run in runs] for by_seed in known])
     spread = float(np.sqrt(residual_variance(table)))

@@ -179,7 +179,7 @@ def _pearson(values: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
 
 
 def _no_sums(*_: Sequence[Any]) -> RunExamples:
-    raise DataError("Spearman's correlation is of ranks, and no sum over examples gives it")
+    raise DataError("Spearman's correlation uses ranks, so it is not a sum over examples")
 
 
 def _ratio(numerator: Any, denominator: Any) -> Array:

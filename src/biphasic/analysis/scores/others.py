@@ -215,7 +215,7 @@ def _task(path: Path) -> Mapping[tuple[str, str], Values]:
     parts = [part["main_score"] for split in raw["scores"].values() for part in split]
     shares = [share for share in map(_share, parts) if share is not None]
     if len(shares) < len(parts) or not parts:
-        raise DataError(f"{path.name}: a main_score is no number within -1 and 1; skipped")
+        raise DataError(f"{path.name}: a main_score is not a number between -1 and 1; skipped")
     return {(_BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
 
 
@@ -262,7 +262,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
             if line.strip():
                 row = json.loads(line)
                 if not isinstance(row, dict):
-                    raise DataError(f"{path.name}, line {number}: no JSON object; skipped")
+                    raise DataError(f"{path.name}, line {number}: not a JSON object; skipped")
                 yield row
 
 

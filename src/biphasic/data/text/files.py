@@ -51,7 +51,7 @@ def find_text_files(path: Path) -> TextFiles:
     supported = f"supported are {', '.join(_READERS)}"
     if path.is_file():
         if _reader_of(path) is None:
-            raise DataError(f"{path}: no text file by its suffix; {supported}")
+            raise DataError(f"{path}: not a text file by its suffix; {supported}")
         return TextFiles(root=path.parent, files=(path,), num_ignored=0)
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")

@@ -169,7 +169,7 @@ def _own_address(name: str) -> str:
         with socket.socket() as trial:
             trial.bind((address, 0))
     except OSError as error:
-        raise ConfigError(f"address: {name} is no address of this machine ({error})") from None
+        raise ConfigError(f"address: {name} is not an address of this machine ({error})") from None
     return address
 
 

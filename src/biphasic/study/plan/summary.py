@@ -329,8 +329,8 @@ def _resource_lines(
         yield f"Device-hours at {rate:.3g} FLOP/s per device (--rate)"
     else:
         yield (
-            f"Hours here, {count(jobs_here, 'job')} at once, {rate:.2g} FLOP/s each by a second of "
-            "measurement (--rate: another machine)"
+            f"Hours here, {count(jobs_here, 'job')} at once, {rate:.2g} FLOP/s each, measured for "
+            "a second (--rate: another machine)"
         )
     both = (summary.shared.flops, summary.finetuning_flops)
     tokens = f"fine-tuning, at {example_tokens} tokens an example; scoring is not counted"

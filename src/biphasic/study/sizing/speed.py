@@ -86,7 +86,7 @@ def precision_advice(precision: str, ours: Measured) -> str:
 
 
 def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeConfig) -> str:
-    """Say what training from a step on costs here, by a second of measurement."""
+    """Say what training from a step on costs here, from a second of measurement."""
     # Nothing is measured, and the text is empty, for a training of about a minute or less.
     cost = training_cost(recipe, start=start, end=recipe.total_steps, vocab_size=vocab_size)
     if cost.flops is None or cost.flops < _WORTH_MEASURING:
@@ -102,7 +102,7 @@ def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeCo
             None,
             (
                 f"about {rough_duration(seconds)} on this machine, at "
-                f"{float(f'{cost.tokens / seconds:.2g}'):,.0f} tokens/s by a second of measurement",
+                f"{float(f'{cost.tokens / seconds:.2g}'):,.0f} tokens/s, measured for a second",
                 f"{about} {size(memory)} of memory"
                 + (" for each process" if compute.processes > 1 else ""),
                 f"{size(_COPIES * state)} on disk",
