@@ -134,7 +134,7 @@ def test_tables_have_an_id_and_a_score(tmp_path):
     [
         ("id,score\n1,63.2\n", "the mean of score is 63.2, not within -1 and 1"),
         ("id,score\n1,0.5\n1,0.5\n", "row 2: id '1' occurs twice"),
-        ("id,score\n1,nan\n", "row 1: score 'nan' is no number"),
+        ("id,score\n1,nan\n", "row 1: score 'nan' is not a number"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, text, message):

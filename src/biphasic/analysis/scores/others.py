@@ -229,7 +229,7 @@ def _table(path: Path) -> Mapping[tuple[str, str], Values]:
             return {}  # another table
         key, score = str(row["id"]), _number(row[metric])
         if score is None:
-            text = f"{path.name}, row {number}: {metric} '{row[metric]}' is no number"
+            text = f"{path.name}, row {number}: {metric} '{row[metric]}' is not a number"
             raise DataError(f"{text}; skipped")
         if key in values:
             raise DataError(f"{path.name}, row {number}: id '{key}' occurs twice; skipped")

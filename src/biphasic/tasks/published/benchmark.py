@@ -82,7 +82,7 @@ def mteb_kind(task: Any) -> str:
         what = "several tasks" if task.is_aggregate else f"{about.type} by {about.main_score}"
         known = " and ".join(f"{type_} by {score}" for type_, score in _KINDS)
         raise ConfigError(
-            f"it is {what}; studies and 'evaluate' judge {known}: run 'biphasic mteb' on it",
+            f"it is {what}; studies and 'evaluate' score only {known}: run 'biphasic mteb' on it",
             about=f"task '{PREFIX}{about.name}'",
         )
     return kind
