@@ -80,6 +80,8 @@ class ArmRecord(Record):
     recipe: dict[str, Any] = {}  # Settings that differ from the shared recipe.
     # Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`.
     seeds: dict[str, int] = {}
+    # Of its encoder in fine-tuning and scoring; None: as the protocol says.
+    attention: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
     # Peak learning rate of its first schedule; None if it is not trained.
     peak: float | None = None
     is_tuned: bool = False  # Whether this rate was tuned.

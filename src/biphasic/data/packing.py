@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from biphasic.errors import DataError
 
 TokenIds = NDArray[np.int64]  # token ids of a sequence, int64 [num_tokens]
+Attention = Literal["bidirectional", "causal"]  # which tokens of a sequence each token sees
 # Several sequences per row, kept apart by our attention function; or one sequence per row, padded
 # to the longest, with the model's own attention.
 Batching = Literal["packed", "padded"]

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from biphasic.data.packing import Attention
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.facts import LOSS_UNITS
@@ -35,7 +36,7 @@ class PairObjective(ObjectiveConfig):
     several passes, and the loss is that of the whole batch."""
     pooling: Literal["mean", "first", "last"] = "mean"
     """State that stands for a text: the mean of all, or that of the first or the last token."""
-    attention: Literal["bidirectional", "causal"] = "bidirectional"
+    attention: Attention = "bidirectional"
     """How texts are read."""
     query_prompt: str = ""
     """Text before each query."""

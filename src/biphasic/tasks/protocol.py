@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from biphasic.config import Config
-from biphasic.data.packing import Batching
+from biphasic.data.packing import Attention, Batching
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.recipe import FinetunePrecision
@@ -47,7 +47,7 @@ class FinetuneProtocol(Config):
     """packed: rows hold several sequences, kept apart by our attention function; padded: one
     sequence per row, with the model's own attention. Scores are the same; encoders with another
     kind of attention (DeBERTa, MPNet) need padding."""
-    attention: Literal["bidirectional", "causal"] = "bidirectional"
+    attention: Attention = "bidirectional"
     """bidirectional: every token attends to the whole text, as in the study; causal: only to
     earlier tokens, for a decoder as it is. Causal needs packed batching."""
     head: Literal["linear", "dense"] = "linear"

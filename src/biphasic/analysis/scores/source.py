@@ -196,7 +196,7 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
         labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
         optimizer=next(filter(None, optimizers), ""),
         group=record.group,
-        identity=record.state,
+        identity=f"{record.state} {record.attention or ''}".rstrip(),
         replicate_of=replicate_of(record),
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
@@ -208,7 +208,8 @@ def replicate_of(record: ArmRecord) -> str:
         return ""
     recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
     phases = [phase.model_dump() for phase in record.phases]
-    return digest([record.model, phases, record.continues, record.is_final, recipe])
+    settings = [record.model, phases, record.continues, record.is_final, recipe]
+    return digest([*settings, record.attention] if record.attention else settings)
 
 
 def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:

@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from biphasic.config import nearest
+from biphasic.config import nearest, parse_config
+from biphasic.data.packing import Attention
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES, Say
@@ -76,6 +77,13 @@ class PlannedTask:
     def outline(self) -> tuple[str, str, FinetuneProtocol]:
         """Its name, kind and protocol."""
         return self.info.name, self.info.kind, self.protocol
+
+    def with_attention(self, attention: Attention) -> PlannedTask:
+        """Return it with another attention of the encoder, in training and in scoring."""
+        settings = {**self.protocol.model_dump(), "attention": attention}
+        protocol = parse_config(FinetuneProtocol, settings, where=f"task '{self.info.name}'")
+        trainer = self.trainer and self.trainer.with_attention(attention)
+        return replace(self, protocol=protocol, trainer=trainer)
 
     @property
     def determinants(self) -> dict[str, Any]:

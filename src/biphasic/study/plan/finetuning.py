@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from biphasic.data.packing import Attention
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import digest, is_complete
@@ -31,6 +32,7 @@ class FinetuneGroup:
     evaluations: tuple[PlannedTask, ...]
     grid: tuple[tuple[float, int], ...]  # Learning rates and seeds.
     label: str  # Name in progress displays.
+    attention: Attention | None = None  # Of its arms, if they set it.
 
     @property
     def training(self) -> PlannedTask:
@@ -102,8 +104,11 @@ def plan_group(
     *,
     run: Seeds,
     name: str,
+    attention: Attention | None = None,
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
+    if attention is not None:
+        evaluations = tuple(task.with_attention(attention) for task in evaluations)
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
     if not training.is_trained:
@@ -111,7 +116,8 @@ def plan_group(
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)
     identity = digest(_run_determinants(state, training))
-    return FinetuneGroup(identity, state, evaluations, tuple(grid), f"{name} on {scored}")
+    label = f"{name} on {scored}"
+    return FinetuneGroup(identity, state, evaluations, tuple(grid), label, attention)
 
 
 def check_lengths(

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from biphasic.data.packing import Attention
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
@@ -21,6 +22,9 @@ from biphasic.study.spec.tuned_rates import TunedRate, last_rate
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
+
+Encoder = tuple[str, Attention | None]
+"""A state, and how arms set its attention."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,11 @@ class PlannedPoint:
         return label if self.is_final else f"{label}, step {self.step:,}"
 
     @property
+    def attention(self) -> Attention | None:
+        """How its encoder attends in fine-tuning and scoring; None: as protocols say."""
+        return self.arm.config.attention
+
+    @property
     def family(self) -> str:
         """Objectives up to this step."""
         placed = self.arm.recipe.placed_phases
@@ -150,12 +159,12 @@ class Plan:
 
     def jobs_by_arm(self) -> dict[str, list[str]]:
         """Return the segments and groups of each arm; shared ones are listed for each arm."""
-        groups: dict[str, list[str]] = {}
+        groups: dict[Encoder, list[str]] = {}
         for group in self.groups:
-            groups.setdefault(group.state, []).append(group.id)
+            groups.setdefault((group.state, group.attention), []).append(group.id)
         jobs = {arm.name: self.path(arm.state) for arm in self.arms}
         for point in self.points:
-            jobs[point.arm.name] += groups.get(point.state, ())
+            jobs[point.arm.name] += groups.get((point.state, point.attention), ())
         return jobs
 
     @cached_property
@@ -213,14 +222,19 @@ def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
 def _groups(
     study: Study, points: tuple[PlannedPoint, ...], tasks: tuple[PlannedTask, ...]
 ) -> tuple[FinetuneGroup, ...]:
-    # A state that several arms share has the name and the fine-tuning seeds of the first.
-    first: dict[str, PlannedPoint] = {}
+    # An encoder that several arms share has the name and the fine-tuning seeds of the first.
+    first: dict[Encoder, PlannedPoint] = {}
     for point in points:
-        first.setdefault(point.state, point)
+        first.setdefault((point.state, point.attention), point)
     return tuple(
         plan_group(
-            state, scored, study.config.finetuning, run=point.arm.recipe.seeds, name=point.name
+            state,
+            scored,
+            study.config.finetuning,
+            run=point.arm.recipe.seeds,
+            name=point.name,
+            attention=attention,
         )
         for scored in by_training(tasks)
-        for state, point in first.items()
+        for (state, attention), point in first.items()
     )

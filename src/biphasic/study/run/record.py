@@ -45,7 +45,11 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
     # report that is up to date is not rewritten.
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
-    grids = {(g.state, name): runs for g in plan.groups for name, runs in g.runs.items()}
+    grids = {
+        (group.state, group.attention, name): runs
+        for group in plan.groups
+        for name, runs in group.runs.items()
+    }
     return StudyRecord(
         format="biphasic.study/1",
         name=config.name,
@@ -65,7 +69,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             RunRecord(arm=point.name, task=task, **run.model_dump())
             for point in plan.points
             for task in tasks
-            for run in grids[point.state, task]
+            for run in grids[point.state, point.attention, task]
         ),
         heldout_sha256=prepared.data.heldout.content_hash,
         provenance=_provenance(prepared),
@@ -95,6 +99,7 @@ def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord
         continued_steps=continued_steps,
         recipe={name: value for name, value in arm.recipe.items() if name != "model"},
         seeds=recipe.seeds.model_dump(),
+        attention=point.attention,
         peak=begun[0].schedule.peak if begun else None,
         is_tuned=point.arm.tuned is not None,
         num_trials=point.arm.tuned and point.arm.tuned.trials,

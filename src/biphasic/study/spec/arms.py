@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
+from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
@@ -88,6 +89,9 @@ class ArmConfig(Config):
     """Settings of `recipe` that differ for this arm."""
     phases: tuple[Phase, ...] = ()
     """Phases in order. Without phases the arm is the untrained encoder, a baseline."""
+    attention: Attention | None = None
+    """How the arm's encoder attends in fine-tuning and scoring; null: as the protocol says. Two
+    arms may differ in nothing else: a decoder as it is, and opened."""
 
     @field_validator("recipe", mode="before")
     @classmethod

@@ -293,6 +293,7 @@ class StudyConfig(Config):
         points = self.points_by_arm()
         for arm in self.arms:
             recipe = digest(self.recipe_of(arm).model_dump(mode="json", exclude={"seeds"}))
+            recipe += f"-{arm.attention}" if arm.attention else ""
             recipes[arm.name] = recipe
             for step in points.get(arm.name, ()):
                 recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
