@@ -154,6 +154,27 @@ def test_a_second_study_trains_only_what_differs(root, tmp_path, cli):
     assert not [path for path in new if path[0] not in {"states", "finetunes", "jobs"}]
 
 
+def test_a_state_is_compared_with_itself_as_it_attends(root, tmp_path, cli):
+    before = snapshot(root / "store")
+    [arm] = [arm for arm in STUDY["arms"] if arm["name"] == "clm"]
+    causal = {**arm, "name": "decoder", "attention": "causal"}
+    study = write_study(tmp_path, name="other", arms=[arm, causal], tasks=STUDY["tasks"][1:2])
+    code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
+    assert code == 0, err
+    new = {tuple(path.split("/")[:2]) for path in set(snapshot(root / "store")) - set(before)}
+    assert [kind for kind, _ in new if kind != "jobs"] == ["finetunes"] * 2  # one for each seed
+    found = arms(root, "other")
+    assert found["decoder"]["state"] == found["clm"]["state"]
+    assert (found["decoder"]["attention"], "attention" in found["clm"]) == ("causal", False)
+    with (root / "other/report/comparisons.csv").open(newline="") as rows:
+        assert [(row["first"], row["second"]) for row in csv.DictReader(rows)] == [
+            ("clm", "decoder")
+        ]
+    page = (root / "other/report/report.html").read_text()
+    assert "decoder: attention in fine-tuning" in page
+    assert "clm: attention" not in page
+
+
 @pytest.mark.parametrize(
     ("setting", "shown"),
     [("title=Another title", "Another title"), ("convention=paper", "1.96")],

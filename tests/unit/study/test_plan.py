@@ -19,7 +19,10 @@ from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
 
 def configure(arms, **changes):
     finetuning = {"seeds": [0, 1], "learning_rates": [1e-4]}
-    named = [{"name": name, "phases": phases} for name, phases in arms.items()]
+    named = [
+        {"name": name, **(arm if isinstance(arm, dict) else {"phases": arm})}
+        for name, arm in arms.items()
+    ]
     return tiny_study(*named, **{"finetuning": finetuning, **changes})
 
 
@@ -171,6 +174,27 @@ def test_a_protocol_renames_fine_tunings_alone(plan):
     after = plan(ARM, tasks=task)
     assert [s.id for s in after.segments] == [s.id for s in before.segments]
     assert not run_ids(after) & run_ids(before)
+
+
+def test_arms_of_one_state_may_attend_differently(plan):
+    """The fine-tunings are those of studies with this attention for all arms."""
+    arms = {"opened": [], "decoder": {"attention": "causal"}, "again": {"attention": "causal"}}
+    made = plan(arms, tasks=TASK)
+    assert len({arm.state for arm in made.arms}) == 1
+    opened, causal = (
+        plan({"one": []}, tasks=[{**TASK[0], "protocol": {"attention": attention}}])
+        for attention in ("bidirectional", "causal")
+    )
+    assert run_ids(made) == run_ids(opened) | run_ids(causal)
+    ids = {group.attention: group.id for group in made.groups}
+    assert made.jobs_by_arm() == {
+        "opened": [made.arms[0].state, ids[None]],
+        "decoder": [made.arms[0].state, ids["causal"]],
+        "again": [made.arms[0].state, ids["causal"]],
+    }
+    padded = [{**TASK[0], "protocol": {"batching": "padded"}}]
+    with pytest.raises(ConfigError, match=r"'pydocs-sc'.*attention: causal.*packed"):
+        plan(arms, tasks=padded)
 
 
 def test_another_corpus_renames_trained_states_but_not_the_untrained(plan):

@@ -169,6 +169,11 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     if is_finetuned(records):
         rates = ", ".join(rate(value) for value in study.learning_rates)
         general += [("learning rates", rates), ("fine-tuning seeds", seeds)]
+    general += [
+        (f"{arm.label}: attention in fine-tuning", arm.record.attention)
+        for arm in records.arms
+        if arm.record.attention
+    ]
     groups = []
     for name, value in study.provenance.items():
         if isinstance(value, dict):

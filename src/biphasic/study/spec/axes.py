@@ -175,4 +175,5 @@ def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> st
     single = parse_config(ArmConfig, {**raw, "name": _UNNAMED}, where=where)
     if shared is None:
         return _UNNAMED
-    return arm_name(single.recipe_from(shared, where=where), shared)
+    name = arm_name(single.recipe_from(shared, where=where), shared)
+    return f"{name}-{single.attention}" if single.attention else name
