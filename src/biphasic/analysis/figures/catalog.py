@@ -9,6 +9,7 @@ from functools import partial
 
 from biphasic.analysis.figures.chart import Chart, Skipped, with_reference
 from biphasic.analysis.figures.choose import ScoreFigure, shown_datasets
+from biphasic.analysis.figures.examples import scores_by_train_examples, tasks_by_examples
 from biphasic.analysis.figures.factors import (
     mask_rate_sensitivity,
     scores_by_clm_share,
@@ -58,6 +59,8 @@ def score_figures(
     trained = [model for model in scores.models if model.is_final and model.labels]
     if len({(model.optimizer, model.total_steps) for model in trained}) > 1:
         yield draw(scores_by_labels)
+    if tasks_by_examples(scores):
+        yield scores_by_train_examples(scores)
 
 
 def run_figures(scores: Scores, records: StudyRecords | None = None) -> Iterator[Chart | Skipped]:

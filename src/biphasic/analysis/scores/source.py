@@ -144,8 +144,14 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
         convention=convention,
         models=tuple(_study_model(arm, records.study) for arm in records.arms),
         datasets=tuple(
-            DatasetInfo(t.name, short_name(t.kind).upper(), t.metric, about=t.about)
-            for t in records.tasks
+            DatasetInfo(
+                task.name,
+                short_name(task.kind).upper(),
+                task.metric,
+                num_train=task.num_train,
+                about=task.about,
+            )
+            for task in records.tasks
         ),
         cells=cells,
         planned=tuple(_planned(records.study)),

@@ -1,5 +1,6 @@
 """Figures from a study's records: learning rates, and losses of continued training."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from fake_study import ARMS, FakeStudy
 
-from biphasic.analysis.figures.catalog import run_figures
+from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.examples import scores_by_train_examples
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.records import Curve, load_study
@@ -166,3 +168,26 @@ def test_without_continued_training_the_figure_is_left_out(records):
     bare = continued(records, "mlm")
     arms = tuple(replace(arm, training={}, heldout={}) for arm in bare.arms)
     assert "logged" in continued_losses(replace(bare, arms=arms)).reason
+
+
+def test_scores_over_training_examples_are_of_one_task(tmp_path):
+    sizes = {"few-64": 64, "few-16": 16, "few-256": 256, "one-16": 16, "other-8": 80}
+    tasks = tuple((name, "sc", name, "accuracy", 0.5) for name in sizes)
+    folder, store = FakeStudy(steps=40, tasks=tasks, learning_rates=(1e-4,)).write(tmp_path)
+    study = json.loads((folder / "study.json").read_text())
+    for task in study["tasks"]:
+        task["num_train"] = sizes[task["name"]]
+    (folder / "study.json").write_text(json.dumps(study))
+    scores = study_scores(load_study(folder, store))
+    chart = {each.name: each for each in score_figures(scores)}["train-examples"]
+    [panel] = chart.panels
+    assert panel.title == "few"
+    assert [each.label for each in panel.series] == [label for _, label, *_ in ARMS]
+    for series in panel.series:
+        for point in series.points:
+            expected = scores.get(point.model, f"few-{point.x}").estimate
+            assert (point.mean, point.low, point.high) == (expected.mean, *expected.ends)
+    assert [text for _, text in chart.axis.ticks] == ["16", "64", "256"]
+    few = replace(scores, datasets=scores.datasets[3:])
+    assert isinstance(scores_by_train_examples(few), Skipped)
+    assert "train-examples" not in {each.name for each in score_figures(few)}
