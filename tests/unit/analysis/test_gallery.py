@@ -130,5 +130,6 @@ def test_every_figure_is_documented():
     documented = set(re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text("utf-8"), re.MULTILINE))
     made = {figure.name for figure in score_figures(grid_scores())}
     made |= {figure.name for figure in run_figures(paper_scores())}
-    made |= {"labels"}  # of studies with several optimizers
+    # Of studies with several optimizers, or numbers of training examples.
+    made |= {"labels", "train-examples"}
     assert documented == made - {"clm-share-large"}
