@@ -137,7 +137,7 @@ def recipe(folder: Path) -> Read:
 
 def corpus(folder: Path) -> Read:
     sources = ["builtin:pydocs", {"source": "hf:a/b?split=train", "license": "MIT"}, "~/texts"]
-    write_yaml(folder / "corpus.yaml", {"sources": sources, "tokenizer": "a/b", "hub_copies": "c"})
+    write_yaml(folder / "corpus.yaml", {"sources": sources, "tokenizer": "a/b", "copies": "c"})
     return lambda folder: load_config(CorpusConfig, folder / "corpus.yaml").anchored(folder)
 
 

@@ -73,7 +73,7 @@ def build(
         "max_tokens": max_tokens,
         "deduplicate": deduplicate,
         "heldout_fraction": heldout_fraction,
-        "hub_copies": str(copies) if copies else None,
+        "copies": str(copies) if copies else None,
     }
     config = _config(
         sources, None if spec is None else expanded(spec), settings, column=column, shares=shares

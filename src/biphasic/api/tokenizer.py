@@ -20,7 +20,7 @@ def train(
     *,
     vocab_size: int = 8192,
     column: str | None = None,
-    hub_copies: Path | str | None = None,
+    copies: Path | str | None = None,
 ) -> TrainedTokenizer:
     """Train a byte-level BPE tokenizer on all text of the sources.
 
@@ -30,7 +30,7 @@ def train(
         out: Output folder.
         vocab_size: Vocabulary size.
         column: Column or JSON key of the text.
-        hub_copies: Folder with local copies of hub datasets, as OWNER/NAME.
+        copies: Folder with local copies of hub datasets, as OWNER/NAME.
 
     Raises:
         ConfigError: `out` holds something else.
@@ -49,7 +49,7 @@ def train(
     from biphasic.locks import sole_writer
 
     folder = expanded(out)
-    context = SourceContext(hub_copies=None if hub_copies is None else expanded(hub_copies))
+    context = SourceContext(copies=None if copies is None else expanded(copies))
     if folder.exists() and not is_complete(folder):
         raise ConfigError(f"--out {folder}: already exists; choose another folder, or delete it")
     shared = {} if column is None else {"column": column}

@@ -60,7 +60,7 @@ def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
     table = pa.table({"text": ["the rows", "the array"]})
     pq.write_table(table, tmp_path / "copies/a/b/train-00000-of-00001.parquet")
     out = tmp_path / "made"
-    told = run("train", "hf:a/b", "--hub-copies", tmp_path / "copies", "--out", out)
+    told = run("train", "hf:a/b", "--copies", tmp_path / "copies", "--out", out)
     assert told[0].startswith("read 2 documents")
     assert (out / "tokenizer.json").is_file()
 

@@ -33,10 +33,10 @@ def test_everything_at_once():
         max_characters=5,
         deduplicate=True,
         heldout_fraction=0.5,
-        hub_copies="copies",
+        copies="copies",
     )
     assert [source.share for source in made.sources] == [3, 0.5, 1]
-    assert made.hub_copies == Path("copies")
+    assert made.copies == Path("copies")
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_mistakes_are_named(raw, message):
 def test_relative_paths_are_taken_from_the_file_s_folder(tmp_path):
     (tmp_path / "tok").mkdir()
     made = config(
-        sources=["in", "/abs", "hf:a/b", "builtin:pydocs"], tokenizer="tok", hub_copies="copies"
+        sources=["in", "/abs", "hf:a/b", "builtin:pydocs"], tokenizer="tok", copies="copies"
     ).anchored(tmp_path)
     texts = [source.source for source in made.sources]
     assert texts == [str(tmp_path / "in"), "/abs", "hf:a/b", "builtin:pydocs"]
     assert made.tokenizer == str(tmp_path / "tok")
-    assert made.hub_copies == tmp_path / "copies"
+    assert made.copies == tmp_path / "copies"
     assert config(tokenizer="owner/name").anchored(tmp_path).tokenizer == "owner/name"
     assert config(folder="built").anchored(tmp_path).folder == tmp_path / "built"
     assert config(folder="~/built").anchored(tmp_path).folder == Path.home() / "built"

@@ -114,19 +114,17 @@ def test_files(tmp_path):
 @pytest.mark.parametrize("streaming", ["true", "false"])
 def test_hub_datasets_through_local_copies(copies, streaming):
     text = f"hf:acme/tiny?streaming={streaming}"
-    assert list(read_documents(source(text), SourceContext(hub_copies=copies))) == [
+    assert list(read_documents(source(text), SourceContext(copies=copies))) == [
         SourceDocument("7", "a", None),
         SourceDocument("8", "b", None),
         SourceDocument("9", "", None),
     ]
-    bodies = read_documents(source(f"{text}&column=body"), SourceContext(hub_copies=copies))
+    bodies = read_documents(source(f"{text}&column=body"), SourceContext(copies=copies))
     assert [document.text for document in bodies] == ["x", "y", "z"]
-    same = read_documents(
-        source({"source": text, "column": "body"}), SourceContext(hub_copies=copies)
-    )
+    same = read_documents(source({"source": text, "column": "body"}), SourceContext(copies=copies))
     assert [document.text for document in same] == ["x", "y", "z"]
     given = {"source": f"hf:acme/more?split=test&streaming={streaming}", "license": "CC0-1.0"}
-    more = list(read_documents(source(given), SourceContext(hub_copies=copies)))
+    more = list(read_documents(source(given), SourceContext(copies=copies)))
     assert more == [SourceDocument("test:0", "t", None, "MIT")]
 
 
@@ -140,9 +138,9 @@ def test_a_hub_column_that_is_no_text_is_named_with_its_row(copies, streaming):
     text = f"hf:acme/tiny?streaming={streaming}"
     message = r"hf:acme/tiny, split train, row 0: 'id' is not text but a value of type int"
     with pytest.raises(DataError, match=message):
-        list(read_documents(source(f"{text}&column=id"), SourceContext(hub_copies=copies)))
+        list(read_documents(source(f"{text}&column=id"), SourceContext(copies=copies)))
     with pytest.raises(DataError, match=r"no column 'txt' .*'text'"):
-        list(read_documents(source(f"{text}&column=txt"), SourceContext(hub_copies=copies)))
+        list(read_documents(source(f"{text}&column=txt"), SourceContext(copies=copies)))
 
 
 def test_the_built_in_source_keeps_its_splits_and_not_its_test_documents(monkeypatch):
@@ -189,14 +187,14 @@ def test_origin_of_files(tmp_path):
 
 
 def test_origin_of_a_local_copy(copies):
-    origin = source_origin(source("hf:acme/tiny?column=body"), SourceContext(hub_copies=copies))
+    origin = source_origin(source("hf:acme/tiny?column=body"), SourceContext(copies=copies))
     assert str(copies) not in json.dumps(origin)
     assert origin["column"] == "body"
     assert (origin["dataset"], origin["config"], origin["split"]) == ("acme/tiny", None, "train")
     assert (origin["revision"], origin["local"], origin["files"]["count"]) == (None, True, 1)
     # How rows are fetched does not change them.
     same = source_origin(
-        source("hf:acme/tiny?column=body&streaming=false"), SourceContext(hub_copies=copies)
+        source("hf:acme/tiny?column=body&streaming=false"), SourceContext(copies=copies)
     )
     assert same == origin
     by_path = source_origin(source(f"hf:{copies / 'acme/tiny'}"))

@@ -37,7 +37,7 @@ class CorpusConfig(Config):
     """Whether to skip documents whose exact text occurred before, in any source."""
     heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     """Probability that a document is held out, by hash; `builtin:pydocs` has its own split."""
-    hub_copies: Path | None = None
+    copies: Path | None = None
     """Folder of local copies of hub datasets, as `owner/name/`, used instead of the hub."""
     folder: Path | None = None
     """A corpus made by `biphasic corpus build`; excludes all other settings."""
@@ -74,7 +74,7 @@ class CorpusConfig(Config):
     @property
     def context(self) -> SourceContext:
         """The settings that all sources may use."""
-        return SourceContext(self.libraries, self.hub_copies)
+        return SourceContext(self.libraries, self.copies)
 
     def anchored(self, base: Path) -> CorpusConfig:
         """Return the settings with relative paths resolved against `base`."""
@@ -86,6 +86,6 @@ class CorpusConfig(Config):
                 "sources": tuple(source.anchored(base) for source in self.sources),
                 "tokenizer": tokenizer,
                 "folder": base / expanded(self.folder) if self.folder else None,
-                "hub_copies": base / expanded(self.hub_copies) if self.hub_copies else None,
+                "copies": base / expanded(self.copies) if self.copies else None,
             }
         )

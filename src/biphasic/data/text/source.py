@@ -25,11 +25,11 @@ class SourceContext:
 
     Attributes:
         libraries: For the built-in documentation: libraries to read; None for all.
-        hub_copies: Folder of local copies of hub datasets, as `owner/name/`.
+        copies: Folder of local copies of hub datasets, as `owner/name/`.
     """
 
     libraries: Collection[str] | None = None
-    hub_copies: Path | None = None
+    copies: Path | None = None
 
 
 class TextSource(Config):

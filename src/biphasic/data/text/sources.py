@@ -124,7 +124,7 @@ class SourceConfig(TextSource):
                 if split := _BUILTIN_SPLITS.get(document.split):
                     yield SourceDocument(document.id, document.text, split)
         elif hub := self.hub:
-            column, table = hub.column or self.column, hub.open(context.hub_copies)
+            column, table = hub.column or self.column, hub.open(context.copies)
             for number, row in enumerate(table.read([column], optional=("id", "license"))):
                 where = f"hf:{hub.dataset}, split {hub.split}, row {number}"
                 yield document_of(row, column=column, place=f"{hub.split}:{number}", where=where)
@@ -141,7 +141,7 @@ class SourceConfig(TextSource):
             }
         shared = {"license": self.license}
         if hub := self.hub:
-            rows = hub.fingerprint(context.hub_copies)
+            rows = hub.fingerprint(context.copies)
             return {"source": "hub", "column": hub.column or self.column, **rows, **shared}
         assert self.path  # noqa: S101 - there is no fourth sort of source
         files = find_text_files(self.path)
@@ -157,7 +157,7 @@ class SourceConfig(TextSource):
     def folder(self, context: SourceContext) -> Path | None:
         """Return its folder; None for a file, the hub or the built-in documentation."""
         if hub := self.hub:
-            return find_copy(hub.dataset, context.hub_copies)
+            return find_copy(hub.dataset, context.copies)
         return self.path if self.path and self.path.is_dir() else None
 
 

@@ -90,7 +90,7 @@ def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
 def _is_local(corpus: CorpusConfig) -> bool:
     """Return whether what determines a corpus is known without the hub."""
     is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
-    return is_local and all(find_copy(h.dataset, corpus.hub_copies) for h in _hubs(corpus))
+    return is_local and all(find_copy(h.dataset, corpus.copies) for h in _hubs(corpus))
 
 
 def _edited_code(corpus: CorpusConfig, store: Path) -> str:

@@ -134,7 +134,7 @@ def _sources(
     drawn: dict[str, Any] = {
         "seed": config.seed, "per_document": config.per_document, "most": config.max_weak_pairs
     }  # fmt: skip
-    context = SourceContext(hub_copies=copies)
+    context = SourceContext(copies=copies)
     for source in config.documents:
         origin = {"documents": source_origin(source, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
