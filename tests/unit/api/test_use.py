@@ -128,7 +128,7 @@ def test_masks_are_filled_as_transformers_fills_them(one_thread, encoder):
 def test_masks_are_refused_by_those_that_cannot_fill_them(one_thread, encoder, decoder):
     with pytest.raises(DataError, match=r"no mask in 'the cat'; write <\|mask\|>"):
         biphasic.load(encoder).fill_mask("the cat")
-    with pytest.raises(DataError, match="reads 64"):
+    with pytest.raises(DataError, match="at most 64"):
         biphasic.load(encoder).fill_mask("the <|mask|> " + "cat " * 80)
     with pytest.raises(ModelError, match="last trained to predict the next token"):
         biphasic.load(decoder).fill_mask("the <|mask|>")
