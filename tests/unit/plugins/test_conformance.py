@@ -58,7 +58,7 @@ def test_our_objectives_keep_all_rules(settings):
 
 
 def test_an_objective_with_rows_of_its_own_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"contrastive: reads pairs "):
+    with pytest.raises(ConfigError, match=r"contrastive: reads pairs;"):
         check_objective(phase(objective="contrastive", pairs=str(tmp_path), batch=4))
 
 
