@@ -6,9 +6,10 @@ import json
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
+from biphasic.analysis.claims.rows import rows_of
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import load_study
-from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.scores.source import paper_scores, replicate_of, study_scores
 from biphasic.analysis.scores.table import with_averages
 
 
@@ -99,3 +100,20 @@ def test_a_study_s_factors_come_from_its_record(tmp_path):
     assert (model.size, model.parameters, model.group) == ("210M", 211, "pfs")
     assert (model.clm_steps, model.mlm_steps, model.mask_rate) == (20, 20, 0.3)
     assert (model.start, model.continued_steps, model.is_final) == ("CLM", 30, False)
+
+
+def test_an_encoder_that_attends_otherwise_is_another_model(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[:2], seeds=(0, 1)).write(tmp_path)
+    study = json.loads((folder / "study.json").read_text())
+    [*_, mlm] = study["arms"]
+    study["arms"].append({**mlm, "name": "causal", "label": "causal", "attention": "causal"})
+    runs = [run for run in study["runs"] if run["arm"] == mlm["name"]]
+    study["runs"] += [{**run, "arm": "causal"} for run in runs]
+    (folder / "study.json").write_text(json.dumps(study))
+    records = load_study(folder, store)
+    scores = study_scores(records)
+    assert [model.objective for model in scores.distinct] == ["none", "MLM", "MLM, causal"]
+    both = (arm.record.model_copy(update={"phases": ()}) for arm in records.arms[1:])
+    assert len({replicate_of(record) for record in both}) == 2  # not two runs of one recipe
+    rows = {row.model: row for row in rows_of(scores)}
+    assert (rows["mlm"].objective, rows["causal"].objective) == ("MLM", "MLM, causal")

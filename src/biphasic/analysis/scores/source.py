@@ -26,6 +26,7 @@ from biphasic.analysis.scores.examples import (
 )
 from biphasic.analysis.scores.table import (
     PERCENT,
+    UNTRAINED,
     DatasetInfo,
     ModelInfo,
     Planned,
@@ -184,13 +185,17 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
     # The arm's own settings come before the study's; older records have neither.
     settings = (record.recipe, study.provenance.get("recipe", {}))
     optimizers = (each.get("optimizer", {}).get("name") for each in settings)
+    objective = record.family
+    if record.attention and objective != UNTRAINED:
+        # Figures and claims about an objective are not about models that attend otherwise.
+        objective += f", {record.attention}"
     return ModelInfo(
         name=arm.name,
         label=arm.label,
         # Presets are written as in the paper, `210M`.
         size=size.upper() if size in {"210m", "610m", "1b"} else size,
         parameters=record.parameters,
-        objective=record.family,
+        objective=objective,
         mask_rate=next((p.mask_rate for p in reversed(phases) if p.mask_rate is not None), None),
         clm_steps=steps["clm"],
         mlm_steps=steps["mlm"],
