@@ -179,6 +179,7 @@ def test_a_protocol_renames_fine_tunings_alone(plan):
 def test_arms_of_one_state_may_attend_differently(plan):
     """The fine-tunings are those of studies with this attention for all arms."""
     arms = {"opened": [], "decoder": {"attention": "causal"}, "again": {"attention": "causal"}}
+    arms["both-ways"] = {"attention": "bidirectional"}
     made = plan(arms, tasks=TASK)
     assert len({arm.state for arm in made.arms}) == 1
     opened, causal = (
@@ -187,10 +188,12 @@ def test_arms_of_one_state_may_attend_differently(plan):
     )
     assert run_ids(made) == run_ids(opened) | run_ids(causal)
     ids = {group.attention: group.id for group in made.groups}
+    assert len(ids) == len(made.groups)
     assert made.jobs_by_arm() == {
-        "opened": [made.arms[0].state, ids[None]],
+        "opened": [made.arms[0].state, ids["bidirectional"]],
         "decoder": [made.arms[0].state, ids["causal"]],
         "again": [made.arms[0].state, ids["causal"]],
+        "both-ways": [made.arms[0].state, ids["bidirectional"]],
     }
     padded = [{**TASK[0], "protocol": {"batching": "padded"}}]
     with pytest.raises(ConfigError, match=r"'pydocs-sc'.*attention: causal.*packed"):

@@ -207,7 +207,7 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
         labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
         optimizer=next(filter(None, optimizers), ""),
         group=record.group,
-        identity=f"{record.state} {record.attention or ''}".rstrip(),
+        identity=" ".join(filter(None, (record.state, record.attention))),
         replicate_of=replicate_of(record),
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )

@@ -78,11 +78,13 @@ class PlannedTask:
         """Its name, kind and protocol."""
         return self.info.name, self.info.kind, self.protocol
 
-    def with_attention(self, attention: Attention) -> PlannedTask:
-        """Return it with another attention of the encoder, in training and in scoring."""
+    def attending(self, attention: Attention | None) -> PlannedTask:
+        """Return it with this attention of the encoder, or with its own."""
+        if attention is None:
+            return self
         settings = {**self.protocol.model_dump(), "attention": attention}
         protocol = parse_config(FinetuneProtocol, settings, where=f"task '{self.info.name}'")
-        trainer = self.trainer and self.trainer.with_attention(attention)
+        trainer = self.trainer and self.trainer.attending(attention)
         return replace(self, protocol=protocol, trainer=trainer)
 
     @property

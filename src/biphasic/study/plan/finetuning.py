@@ -32,12 +32,16 @@ class FinetuneGroup:
     evaluations: tuple[PlannedTask, ...]
     grid: tuple[tuple[float, int], ...]  # Learning rates and seeds.
     label: str  # Name in progress displays.
-    attention: Attention | None = None  # Of its arms, if they set it.
 
     @property
     def training(self) -> PlannedTask:
         """The task that is trained on."""
         return self.evaluations[0].training
+
+    @property
+    def attention(self) -> Attention:
+        """How the encoder attends."""
+        return self.training.protocol.attention
 
     @cached_property
     def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
@@ -104,11 +108,8 @@ def plan_group(
     *,
     run: Seeds,
     name: str,
-    attention: Attention | None = None,
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
-    if attention is not None:
-        evaluations = tuple(task.with_attention(attention) for task in evaluations)
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
     if not training.is_trained:
@@ -116,8 +117,7 @@ def plan_group(
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)
     identity = digest(_run_determinants(state, training))
-    label = f"{name} on {scored}"
-    return FinetuneGroup(identity, state, evaluations, tuple(grid), label, attention)
+    return FinetuneGroup(identity, state, evaluations, tuple(grid), f"{name} on {scored}")
 
 
 def check_lengths(

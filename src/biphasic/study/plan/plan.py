@@ -23,9 +23,6 @@ from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
 
-Encoder = tuple[str, Attention | None]
-"""A state, and how arms set its attention."""
-
 
 @dataclass(frozen=True)
 class PlannedArm:
@@ -159,13 +156,26 @@ class Plan:
 
     def jobs_by_arm(self) -> dict[str, list[str]]:
         """Return the segments and groups of each arm; shared ones are listed for each arm."""
-        groups: dict[Encoder, list[str]] = {}
-        for group in self.groups:
-            groups.setdefault((group.state, group.attention), []).append(group.id)
         jobs = {arm.name: self.path(arm.state) for arm in self.arms}
         for point in self.points:
-            jobs[point.arm.name] += groups.get((point.state, point.attention), ())
+            jobs[point.arm.name] += [group.id for group in self.groups_of(point)]
         return jobs
+
+    def groups_of(self, point: PlannedPoint) -> list[FinetuneGroup]:
+        """Return the fine-tunings of an evaluated state, with its arm's attention."""
+        own = {task.info.name: task.training.protocol.attention for task in self.tasks}
+        return [
+            group
+            for group in self._groups_by_state.get(point.state, ())
+            if group.attention == (point.attention or own[group.evaluations[0].info.name])
+        ]
+
+    @cached_property
+    def _groups_by_state(self) -> dict[str, list[FinetuneGroup]]:
+        groups: dict[str, list[FinetuneGroup]] = {}
+        for group in self.groups:
+            groups.setdefault(group.state, []).append(group)
+        return groups
 
     @cached_property
     def _parents(self) -> dict[str, str | None]:
@@ -222,19 +232,14 @@ def _segments(arm: PlannedArm, end: Node) -> Iterator[Segment]:
 def _groups(
     study: Study, points: tuple[PlannedPoint, ...], tasks: tuple[PlannedTask, ...]
 ) -> tuple[FinetuneGroup, ...]:
-    # An encoder that several arms share has the name and the fine-tuning seeds of the first.
-    first: dict[Encoder, PlannedPoint] = {}
-    for point in points:
-        first.setdefault((point.state, point.attention), point)
-    return tuple(
-        plan_group(
-            state,
-            scored,
-            study.config.finetuning,
-            run=point.arm.recipe.seeds,
-            name=point.name,
-            attention=attention,
-        )
-        for scored in by_training(tasks)
-        for (state, attention), point in first.items()
-    )
+    # Fine-tunings that several arms share have the name and the seeds of the first.
+    groups: dict[str, FinetuneGroup] = {}
+    for scored in by_training(tasks):
+        for point in points:
+            evaluations = tuple(task.attending(point.attention) for task in scored)
+            seeds = point.arm.recipe.seeds
+            group = plan_group(
+                point.state, evaluations, study.config.finetuning, run=seeds, name=point.name
+            )
+            groups.setdefault(group.id, group)
+    return tuple(groups.values())

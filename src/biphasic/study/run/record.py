@@ -46,8 +46,9 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
     grids = {
-        (group.state, group.attention, name): runs
-        for group in plan.groups
+        (point.name, name): runs
+        for point in plan.points
+        for group in plan.groups_of(point)
         for name, runs in group.runs.items()
     }
     return StudyRecord(
@@ -69,7 +70,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             RunRecord(arm=point.name, task=task, **run.model_dump())
             for point in plan.points
             for task in tasks
-            for run in grids[point.state, point.attention, task]
+            for run in grids[point.name, task]
         ),
         heldout_sha256=prepared.data.heldout.content_hash,
         provenance=_provenance(prepared),
