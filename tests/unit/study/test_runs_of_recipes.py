@@ -112,6 +112,15 @@ def test_the_plan_names_what_runs_vary(tmp_path, axes, line):
     assert line in [*plan_lines(summary, plan, rate=1e12, example_tokens=64)]
 
 
+def test_arms_that_attend_differently_are_no_runs_of_one_recipe(tmp_path):
+    arm = {"phases": [clm(8)], "axes": {"attention": ["causal", "bidirectional"]}}
+    config = tiny_study(arm, tasks=[])
+    assert [one.name for one in config.arms] == ["pico-clm-8-causal", "pico-clm-8-bidirectional"]
+    plan = preview_study(Study(config, tmp_path))
+    lines = plan_lines(summarise_plan(plan), plan, rate=1e12, example_tokens=64)
+    assert not [line for line in lines if line.startswith("Runs")]
+
+
 def compared(*pairs, **changes):
     return study(compare=[{"arms": pair} for pair in pairs], **changes).compared()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.amounts import count, hours, size, thousands
 from biphasic.analysis.text import listing
-from biphasic.files import digest, is_complete
+from biphasic.files import is_complete
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.study.plan.cost import (
@@ -263,10 +263,11 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
 def _run_lines(plan: Plan) -> Iterator[str]:
     """Say how many pretraining runs recipes have, and what these vary."""
     runs: dict[str, list[Sequence[int]]] = {}
+    recipes = plan.study.config.recipes_by_state()
     for arm in plan.arms:
         seeds = arm.recipe.seeds.model_dump()
-        name = digest(arm.recipe.model_dump(mode="json", exclude={"seeds"}))
-        runs.setdefault(name, []).append([seeds[stream] for stream in SEED_STREAMS])
+        of_recipe = runs.setdefault(recipes[arm.name], [])
+        of_recipe.append([seeds[stream] for stream in SEED_STREAMS])
     by_what: dict[tuple[str, ...], list[int]] = {}
     for of_recipe in runs.values():
         if len(of_recipe) > 1:
@@ -274,8 +275,8 @@ def _run_lines(plan: Plan) -> Iterator[str]:
     for fixed, numbers in by_what.items():
         varied = [stream for stream in SEED_STREAMS.values() if stream not in fixed]
         number = f"{min(numbers)}" if len({*numbers}) == 1 else f"{min(numbers)} to {max(numbers)}"
-        recipes = f"each of {len(numbers)} recipes" if len(numbers) > 1 else "1 recipe"
-        line = f"Runs         {number} for {recipes}, varying {listing(varied)}"
+        which = f"each of {len(numbers)} recipes" if len(numbers) > 1 else "1 recipe"
+        line = f"Runs         {number} for {which}, varying {listing(varied)}"
         yield f"{line}; {listing(fixed)} fixed" if fixed else line
 
 

@@ -271,7 +271,7 @@ class StudyConfig(Config):
 
     def compared(self) -> list[Sides]:
         """Return the evaluated states of both sides of each planned comparison."""
-        recipes = self._recipes_by_state() if self.compare else {}
+        recipes = self.recipes_by_state() if self.compare else {}
         tasks = [task.name for task in self.tasks]
         return [
             resolve(one, recipes, tasks, f"compare.{index}")
@@ -280,14 +280,14 @@ class StudyConfig(Config):
 
     def asked(self) -> list[list[AskedArms]]:
         """Return the evaluated states of the comparisons of each question."""
-        recipes = self._recipes_by_state() if self.questions else {}
+        recipes = self.recipes_by_state() if self.questions else {}
         tasks = [task.name for task in self.tasks]
         return [
             resolve_question(one, recipes, tasks, f"questions.{index}")
             for index, one in enumerate(self.questions)
         ]
 
-    def _recipes_by_state(self) -> dict[str, str]:
+    def recipes_by_state(self) -> dict[str, str]:
         """Return the identity of the recipe, without seeds, of each evaluated state."""
         recipes: dict[str, str] = {}
         points = self.points_by_arm()
