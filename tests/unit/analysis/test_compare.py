@@ -321,3 +321,16 @@ def test_an_average_is_compared_over_the_examples_of_all_its_datasets():
     single = compare_arms(scores, "a", "b", "d").contrast
     # Two independent datasets: the error of the mean is smaller than that of one.
     assert found.contrast.example_error < single.example_error
+
+
+def test_datasets_with_the_same_examples_do_not_count_them_twice():
+    """Such as a task that is read with 16 and with 64 training examples."""
+    datasets = (DatasetInfo("d-16", "SC", "accuracy"), DatasetInfo("d-64", "SC", "accuracy"))
+    by_model = examples_of({"a": [0.8, 0.79, 0.81], "b": [0.7, 0.71, 0.7]}, num_examples=200)
+    matrices = {(model, d.name): rows for model, rows in by_model.items() for d in datasets}
+    scores = with_averages(scores_with_examples(matrices, datasets=datasets))
+    one, both = (compare_arms(scores, "a", "b", name) for name in ("d-16", "SC Average"))
+    assert both.num_examples == one.num_examples == 200
+    assert both.p_adjusted == pytest.approx(one.p_adjusted)
+    assert both.p_value == pytest.approx(one.p_value)
+    assert both.interval == pytest.approx(one.interval)

@@ -30,41 +30,60 @@ def contrast_errors(
         members = scores.members(scores.dataset(dataset))
         for member in members:
             by_dataset[member.name][model] += weight / len(members)
-    tables = [_summed(scores, name, by_model, seeds) for name, by_model in by_dataset.items()]
-    return _of_sum([squared_errors(table, np.zeros_like(table)) for table in tables])
+    # Datasets may share their examples, such as a task read with several `train_examples`.
+    tables: dict[str, Array] = {}
+    for name, by_model in by_dataset.items():
+        ids, table = _summed(scores, name, by_model, seeds)
+        tables[ids] = tables.get(ids, 0.0) + table
+    return _of_sum([squared_errors(table, np.zeros_like(table)) for table in tables.values()])
 
 
 def _summed(
     scores: Scores, dataset: str, weights: Mapping[str, float], seeds: Collection[int]
-) -> NDArray[np.float64]:
-    """Return a weighted sum of models' influences, [1, num_seeds, num_examples]."""
+) -> tuple[str, Array]:
+    """Return a hash of examples' names, and a weighted sum of models' influences on them."""
+    # The sum is [1, num_seeds, num_examples].
     cells = {model: influences(scores, model, dataset) for model in weights}
     if len({cell.ids_sha256 for cell in cells.values()}) > 1:
         raise DataError(f"{dataset}: the models were scored on different examples")
     if lost := {seed for seed in seeds for cell in cells.values() if seed not in cell.by_seed}:
         raise DataError(f"{dataset}: no examples of seed {min(lost)}")
-    return sum(
-        (weight * _table([cells[model]], seeds) for model, weight in weights.items()),
-        start=np.zeros(()),
-    )
+    parts = [weight * _table([cells[model]], seeds) for model, weight in weights.items()]
+    return next(iter(cells.values())).ids_sha256, np.sum(parts, axis=0)
 
 
 class FamilyErrors:
     """The errors over test examples of every pair of models, over the seeds of both."""
 
     def __init__(self, scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> None:
-        members = scores.members(dataset)
-        self._members = [_MemberErrors(scores, models, dataset, member.name) for member in members]
+        members = [member.name for member in scores.members(dataset)]
+        self._num_members = len(members)
+        groups: dict[str, list[str]] = defaultdict(list)
+        for member in members:
+            groups[_names_of_examples(scores, models, member)].append(member)
+        self._groups = [_GroupErrors(scores, models, dataset, group) for group in groups.values()]
 
     def of(self, rows: range) -> CrossedErrors:
         """Return the errors of the pairs of some models with all later ones."""
         # They are NaN where examples of a pair are unknown.
-        errors, num = _of_sum([member.of(rows) for member in self._members]), len(self._members)
-        return CrossedErrors(errors.examples / num**2, errors.shared / num**2, errors.num_examples)
+        errors, squares = _of_sum([group.of(rows) for group in self._groups]), self._num_members**2
+        return CrossedErrors(
+            errors.examples / squares, errors.shared / squares, errors.num_examples
+        )
+
+
+def _names_of_examples(scores: Scores, models: Sequence[str], dataset: str) -> str:
+    """Return a hash of the names of a dataset's examples; its own name if they are unknown."""
+    for model in models:
+        try:
+            return influences(scores, model, dataset).ids_sha256
+        except DataError:
+            continue
+    return dataset
 
 
 def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:
-    """Return the errors of a sum over datasets, whose examples are drawn independently."""
+    """Return the errors of a sum over sets of examples that are drawn independently."""
     examples = np.sum([part.examples for part in parts], axis=0).ravel()
     shared = np.sum([part.shared for part in parts], axis=0).ravel()
     return CrossedErrors(examples, shared, sum(part.num_examples for part in parts))
@@ -78,17 +97,18 @@ class _Kind(NamedTuple):
     read: frozenset[int]
 
 
-class _MemberErrors:
-    """The errors of pairs of models on a dataset, or on one of an average."""
+class _GroupErrors:
+    """The errors of pairs of models on datasets that share their examples, summed over them."""
 
     def __init__(
-        self, scores: Scores, models: Sequence[str], dataset: DatasetInfo, member: str
+        self, scores: Scores, models: Sequence[str], dataset: DatasetInfo, members: Sequence[str]
     ) -> None:
         kinds: dict[_Kind, list[int]] = defaultdict(list)
         cells: dict[int, CellInfluences] = {}
         for index, model in enumerate(models):
             try:
-                cells[index] = cell = influences(scores, model, member)
+                parts = [influences(scores, model, member) for member in members]
+                cells[index] = cell = _added(parts)
             except DataError:
                 continue
             seeds = frozenset(scores.get(model, dataset.name).by_seed or {})
@@ -117,6 +137,17 @@ class _MemberErrors:
                 parts[0][places], parts[1][places] = found.examples, found.shared
         examples, shared = parts[:, later(rows, self._num_models)]
         return CrossedErrors(examples, shared, self._num_examples)
+
+
+def _added(cells: Sequence[CellInfluences]) -> CellInfluences:
+    """Return the influences of the same examples on several scores together."""
+    if len(cells) == 1:
+        return cells[0]
+    if len({cell.ids_sha256 for cell in cells}) > 1:
+        raise DataError("a model was scored on different examples")
+    seeds = set.intersection(*(set(cell.by_seed) for cell in cells))
+    by_seed = {seed: np.sum([cell.by_seed[seed] for cell in cells], axis=0) for seed in seeds}
+    return CellInfluences(cells[0].ids_sha256, by_seed)
 
 
 def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -115,13 +115,17 @@ def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) 
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
-            parts = [influences(scores, model, member.name).by_seed.values() for member in members]
+            cells = [influences(scores, model, member.name) for member in members]
         except DataError as error:
             reason = str(error)
             continue
-        # The squared standard error over test examples of a mean over seeds.
-        means = [np.mean([*part], axis=0) for part in parts]
-        errors = (float(mean.var(ddof=1)) / len(mean) for mean in means)
+        # The squared standard error over test examples of a mean over seeds. Datasets may share
+        # their examples.
+        means: dict[str, Any] = {}
+        for cell in cells:
+            mean = np.mean([*cell.by_seed.values()], axis=0)
+            means[cell.ids_sha256] = means.get(cell.ids_sha256, 0.0) + mean
+        errors = (float(mean.var(ddof=1)) / len(mean) for mean in means.values())
         variances.append(math.fsum(errors) / len(members) ** 2)
     if not variances:
         return None, reason
