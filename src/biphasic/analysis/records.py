@@ -90,7 +90,7 @@ class ArmData:
     @property
     def is_untrained(self) -> bool:
         """Return whether this arm is the baseline: an encoder with random weights."""
-        return self.record.family == "none"
+        return self.record.family == "none" and not self.record.continues
 
     @property
     def final_heldout(self) -> Mapping[str, float]:

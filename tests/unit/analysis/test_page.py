@@ -166,6 +166,24 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     )
 
 
+def test_a_pretrained_model_as_it_is_is_not_called_untrained(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[:2], tasks=TASKS[:1]).write(tmp_path)
+    study = json.loads((folder / "study.json").read_text())
+    study["arms"][0] |= {"name": "opened", "label": "Opened"}
+    for run in study["runs"]:
+        run["arm"] = run["arm"].replace("untrained", "opened")
+    assert "untrained" in render(load_study(folder, store), store="store")
+    for arm in study["arms"]:
+        arm |= {"model": "smol", "continues": "smol"}
+    (folder / "study.json").write_text(json.dumps(study))
+    records = load_study(folder, store)
+    html = render(records, store="store")
+    assert "untrained" not in html
+    assert "; Opened 9.01." in html  # the level of its loss
+    styles = arm_styles(records.arms)
+    assert styles["opened"].color != styles["mlm"].color
+
+
 def test_only_a_score_clearly_above_all_others_has_a_star(tmp_path):
     found = sure_on_one_task(tmp_path)
     html = render(found, store="store")

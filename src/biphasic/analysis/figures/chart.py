@@ -46,8 +46,9 @@ class Panel:
     title: str
     unit: str
     series: tuple[Series, ...]
-    # Score of the untrained encoder, drawn as a dotted line; None without.
+    # Value of an encoder without training, drawn as a dotted line; None without.
     floor: float | None = None
+    floor_name: str = "untrained"
     # Upper limit of the vertical axis; higher lines are cut off. None without a limit.
     top: float | None = None
 
@@ -90,7 +91,7 @@ class Chart:
                 for (label, _), group in lines
             ]
             if panel.floor is not None:
-                ends.append(f"untrained encoder {panel.floor:.2f}")
+                ends.append(f"{panel.floor_name} {panel.floor:.2f}")
             heading = ", ".join(filter(None, (flat(panel.title), panel.unit)))
             parts.append(f"{heading}: {'; '.join(ends)}.")
         return " ".join(parts)

@@ -152,7 +152,7 @@ def _ends(panel: Panel, *, is_named: bool) -> list[EndLabel]:
         parts += [f"↑ {last.mean:.1f}"] if last.mean > high else []
         ends[series.label, last.model] = min(last.mean, high), " ".join(parts), series.style.color
     if panel.floor is not None:
-        ends["", ""] = panel.floor, "untrained", FLOOR
+        ends["", ""] = panel.floor, wrap(panel.floor_name), FLOOR
     return [end for end in ends.values() if end[1]]
 
 
@@ -196,7 +196,7 @@ def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
 
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
-    """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
+    """Set limits and ticks of the vertical axis, and draw the level without training."""
     axes.set_ylim(*_limits(panel))
     if not any(math.isfinite(point.mean) for point in panel.points):
         axes.set_yticks([])

@@ -25,6 +25,7 @@ from biphasic.analysis.figures.chart import (
 )
 from biphasic.analysis.figures.choose import arm_styles, steps_text
 from biphasic.analysis.records import ArmData, Curve, StudyRecords
+from biphasic.analysis.scores.table import UNTRAINED
 from biphasic.analysis.text import OBJECTIVES, flat, objective_name
 from biphasic.facts import LOSS_UNITS
 from biphasic.palette import SeriesStyle, distinct_styles
@@ -37,14 +38,14 @@ Curves = Mapping[Kind, Mapping[str, Curve]]  # curves of an arm, by kind and obj
 
 
 def study_losses(records: StudyRecords) -> Chart | Skipped:
-    """Draw held-out and training losses by tokens, with the untrained encoder as a level."""
+    """Draw held-out and training losses by tokens, with a level before training."""
     name, title = "loss", "Losses of training"
     curves: dict[str, Curves] = {
         arm.name: {"Held-out": arm.heldout, "Training": arm.training}
         for arm in records.arms
-        if not arm.is_untrained
+        if arm.record.family != UNTRAINED
     }
-    floor = next((arm.final_heldout for arm in records.arms if arm.is_untrained), {})
+    floor = next((arm for arm in records.arms if arm.name not in curves), None)
     panels = _panels(records.arms, curves, arm_styles(records.arms), place="tokens", floor=floor)
     if not panels:
         return Skipped(name, title, "no arm is trained yet")
@@ -67,7 +68,7 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
         heldout = {n: _since(c, first, first) for n, c in arm.heldout.items() if n in training}
         curves[arm.name] = {"Held-out": heldout, "Training": training}
     styles = distinct_styles([arm.name for arm in arms])
-    panels = _panels(arms, curves, styles, place="steps", floor={})
+    panels = _panels(arms, curves, styles, place="steps", floor=None)
     if not panels:
         return Skipped(name, title, "no losses were logged in continued training")
     caption = (
@@ -90,9 +91,11 @@ def _panels(
     styles: Mapping[str, SeriesStyle],
     *,
     place: Literal["steps", "tokens"],
-    floor: Mapping[str, float],
+    floor: ArmData | None,
 ) -> tuple[Panel, ...]:
     """Return a panel for each kind of loss and objective with data."""
+    levels = {} if floor is None else floor.final_heldout
+    floor_name = "untrained" if floor is None or floor.is_untrained else flat(floor.label)
     kinds: tuple[tuple[Kind, str], ...] = (
         ("Held-out", "Held-out {} loss"), ("Training", "Training loss during {}"),
     )  # fmt: skip
@@ -113,10 +116,10 @@ def _panels(
                 for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place, size=size)
             ]
             if series:
-                level = floor.get(objective) if kind == "Held-out" else None
+                level = levels.get(objective) if kind == "Held-out" else None
                 panel = Panel(
                     f"{kind}-{objective}", title.format(objective_name(objective)),
-                    LOSS_UNITS.get(objective, "nats per token"), tuple(series), level,
+                    LOSS_UNITS.get(objective, "nats per token"), tuple(series), level, floor_name,
                 )  # fmt: skip
                 panels.append(replace(panel, top=_top(panel)))
     return tuple(panels)

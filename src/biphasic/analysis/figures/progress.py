@@ -224,10 +224,15 @@ def continued_by_budget(scores: Scores) -> Drawing | str:
 def _ways(scores: Scores) -> dict[Begun, list[ModelInfo]]:
     """Return the continued models of each starting model, which comes first."""
     continued = [model for model in scores.models if model.continued_steps and model.is_final]
-    ways = grouped(continued, lambda model: (model.size, model.start or ""))
+    ways = grouped(continued, _begun)
     order = sizes(scores.models)
     ways = dict(sorted(ways.items(), key=lambda way: order.index(way[0][0])))
     return {key: [*_starting_models(models[0], scores), *models] for key, models in ways.items()}
+
+
+def _begun(model: ModelInfo) -> Begun:
+    """Return how a continued model began, and how it attends if its arm says so."""
+    return model.size, ", ".join(filter(None, (model.start, model.attention)))
 
 
 def _starting_models(example: ModelInfo, scores: Scores) -> Iterable[ModelInfo]:
@@ -236,9 +241,11 @@ def _starting_models(example: ModelInfo, scores: Scores) -> Iterable[ModelInfo]:
     for model in scores.models:
         if model.continued_steps or not model.is_final or model.size != example.size:
             continue
+        if model.attention != example.attention:
+            continue
         if model.start == example.start and model.start is not None:
             return [model]
-        is_like = model.objective == example.start and model.total_steps == steps
+        is_like = model.objective == _begun(example)[1] and model.total_steps == steps
         masks_alike = example.objective != "MLM" or model.mask_rate == example.mask_rate
         if model.name == example.start or (is_like and masks_alike):
             return [model]

@@ -23,7 +23,7 @@ from biphasic.analysis.figures.chart import (
 from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.scores.table import UNTRAINED, Scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing, metric_name, rate
 from biphasic.palette import MARKERS, SeriesStyle, distinct_styles, objective_styles
 
@@ -43,7 +43,7 @@ def scores_by_learning_rate(
     # objective and the optimizer, and intervals are omitted. Scores over pretraining runs give a
     # line per recipe, with intervals over its runs. `diverged` counts diverged runs by rate.
     groups = scores.runs.replicates if scores.runs else [(model,) for model in scores.models]
-    shown = [group for group in groups if group[0].objective != UNTRAINED and group[0].is_final]
+    shown = [group for group in groups if group[0].is_final and not group[0].is_untrained]
     names = [tuple(model.name for model in group) for group in shown]
 
     def interval(values: Sequence[float]) -> tuple[float | None, float | None]:

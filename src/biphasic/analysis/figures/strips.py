@@ -16,7 +16,7 @@ from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
 from biphasic.analysis.figures.render import drawing
-from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
 from biphasic.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 
@@ -148,7 +148,7 @@ def _draw_rows(
         drawn = strip(score, style, on, None)
         if drawn is None:
             continue
-        if model.objective == UNTRAINED:
+        if model.is_untrained:
             axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
         interval = {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}
         seeds = {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}

@@ -10,7 +10,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.strips import Scale, Strip, axis, strip
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
-from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.statistics.compare import ranked
 from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.text import score_text
@@ -95,14 +95,14 @@ class Column:
 
     @cached_property
     def _chosen(self) -> set[str]:
-        untrained = {model.name for model in self._inorder if model.objective == UNTRAINED}
+        untrained = {model.name for model in self._inorder if model.is_untrained}
         most = MOST_ROWS if len(self._inorder) <= MOST_ROWS else SHOWN_OF_MANY
         return {model.name for model in self._inorder[:most]} | untrained
 
     @property
     def floor(self) -> float | None:
         """Position of the untrained encoder's mean, in percent of the width."""
-        untrained = (m.name for m in self.scores.models if m.objective == UNTRAINED)
+        untrained = (m.name for m in self.scores.models if m.is_untrained)
         means = [found.mean for name in untrained if (found := self.score(name).estimate)]
         return self.scale.place(means[0]) if self.scale and means else None
 

@@ -144,7 +144,7 @@ def _lead(family: Family, labels: Mapping[str, str]) -> str:
 def _against_floor(scores: Scores, family: Family) -> str:
     """Count the trained arms that are clearly above the untrained encoder."""
     scored = scores.means(family.dataset.name)
-    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in scored]
+    floors = [m.name for m in scores.models if m.is_untrained and m.name in scored]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
     tests = [family.compare(name, floors[0]) for name in trained] if floors else []
     known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]

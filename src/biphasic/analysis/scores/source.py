@@ -206,6 +206,7 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
         optimizer=next(filter(None, optimizers), ""),
+        attention=record.attention or "",
         group=record.group,
         identity=" ".join(filter(None, (record.state, record.attention))),
         replicate_of=replicate_of(record),

@@ -25,7 +25,7 @@ Key = TypeVar("Key", bound=Hashable)
 PERCENT = 100.0
 # Rates are written in decimals, so ten times 1e-5 may be slightly below 1e-4.
 _DECADE = 10 * (1 + 1e-9)
-UNTRAINED = "none"  # the objective of an encoder with random weights
+UNTRAINED = "none"  # the objective of an encoder that the study does not train
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class ModelInfo:
     flops: float | None = None  # FLOPs of pretraining; None if unknown
     labels: int | None = None  # tokens that pretraining predicted; None if unknown
     optimizer: str = ""  # its name in study files; empty if unknown
+    attention: str = ""  # in fine-tuning and scoring, if its arm sets it
     # Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's group in a
     # study.
     group: str = ""
@@ -61,6 +62,11 @@ class ModelInfo:
     replicate_of: str = ""
     # Seeds of initial weights, order of rows and masks; empty if unknown.
     pretraining_seeds: tuple[int, ...] = ()
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether its weights are random; a pretrained model as it is has a start."""
+        return self.objective == UNTRAINED and not self.start
 
 
 @dataclass(frozen=True)

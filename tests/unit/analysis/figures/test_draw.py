@@ -278,7 +278,7 @@ def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
     assert {f"CLM ↑ {last:.1f}", "untrained", "MLM"} <= written
     assert figure.axes[0].get_ylim()[1] < last
     assert f"CLM from {records.arms[2].heldout['mlm'].losses[0]:.2f}" in chart.alt
-    assert f"untrained encoder {records.arms[0].final_heldout['mlm']:.2f}" in chart.alt
+    assert f"untrained {records.arms[0].final_heldout['mlm']:.2f}" in chart.alt
 
 
 def test_labels_that_touch_move_apart_as_little_as_needed():

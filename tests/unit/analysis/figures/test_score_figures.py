@@ -111,6 +111,20 @@ def test_figures_8_and_9_go_from_the_finished_models_on():
         assert found == {0.0: by_start["MLM"], 1.0: by_start["CLM"]}
 
 
+def test_a_continued_model_began_with_one_that_attends_alike():
+    models = [
+        model(f"{size}-{name}", size, 0, steps, start="smol", continued_steps=steps, **attends)
+        for size in ("small", "large")
+        for name, steps, attends in (
+            ("causal", 0, {"attention": "causal"}), ("opened", 0, {}), ("mlm", 50, {}),
+        )
+    ]  # fmt: skip
+    chart = continued_at_one_budget(grid_scores(models))
+    [before, after] = chart.panels[0].series
+    assert [point.model for point in before.points] == ["small-opened", "large-opened"]
+    assert [point.model for point in after.points] == ["small-mlm", "large-mlm"]
+
+
 def test_the_papers_table_has_six_figures_and_reasons_for_the_others():
     found = [*score_figures(paper_scores())]
     assert [each.name for each in found if isinstance(each, Chart)] == [
