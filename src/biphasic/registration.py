@@ -13,7 +13,7 @@ from biphasic.sealed import SealedFolder
 
 REGISTRATIONS = "registrations"
 _FILE = "registration.json"
-_ARM = {"state", "steps", "model", "phases", "recipe", "seeds"}
+_ARM = {"state", "steps", "model", "phases", "recipe", "seeds", "attention"}
 _TASK = {"kind", "metric", "num_train", "num_validation", "num_test", "trained_on"}
 
 

@@ -4,11 +4,19 @@ import math
 
 import numpy as np
 import pytest
+from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import made_scores
 from paired_power import detectable_effect
 
-from biphasic.analysis.questions.power import Design, residual_spread, smallest_detectable
+from biphasic.analysis.questions.power import (
+    Design,
+    detectable_differences,
+    residual_spread,
+    smallest_detectable,
+)
+from biphasic.analysis.records import load_study
 from biphasic.errors import DataError
+from biphasic.records import AgainstRecord, AskedRecord, QuestionRecord, SupportRecord
 
 PAIR = (1.0, -1.0)
 
@@ -36,6 +44,22 @@ def test_pooled_arms_help_and_further_comparisons_cost():
 
 def test_one_run_has_no_test():
     assert detectable(num_runs=1) is None
+
+
+def test_a_comparison_without_a_test_needs_no_spread(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1], seeds=(0,)).write(tmp_path)
+    study = load_study(folder, store).study
+    one = AskedRecord(first=("mlm",), second=("clm",), tasks=("pydocs-sc",))
+    rules = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
+    asked = QuestionRecord(
+        name="Q1", question="?", comparisons=(one,), supported_if=rules[0], against_if=rules[1]
+    )
+
+    def spread_on(task):
+        raise DataError(f"{task}: one run")
+
+    asking = study.model_copy(update={"questions": (asked,)})
+    assert [*detectable_differences(asking, spread_on)] == []
 
 
 def test_the_spread_of_a_pilot_is_what_its_models_do_not_share():

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from biphasic.analysis.page.markdown import registration_page
 from biphasic.api.results.plans import Registered
 from biphasic.errors import ConfigError, DataError
 from biphasic.registration import read_registrations
@@ -21,6 +22,10 @@ ASK = {
         {"arms": ["b", "a"], "forecast": {"difference": 2, "interval": [-1, 5]}},
     ],
 }
+ARMS = [
+    {"name": "a", "phases": [clm(4)], "attention": "causal"},
+    {"name": "b", "phases": [clm(8)]},
+]
 
 
 @pytest.fixture
@@ -73,6 +78,7 @@ def test_a_registration_is_sealed_once(register, folder):
         ({"questions": [{**ASK, "question": "Is less better?"}]}, ("questions",)),
         ({"finetuning": {"seeds": [0, 2], "learning_rates": [1e-4]}}, ("grid", "seeds")),
         ({"recipe": {"max_seqlen": 32, "rows_per_step": 2}}, ("arms", "grid")),
+        ({"arms": ARMS}, ("arms", "grid")),
     ],
 )
 def test_a_change_is_a_dated_amendment(register, states, store, changes, parts):
@@ -85,6 +91,12 @@ def test_a_change_is_a_dated_amendment(register, states, store, changes, parts):
     assert amended.num_scores == 1
     lines = str(Registered("Title", (again, amended))).splitlines()
     assert lines[1] == f"changed: {', '.join(amended.changed)}; scores of its arms then: 1"
+
+
+def test_the_page_of_a_registration_names_an_arm_s_attention(register):
+    page = registration_page("Title", register(arms=ARMS))
+    assert "| a, causal | 4 |" in page
+    assert "| b | 8 |" in page
 
 
 def test_a_score_of_another_study_or_rate_refuses_the_first_registration(

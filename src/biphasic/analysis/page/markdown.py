@@ -85,7 +85,11 @@ def _lines(title: str, records: Sequence[RegistrationRecord]) -> Iterator[str]:
         yield from _question(QuestionRecord.model_validate(raw), last)
     yield from ("## Arms", "")
     yield from _table(("Arm", "Steps", "State"), (
-        (name, str(arm.get("steps", 0)), f"`{arm['state'][:12]}`")
+        (
+            f"{name}, {arm['attention']}" if "attention" in arm else name,
+            str(arm.get("steps", 0)),
+            f"`{arm['state'][:12]}`",
+        )
         for name, arm in last.fixed["arms"].items()
     ))  # fmt: skip
     yield from ("## Tasks", "")

@@ -34,8 +34,9 @@ def detectable_differences(
         number = sum(len(one.tasks) for one in question.comparisons)
         for place, one in enumerate(question.comparisons):
             for task in one.tasks:
-                design = _design(study, one, task, number, spread := spread_on(task))
-                if (points := smallest_detectable(design)) is not None:
+                design = _design(study, one, task, number)
+                spread = spread_on(task) if design.num_runs > 1 else 0.0
+                if (points := smallest_detectable(replace(design, spread=spread))) is not None:
                     where = {"question": question.name, "comparison": place, "task": task}
                     yield DetectableRecord(**where, points=points, spread=spread)
 
@@ -46,9 +47,7 @@ def pilot_spreads(folder: Path) -> Callable[[str], float]:
     return lambda task: residual_spread(scores, task)
 
 
-def _design(
-    study: StudyRecord, asked: AskedRecord, task: str, number: int, spread: float
-) -> Design:
+def _design(study: StudyRecord, asked: AskedRecord, task: str, number: int) -> Design:
     sides = (asked.first, asked.second, *(asked.minus or ()))
     weights: Counter[str] = Counter()
     for side, weight in zip(sides, (1, -1, -1, 1), strict=False):
@@ -67,7 +66,6 @@ def _design(
         num_runs=num_runs if num_runs > 1 else len(seeds),
         num_comparisons=number,
         are_blocks=num_runs > 1,
-        spread=spread,
     )
 
 
@@ -87,7 +85,7 @@ class Design:
     are_blocks: bool
     # Standard deviation of an arm's score over runs, in percentage points, beside what all arms
     # share.
-    spread: float
+    spread: float = 1.0
 
 
 def smallest_detectable(design: Design) -> float | None:
