@@ -101,6 +101,21 @@ def test_numbers_of_training_examples_make_a_task_each(tmp_path, make_task):
         study(tasks=[{**task, "train_examples": [4]}, {"name": "m-4", "source": "sc:x"}])
 
 
+def test_a_shared_number_of_training_examples_is_of_the_tasks_trained_on(tmp_path, make_retrieval):
+    near, far, zero = (tmp_path / name for name in ("near", "far", "zero"))
+    make_retrieval(near)
+    make_retrieval(far, trained_on="near")
+    make_retrieval(zero, kind="zs")
+    tasks = [{"name": path.name, "source": str(path)} for path in (near, far, zero)]
+    finetuning = {**RAW["finetuning"], "protocol": {"max_seqlen": 64, "train_examples": 2}}
+    found = previewed(tmp_path / "store", tasks=tasks, finetuning=finetuning).tasks
+    assert [task.training.protocol.train_examples for task in found[:2]] == [2, 2]
+    assert [task.num_examples["train"] for task in found] == [2, 2, 0]
+    mine = [{**tasks[2], "protocol": {"train_examples": 2}}]
+    with pytest.raises(DataError, match=r"train_examples: 2.* 0"):
+        previewed(tmp_path / "store", tasks=mine)
+
+
 def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
     root = tmp_path / "runs"
     tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]

@@ -192,13 +192,16 @@ class TaskResolver:
         protocol, epoch = self.protocol_of(task, description.protocol), loaded.epoch_length()
         num_examples = {split: loaded.num_examples(split) for split in SPLITS}
         title = loaded.info.title if loaded.info.title != loaded.info.name else task.name
-        if protocol.pooling != "mean" and KINDS[loaded.info.kind].facts.is_trained:
+        is_trained = KINDS[loaded.info.kind].facts.is_trained
+        if protocol.pooling != "mean" and is_trained:
             raise ConfigError(
                 f"pooling: {protocol.pooling} is for tasks without fine-tuning; remove it",
                 about=f"task '{task.name}'",
             )
-        if (few := protocol.train_examples) is not None:
-            if few > epoch:
+        few = protocol.train_examples
+        # That all tasks share it does not concern a task without training.
+        if few is not None and (is_trained or "train_examples" in task.protocol):
+            if loaded.info.trained_on is None and few > epoch:
                 raise ConfigError(
                     f"train_examples: {few}, but the training split has {epoch}",
                     about=f"task '{task.name}'",
