@@ -50,9 +50,12 @@ def echo_answers(report: Path) -> None:
     path = report.with_name("questions.csv")
     if path.is_file():
         with path.open(encoding="utf-8", newline="") as file:
-            answers = {row["question"]: row["answer"] for row in csv.DictReader(file)}
+            rows = [*csv.DictReader(file)]
+        answers = {row["question"]: row["answer"] for row in rows}
+        lacking = {row["question"] for row in rows if row["complete"] == "no"}
         for question, answer in answers.items():
-            echo(f"{question}: {answer}")
+            is_provisional = question in lacking and answer != "no data"
+            echo(f"{question}: {answer}{', provisional: runs are missing' * is_provisional}")
 
 
 def print_table(table: Table) -> None:

@@ -153,6 +153,18 @@ def test_an_answer_waits_for_all_scores(ask):
     assert answer_sentence(answer) == "No data: 1 of 2 comparisons has no scores yet."
 
 
+def test_arms_without_a_common_seed_have_scores_and_no_answer(ask):
+    study = ask(question(asked("clm", "mlm")))
+    record = json.loads((study[0] / "study.json").read_text())
+    for arm in record["arms"]:
+        if arm["name"].startswith("mlm"):
+            arm["seeds"]["init_seed"] += 10
+    (study[0] / "study.json").write_text(json.dumps(record))
+    [answer] = answers_of(study)
+    assert answer.verdict == "no data"
+    assert answer_sentence(answer) == "No data: some of its arms have no seed in common."
+
+
 @pytest.mark.parametrize(
     ("measured", "covered", "score"),
     [
@@ -242,7 +254,12 @@ def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
     for run in read_study(folder).runs:
         if (run.arm, run.task) == ("clm-seed1", "pydocs-sc"):
             (store / "finetunes" / run.id / "result.json").unlink()
-    assert ", 2 pretraining runs so far |" in run_cli("study", "report", str(folder), "--markdown")
+    shown = run_cli("study", "report", str(folder), "--markdown")
+    assert ", 2 pretraining runs so far |" in shown
+    assert "the measured difference so far; good forecasts" in shown
+    [answer] = answers_of((folder, store))
+    [line, *_] = run_cli("study", "report", str(folder)).splitlines()
+    assert line == f"Q1: {answer.verdict}, provisional: runs are missing"
 
 
 def test_markdown_of_a_study_without_questions_is_refused(ask):

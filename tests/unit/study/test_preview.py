@@ -116,6 +116,15 @@ def test_a_shared_number_of_training_examples_is_of_the_tasks_trained_on(tmp_pat
         previewed(tmp_path / "store", tasks=mine)
 
 
+def test_tasks_that_share_a_training_only_with_an_arm_s_attention_are_refused(tmp_path):
+    arms = [{"name": "opened"}, {"name": "decoder", "attention": "causal"}]
+    tasks = [{"name": "nq"}, {"name": "mldr", "protocol": {"attention": "causal"}}]
+    alike = [{**task, "protocol": {"attention": "causal"}} for task in tasks]
+    assert len(previewed(tmp_path, arms=arms, tasks=alike, evaluation_points=[]).groups) == 1
+    with pytest.raises(ConfigError, match=r"nq and mldr .* 'msmarco'.* attention"):
+        previewed(tmp_path, arms=arms, tasks=tasks, evaluation_points=[])
+
+
 def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
     root = tmp_path / "runs"
     tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]

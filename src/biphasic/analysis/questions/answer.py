@@ -132,15 +132,16 @@ def answer(question: QuestionRecord, sources: Sequence[Scores]) -> Answer:
     for one, record in zip(planned, question.comparisons, strict=True):
         terms = () if scores is None else sum_of(scores, one) or ()
         for dataset in one.datasets:
-            is_complete = scores is not None and all(
-                scores.get(model, dataset).is_complete for model, _ in terms
-            )
+            cells = [] if scores is None else [scores.get(model, dataset) for model, _ in terms]
+            is_complete = bool(cells) and all(c.estimate and c.is_complete for c in cells)
             test = tests.get((question.name, dataset, terms))
             outcomes.append(AskedOutcome(record, dataset, _label(one, scores), test, is_complete))
+    problem = ""
     if scores is None:
         problem = "some of its arms have several pretraining runs and others have one"
-        return Answer(question, tuple(outcomes), sources[0].unit, problem)
-    return Answer(question, tuple(outcomes), scores.unit)
+    elif any(one.is_complete and one.test is None for one in outcomes):
+        problem = "some of its arms have no seed in common"
+    return Answer(question, tuple(outcomes), (scores or sources[0]).unit, problem)
 
 
 def _label(planned: Planned, scores: Scores | None) -> str:

@@ -47,17 +47,19 @@ def rule_sentence(question: QuestionRecord) -> str:
 
 def forecast_sentence(answers: Iterable[Answer]) -> str:
     """Count the forecasts that came true, with their mean score; empty without an outcome."""
-    found = [one.forecast for answer in answers for one in answer.outcomes if one.forecast]
+    outcomes = [one for answer in answers for one in answer.outcomes]
+    found = [one.forecast for one in outcomes if one.forecast]
     if not found:
         return ""
+    is_open = not all(one.is_complete for one in outcomes if one.asked.forecast)
     covered = sum(one.is_covered for one in found)
     expected = f"{0.9 * len(found):.1f}".removesuffix(".0")
     verb = "covers" if covered == 1 else "cover"
     score = fmean(one.interval_score for one in found)
     return (
-        f"{covered} of {count(len(found), '90 % interval')} {verb} the measured difference; good "
-        f"forecasts cover about {expected}. The mean interval score is {score:.1f} points "
-        "(Gneiting and Raftery 2007; lower is better)."
+        f"{covered} of {count(len(found), '90 % interval')} {verb} the measured difference"
+        f"{' so far' * is_open}; good forecasts cover about {expected}. The mean interval score is "
+        f"{score:.1f} points (Gneiting and Raftery 2007; lower is better)."
     )
 
 

@@ -12,7 +12,9 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from biphasic.analysis.text import listing
 from biphasic.data.packing import Attention
+from biphasic.errors import ConfigError
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
@@ -241,5 +243,11 @@ def _groups(
             group = plan_group(
                 point.state, evaluations, study.config.finetuning, run=seeds, name=point.name
             )
-            groups.setdefault(group.id, group)
+            both = (groups.setdefault(group.id, group), group)
+            one, other = ([task.info.name for task in each.evaluations] for each in both)
+            if one != other:
+                raise ConfigError(
+                    f"tasks {listing([*one, *other])} are trained on '{group.training.info.name}' "
+                    "with different attention; as arms set attention, give these tasks the same one"
+                )
     return tuple(groups.values())
