@@ -99,6 +99,19 @@ def test_turns_are_counted_by_objective_and_a_changing_rate_has_two_ends():
     assert phase.final_mask_rate == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(
+    ("usual", "expected"),
+    [
+        ({"bidirectional"}, (None, "causal")),
+        ({"bidirectional", "causal"}, ("bidirectional", "causal")),
+    ],
+)
+def test_an_arm_that_attends_as_the_tasks_say_is_like_one_that_leaves_it_to_them(usual, expected):
+    config = tiny_study({"phases": [clm(8)], "axes": {"attention": ["bidirectional", "causal"]}})
+    found = [arm_record(point, usual=usual).attention for point in plan_of(config).points]
+    assert tuple(found) == expected
+
+
 def test_changes_to_the_shared_recipe_and_seeds_are_recorded():
     changes = {"seeds": {"init_seed": 7}, "model": "nano"}
     found = records({"name": "a", "recipe": changes, "phases": [clm(4)]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
     # report that is up to date is not rewritten.
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
+    usual = {task.training.protocol.attention for task in plan.tasks}
     grids = {
         (point.name, name): runs
         for point in plan.points
@@ -57,7 +58,9 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
         title=config.title,
         description=config.description,
         convention=config.convention,
-        arms=tuple(arm_record(point, _segments_of(point, plan)) for point in plan.points),
+        arms=tuple(
+            arm_record(point, _segments_of(point, plan), usual=usual) for point in plan.points
+        ),
         tasks=tuple(map(_task_record, plan.tasks)),
         learning_rates=config.finetuning.learning_rates,
         seeds=config.finetuning.seeds_of(plan.arms[0].recipe.seeds),
@@ -77,8 +80,11 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
     )
 
 
-def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord:
+def arm_record(
+    point: PlannedPoint, segments: tuple[str, ...] = (), *, usual: Collection[str] = ()
+) -> ArmRecord:
     """Return the record of one evaluated state, to which `segments` lead."""
+    # An arm that sets the only attention of the tasks, `usual`, is like those that set none.
     recipe, arm = point.arm.recipe, point.arm.config
     begun = [placed for placed in recipe.placed_phases if placed.start < point.step]
     continues, continued_steps = _continuation(recipe, begun, point.step)
@@ -100,7 +106,7 @@ def arm_record(point: PlannedPoint, segments: tuple[str, ...] = ()) -> ArmRecord
         continued_steps=continued_steps,
         recipe={name: value for name, value in arm.recipe.items() if name != "model"},
         seeds=recipe.seeds.model_dump(),
-        attention=point.attention,
+        attention=None if usual == {point.attention} else point.attention,
         peak=begun[0].schedule.peak if begun else None,
         is_tuned=point.arm.tuned is not None,
         num_trials=point.arm.tuned and point.arm.tuned.trials,
