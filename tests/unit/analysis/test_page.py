@@ -6,7 +6,7 @@ import statistics
 from itertools import combinations
 
 import pytest
-from fake_study import ARMS, TASKS, FakeStudy
+from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from scipy.stats import ttest_rel
 
 from biphasic.analysis.estimate import Estimate
@@ -25,6 +25,7 @@ from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
+from biphasic.analysis.tables.summary import finetunings
 from biphasic.palette import SeriesStyle
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
@@ -182,6 +183,21 @@ def test_a_pretrained_model_as_it_is_is_not_called_untrained(tmp_path):
     assert "; Opened 9.01." in html  # the level of its loss
     styles = arm_styles(records.arms)
     assert styles["opened"].color != styles["mlm"].color
+
+
+@pytest.mark.parametrize(("numbers", "expected"), [((16, 64), 8), ((16, 16), 4)])
+def test_tasks_share_a_fine_tuning_if_all_its_settings_are_equal(tmp_path, numbers, expected):
+    tasks = tuple((name, *TASKS[3][1:]) for name in ("nq", "mldr"))
+    study = FakeStudy(
+        steps=40, arms=ARMS[:2], tasks=tasks, learning_rates=(1e-4,), seeds=(0, 1)
+    ).write(tmp_path)
+    number_of = dict(zip(("nq", "mldr"), numbers, strict=True))
+    for path in (study[1] / "finetunes").glob("*/result.json"):
+        result = json.loads(path.read_text())
+        protocol = {"train_examples": number_of[result["task"]]}
+        path.write_text(json.dumps({**result, "trained_on": "msmarco", "protocol": protocol}))
+        seal_again(path.parent)
+    assert len(finetunings(load_study(*study))) == expected
 
 
 def test_only_a_score_clearly_above_all_others_has_a_star(tmp_path):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
 from biphasic.amounts import amount, count, duration, scientific
 from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.analysis.text import OBJECTIVES, listing, objective_name, short, truncations
+from biphasic.files import digest
 from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
 
@@ -75,13 +75,13 @@ def cost_sentence(records: StudyRecords) -> str:
 def finetunings(records: StudyRecords) -> list[ResultRecord]:
     """Return one result for each fine-tuning."""
     # One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
-    trained: dict[tuple[Any, ...], ResultRecord] = {}
+    trained: dict[tuple[str, str, str, float, int], ResultRecord] = {}
     for outcome in records.outcomes:
         result = outcome.result
         if result is not None and not result.is_zero_shot:
             training = result.trained_on or result.task
-            attention = result.protocol.get("attention")
-            key = (result.state, attention, training, result.learning_rate, result.seed)
+            settings = digest(result.protocol)
+            key = (result.state, training, settings, result.learning_rate, result.seed)
             trained.setdefault(key, result)
     return list(trained.values())
 
