@@ -11,6 +11,7 @@ from functools import cache
 from importlib.abc import SourceLoader
 from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_loader
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
 from biphasic.errors import ConfigError, reading
@@ -19,6 +20,7 @@ from biphasic.numerics import code_sha256
 
 FOLDER = "plugins"
 """Folder of a store with the files of plugins, by the hash of their code."""
+_MODULES = "biphasic_plugin_"  # begins the names of their modules
 _sources: dict[str, bytes] = {}
 _stores: list[Path] = []
 
@@ -76,7 +78,7 @@ def module_of(code: str, file: str) -> ModuleType:
             if code_sha256(source) != code:
                 raise ConfigError(f"{found}: changed since it was copied; restore it")
         _sources[code] = source
-    name = f"biphasic_plugin_{code[:16]}"
+    name = f"{_MODULES}{code[:16]}"
     spec = spec_from_loader(name, _OneFile(file, _sources[code]))
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file}: cannot be imported")
@@ -85,6 +87,18 @@ def module_of(code: str, file: str) -> ModuleType:
     with reading(file, ConfigError, remedy="correct the file", failure="cannot be imported"):
         spec.loader.exec_module(module)
     return module
+
+
+def error_of_plugin(error: BaseException) -> ConfigError | None:
+    """Return the error of a file's code with its line; None if no such code was running."""
+    lines = walk_tb(error.__traceback__)
+    own = [each for each in lines if each[0].f_globals.get("__name__", "").startswith(_MODULES)]
+    if not own:
+        return None
+    frame, line = own[-1]
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    about = f"{frame.f_code.co_filename}:{line}"
+    return ConfigError(f"{reason}; correct it ('biphasic plugin check')", about=about)
 
 
 class _OneFile(SourceLoader):

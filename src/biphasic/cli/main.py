@@ -30,6 +30,7 @@ from biphasic.errors import (
     StoppedError,
     os_error_text,
 )
+from biphasic.plugin_code import error_of_plugin
 from biphasic.version import __version__
 
 _RESUME = "interrupted; run again to resume"
@@ -111,7 +112,9 @@ def main() -> None:
     except Exception as error:
         # pydantic converts a Ctrl-C to its own error while it builds a model's validator.
         if "KeyboardInterrupt" not in str(error):
-            raise
+            if (known := error_of_plugin(error)) is None:
+                raise
+            _fail(known, code=2)
         echo(_RESUME, err=True)
         sys.exit(INTERRUPTED)
     finally:

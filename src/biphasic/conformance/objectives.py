@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +25,7 @@ from biphasic.files import canonical_json
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.seeds import stream, uniforms
 from biphasic.training.step.input import passes_of
 from biphasic.training.step.passes import summed_loss
@@ -78,48 +78,11 @@ def check_objective(settings: ObjectiveConfig) -> None:
     check_rules(Case(settings), RULES, where=settings.short_name)
 
 
-def _rows(case: Case) -> Iterator[str]:
-    """Parts have the rows of the batch, in order, with the borders of its sequences."""
+def _problems(rule: str, case: Case) -> Iterator[str]:
+    """Yield what training refuses, too."""
     for step in range(STEPS):
-        parts, first = case.parts(step), 0
-        if not isinstance(parts, tuple) or not all(isinstance(p, Supervision) for p in parts):
-            yield "supervise must return a tuple of Supervision"
-        for part in parts:
-            given = _batch(step).packed.part(first, first + part.rows.num_rows)
-            first += part.rows.num_rows
-            if part.rows.input_ids.shape != given.input_ids.shape or not (
-                np.array_equal(part.rows.cu_seqlens, given.cu_seqlens)
-            ):
-                yield "a part has other rows or borders than the batch"
-        if first != ROWS:
-            yield f"the parts have {first} rows, the batch {ROWS}"
-
-
-def _positions(case: Case) -> Iterator[str]:
-    """Labels are int64, at ascending positions of tokens, and are tokens of the vocabulary.
-
-    Weights and values, if there are any, are fp32 and one for each label.
-    """
-    for part, rows in _each_part(case):
-        positions, labels = part.positions, part.labels
-        if positions.dtype != np.int64 or labels.dtype != np.int64:
-            yield "positions and labels must be int64"
-        if positions.shape != labels.shape or positions.ndim != 1:
-            yield f"{positions.size} positions have {labels.size} labels"
-        if np.any(np.diff(positions) <= 0):
-            yield "positions are not ascending"
-        tokens = np.concatenate([np.arange(*span) for span in rows.spans.tolist()])
-        if not np.all(np.isin(positions, tokens)):
-            yield "a position is outside of the rows' tokens"
-        if np.any((labels < 0) | (labels >= _vocabulary().size)):
-            yield "a label is not in the vocabulary"
-        weights, values = part.weights, part.values
-        if values is not None and (values.dtype != np.float32 or len(values) != len(labels)):
-            yield "values must be fp32, with a row for each label"
-        if weights is None:
-            continue
-        if weights.dtype != np.float32 or weights.shape != labels.shape or np.any(weights < 0):
-            yield "weights must be fp32, not negative, and one for each label"
+        given = (case.parts(step), _batch(step), _vocabulary(), case.settings.directions)
+        yield from (problem for broken, problem in problems(*given) if broken == rule)
 
 
 def _specials(case: Case) -> Iterator[str]:
@@ -133,13 +96,6 @@ def _specials(case: Case) -> Iterator[str]:
         is_special = np.isin(rows.input_ids, specials)
         if np.any(is_special & (part.rows.input_ids != rows.input_ids)):
             yield "BOS or EOS is replaced in the input; use batch.texts, which has neither"
-
-
-def _directions(case: Case) -> Iterator[str]:
-    """`directions` has the causal flag of each part."""
-    for part, _ in _each_part(case):
-        if part.causal not in case.settings.directions:
-            yield f"a part has causal={part.causal}, which directions lacks"
 
 
 def _pure(case: Case) -> Iterator[str]:
@@ -237,10 +193,10 @@ def golden(case: Case) -> Iterator[str]:
 
 
 RULES: dict[str, Rule[Case]] = {
-    "rows": _rows,
-    "positions": _positions,
+    "rows": partial(_problems, "rows"),
+    "positions": partial(_problems, "positions"),
     "specials": _specials,
-    "directions": _directions,
+    "directions": partial(_problems, "directions"),
     "pure": _pure,
     "draws": _draws,
     "resume": _resume,
@@ -257,6 +213,7 @@ def _each_part(case: Case) -> Iterator[tuple[Supervision, PackedBatch]]:
     for step in range(STEPS):
         first = 0
         for part in case.parts(step):
+            first %= ROWS
             yield part, _batch(step).packed.part(first, first + part.rows.num_rows)
             first += part.rows.num_rows
 

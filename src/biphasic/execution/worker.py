@@ -30,6 +30,7 @@ from biphasic.errors import (
     os_error_text,
 )
 from biphasic.execution.job import Job, JobFailedError, LoadJob, Progress, throttled
+from biphasic.plugin_code import error_of_plugin
 
 _EXIT_SECONDS = 15.0
 STOP_SECONDS = 20.0  # after which its parent kills a worker that was asked to stop
@@ -122,7 +123,12 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
         traceback.print_exc()
         is_os = isinstance(error, OSError)
         text = os_error_text(error) if is_os else f"{type(error).__name__}: {error}"
-        return {"event": "failed", "error": text, "is_final": False}
+        of_plugin = None if is_os else error_of_plugin(error)
+        return {
+            "event": "failed",
+            "error": str(of_plugin or text),
+            "is_final": of_plugin is not None,
+        }
     return {"event": "finished"}
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from biphasic.errors import ConfigError
 from biphasic.model.compute.linear import input_gradient, product, weight_gradient
 from biphasic.model.shape import GROUP_LOGITS
 
@@ -154,6 +155,11 @@ def _own_loss_and_delta(
     with torch.enable_grad():
         exact = logits.detach().float().requires_grad_()
         losses = per_label(_capped(exact, softcap)[0], targets[:, 0])
+        if losses.shape != targets.shape[:1]:
+            raise ConfigError(
+                f"per_label returns {list(losses.shape)} for {len(targets)} labels; it must return "
+                f"a loss for each, [{len(targets)}]"
+            )
         loss = losses.sum() if weights is None else (losses * weights[:, 0]).sum()
     (gradient,) = torch.autograd.grad(loss, exact)
     logits.copy_(gradient)

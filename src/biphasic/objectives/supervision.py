@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.packing import PackedBatch
+from biphasic.data.rows import RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.objectives.words import Spellings, spellings_of
@@ -117,6 +119,56 @@ class Supervision:
         given = {name: getattr(self, name) for name in names}
         kept = {name: array[labels] for name, array in given.items() if array is not None}
         return replace(self, **kept)
+
+
+def problems(
+    parts: object, batch: RowBatch, vocabulary: Vocabulary, directions: Collection[bool]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with what an objective makes of a batch, each with the rule it breaks."""
+    if not isinstance(parts, tuple) or not all(isinstance(p, Supervision) for p in parts):
+        yield "rows", "supervise must return a tuple of Supervision"
+        return
+    first = 0
+    for part in parts:
+        first %= batch.packed.num_rows  # rows may be read again, such as in the other direction
+        given = batch.part(first, first + part.rows.num_rows)
+        first += part.rows.num_rows
+        if part.rows.input_ids.shape != given.packed.input_ids.shape or not (
+            np.array_equal(part.rows.cu_seqlens, given.packed.cu_seqlens)
+        ):
+            yield "rows", "a part has other rows or borders than the batch"
+            return
+        if part.causal not in directions:
+            yield "directions", f"a part has causal={part.causal}, which directions lacks"
+        if part.loss is None:
+            yield from (("positions", text) for text in _wrong_labels(part, given, vocabulary))
+    if first != batch.packed.num_rows:
+        yield "rows", f"the last part ends at row {first} of {batch.packed.num_rows}"
+
+
+def _wrong_labels(part: Supervision, given: RowBatch, vocabulary: Vocabulary) -> Iterator[str]:
+    positions, labels, inputs = part.positions, part.labels, part.rows.input_ids
+    if any(getattr(array, "dtype", None) != np.int64 for array in (positions, labels, inputs)):
+        yield "positions, labels and input_ids must be int64"
+        return
+    if positions.shape != labels.shape or positions.ndim != 1:
+        yield f"{positions.size} positions have {labels.size} labels"
+    elif np.any(np.diff(positions) <= 0):
+        yield "positions are not ascending"
+    elif len(positions) and not 0 <= positions[0] <= positions[-1] < inputs.size:
+        yield "a position is outside of the rows"
+    elif not np.all(given.is_token[positions]):
+        yield "a position is outside of the rows' tokens"
+    for name, ids in (("a label", labels), ("an input", inputs)):
+        if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary.size:
+            yield f"{name} is not in the vocabulary"
+    weights, values = part.weights, part.values
+    if values is not None and (values.dtype != np.float32 or len(values) != len(labels)):
+        yield "values must be fp32, with a row for each label"
+    if weights is None:
+        return
+    if weights.dtype != np.float32 or weights.shape != labels.shape or np.any(weights < 0):
+        yield "weights must be fp32, not negative, and one for each label"
 
 
 @dataclass(frozen=True)

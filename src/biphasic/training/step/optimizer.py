@@ -13,6 +13,7 @@ is the precision `paper`, for fine-tuning only.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
@@ -120,6 +121,7 @@ class Optimizer:
         """Factor that weight decay alone has applied to a matrix."""
         self._is_finite: Tensor | None = None
         self._parts = settings.build(weights, layer_matrices=layer_matrices)
+        self._check_parts()
 
     def step(self, learning_rate: float) -> float:
         """Apply the accumulated gradients, clear them, and return their norm before clipping."""
@@ -161,12 +163,16 @@ class Optimizer:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the moments by name, for checkpoints."""
-        return {
+        tensors = {
             f"{name}.{key}": value
             for name, master in self.weights.masters.items()
             for part in self._parts
             for key, value in part.state.get(master, {}).items()
         }
+        for name, value in tensors.items():
+            if not isinstance(value, Tensor):
+                raise self._error(f"keeps a {type(value).__name__} as {name}; keep a tensor")
+        return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Continue from the moments that `state_tensors` returned."""
@@ -181,6 +187,19 @@ class Optimizer:
             master = self.weights.masters[name]
             moment = self.weights.part(tensor).to(master.device)
             owners[id(master)].state[master][key] = moment
+
+    def _check_parts(self) -> None:
+        """Check that a list of optimizers updates each weight once."""
+        if not isinstance(self._parts, list):
+            raise self._error("build must return a list of torch optimizers")
+        groups = [group for part in self._parts for group in part.param_groups]
+        times = Counter(id(weight) for group in groups for weight in group["params"])
+        for name, master in self.weights.masters.items():
+            if times[id(master)] != 1:
+                raise self._error(f"updates {name} {times[id(master)]} times in a step, not once")
+
+    def _error(self, problem: str) -> ConfigError:
+        return ConfigError(problem, about=f"optimizer {self._settings.short_name}")
 
 
 def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> MasterWeights:
