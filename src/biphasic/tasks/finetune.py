@@ -28,10 +28,11 @@ from biphasic.files import complete_folder, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
+from biphasic.plugins import short_name
 from biphasic.records import ResultRecord
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores
+from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task, TaskInfo
@@ -287,6 +288,9 @@ def _take_steps(
             num_read=run.protocol.num_read(run.task.num_train),
         )
         loss = run.task.loss(encoder, head, indices)
+        if loss.ndim or not loss.requires_grad:
+            about = short_name(run.task.info.kind)
+            raise ConfigError("loss must return one number that has a gradient", about=about)
         loss.backward()
         optimizer.weights.gather_gradients()
         try:
@@ -305,9 +309,14 @@ def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, Sp
     encoder.model.eval()
     try:
         with torch.inference_mode():
-            return task.evaluate(encoder, head)
+            scores = task.evaluate(encoder, head)
     except TrainingError:
         return None
+    kind = KINDS[task.info.kind]
+    if kind.plugin is not None:
+        for problem in wrong_scores(scores, kind.facts):
+            raise ConfigError(f"breaks the rule 'scores': {problem}", about=kind.plugin.name)
+    return scores
 
 
 @contextmanager

@@ -88,6 +88,20 @@ def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):
         CorpusConfig.model_validate_json(text)
 
 
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ([("id=str(number)", "id=number")], r"mailbox: documents yields SourceDocument\(id=0"),
+        ([(f"{YIELD} text=", "yield (")], r"mailbox: documents yields 'message 0"),
+        ([("get_payload", "payload")], r"mailbox: .*AttributeError"),
+    ],
+)
+def test_a_source_that_yields_something_else_is_refused(spec, tmp_path, edits, message):
+    config = load(spec, *edits)
+    with pytest.raises(DataError, match=message):
+        build_corpus(config, tmp_path / "corpus", num_workers=1, say=lambda _: None)
+
+
 def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):
     config = load(spec)
     place = locate_corpus(config, tmp_path)

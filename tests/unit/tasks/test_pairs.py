@@ -86,6 +86,8 @@ def test_tables_of_all_formats_give_the_same_pairs(tmp_path, suffix):
         ({"query": "a", "positive": "b", "negatives": ["b"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "negatives": ["a"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "scores": [1, 2]}, "2 scores for a positive and 0"),
+        ({"query": "a", "positive": "b", "scores": ["x"]}, "'scores' must be a finite number"),
+        ({"query": "a", "positive": "b", "scores": 1}, ":1: 'scores' must be a list"),
         ({"positive": "b"}, "no field 'query'; there are 'positive'"),
     ],
 )

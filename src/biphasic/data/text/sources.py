@@ -202,6 +202,12 @@ def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Itera
     """Read a source's documents one at a time, always in the same order."""
     with reading(source.short_name, DataError, remedy="repair the source"):
         for document in source.documents(context):
+            if not isinstance(document, SourceDocument) or not isinstance(document.id, str):
+                raise DataError(
+                    f"documents yields {document!r:.80}; it must yield SourceDocument, with a text "
+                    "as id",
+                    about=source.short_name,
+                )
             if source.license and not document.license:
                 document = replace(document, license=source.license)  # noqa: PLW2901
             yield document

@@ -50,6 +50,22 @@ class SplitScores:
     by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
+def wrong_scores(splits: object, facts: KindFacts) -> Iterator[str]:
+    """Yield what is wrong with the scores of a model."""
+    if not isinstance(splits, dict) or not all(isinstance(s, SplitScores) for s in splits.values()):
+        yield "evaluate must return a dict of SplitScores"
+        return
+    if "test" not in splits:
+        yield "evaluate does not score the test split"
+    for split, found in splits.items():
+        if len(found.ids) != len(found.scores) or len(set(found.ids)) != len(found.ids):
+            yield f"{split}: {len(found.ids)} ids have {len(found.scores)} scores, or ids repeat"
+        if not np.all(np.isfinite([*found.metrics.values(), *np.asarray(found.scores).tolist()])):
+            yield f"{split}: a score is not finite"
+        if missing := [key for key in facts.metric_keys if key not in found.metrics]:
+            yield f"{split}: no metric '{missing[0]}', which facts names"
+
+
 class EncodedTask(ABC):
     """A task as token sequences, with its loss and its scores."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,9 +57,14 @@ def _pair_of(row: Row, *, source: str) -> Pair:
     if {query, positive} & {*negatives}:
         raise row.error(f"a negative is the same text as its '{name}' or 'positive'")
     scores = row.value.get("scores")
-    if scores is not None and len(scores) != 1 + len(negatives):
+    if scores is None:
+        return Pair(query, positive, negatives, source=source)
+    if not isinstance(scores, list):
+        raise row.error("'scores' must be a list of numbers")
+    if len(scores) != 1 + len(negatives):
         raise row.error(f"{len(scores)} scores for a positive and {len(negatives)} negatives")
-    return Pair(query, positive, negatives, tuple(map(float, scores or ())), source)
+    numbers = (replace(row, value={"scores": score}).real("scores") for score in scores)
+    return Pair(query, positive, negatives, tuple(numbers), source)
 
 
 def task_pairs(folder: Path) -> Iterator[Pair]:
