@@ -12,11 +12,12 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import SerializeAsAny, WrapValidator, create_model
@@ -117,11 +118,14 @@ def code_of(settings: object) -> dict[str, Any]:
     return {} if plugin is None else {"plugin": plugin.determinants()}
 
 
-def find_plugin(group: Group, reference: str, base: type) -> Plugin:
-    """Import a plugin, and check that it is of the kind that the group needs."""
+def find_plugin(group: Group, reference: str, base: type, *, ours: Collection[str] = ()) -> Plugin:
+    """Import a plugin; check that it is of the kind that the group needs, and named unlike ours."""
     named = _NAMED.fullmatch(reference)
-    if named is None:
-        raise ConfigError(f"'{reference}' is not a plugin; name a file and class, as ./my.py:Mine")
+    if named is None or (named["name"] == reference and reference.endswith(".py")):
+        raise ConfigError(
+            f"'{reference}' is not a plugin; name a file and class, as ./my.py:Mine (the file's "
+            "name may have letters, digits, '.', '_' and '-')"
+        )
     if named["name"]:
         plugin = _installed(group, named["name"])
     else:
@@ -137,14 +141,20 @@ def find_plugin(group: Group, reference: str, base: type) -> Plugin:
             ", ".join(sorted(getattr(kind, "__abstractmethods__", ()))) or f"base {base.__name__}"
         )
         raise ConfigError(f"{plugin.origin}: {kind.__name__} cannot be used: it lacks {lacks}")
+    if plugin.name in ours:
+        raise ConfigError(
+            f"{plugin.origin}: {kind.__name__} has the name of our own '{plugin.name}', and tables "
+            "would not tell them apart; rename the class"
+        )
     return plugin
 
 
 def is_plugin(group: Group, name: str) -> bool:
     """Return whether a name means a plugin: a file's class, a pinned or an installed one."""
-    if _NAMED.fullmatch(name) is None:
-        return False
-    return ".py:" in name or "@" in name or name in installed_names(group)
+    if ".py:" in name or name.endswith(".py"):
+        return True  # also if it is misspelt: `find_plugin` says how to write it
+    is_name = _NAMED.fullmatch(name) is not None
+    return is_name and ("@" in name or name in installed_names(group))
 
 
 def installed_names(group: Group) -> list[str]:
@@ -163,14 +173,7 @@ def classes_of(file: str, base: type) -> list[str]:
     """Return the names of the classes of a base that a file defines."""
     path = expanded(file)
     code = pinned(path, "", None).rpartition("@")[2]
-    module = module_of(code, path.name)
-    return [
-        name
-        for name, value in vars(module).items()
-        if inspect.isclass(value)
-        and value.__module__ == module.__name__
-        and issubclass(value, base)
-    ]
+    return _classes_in(module_of(code, path.name), base)
 
 
 def accepting(
@@ -233,12 +236,12 @@ def _validated(
     if not is_plugin(group, name):
         return ours(raw)
     try:
-        plugin = find_plugin(group, name, base)
+        plugin = find_plugin(group, name, base, ours=names)
+        settings_type = _settings_type(plugin, key, mixin)
     except ConfigError as error:
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
         raise ConfigError(str(error), about=key) from None
     given: dict[str, Any] = {**raw, key: plugin.reference}
-    settings_type = _settings_type(plugin, key, mixin)
     if unknown := next((name for name in given if name not in settings_type.model_fields), None):
         raise ValueError(f"unknown key '{unknown}'{nearest(unknown, settings_type.model_fields)}")
     return settings_type.model_validate(given)
@@ -263,6 +266,12 @@ class _PluginSchema:
 def _settings_type(plugin: Plugin, key: str, mixin: type[Config] | None) -> type[Config]:
     """Return a plugin's class with a field for its reference, and with the fields of `mixin`."""
     bases = (plugin.type,) if mixin is None else (mixin, plugin.type)
+    own: Mapping[str, Any] = getattr(plugin.type, "model_fields", {})
+    if mixin and (both := next((name for name in own if name in mixin.model_fields), None)):
+        raise ConfigError(
+            f"{plugin.origin}: {plugin.type.__name__} has a setting '{both}', which every phase "
+            "has; rename it"
+        )
     name: Any = (Literal[plugin.reference], ...)  # type: ignore[valid-type]
     kind = create_model(
         plugin.type.__name__, __base__=bases, __doc__=plugin.type.__doc__, **{key: name}
@@ -294,8 +303,21 @@ def _from_file(file: str, name: str, code: str | None) -> Plugin:
     code = reference.rpartition("@")[2]
     module = module_of(code, path.name)
     if not hasattr(module, name):
-        raise ConfigError(f"{path}: has no class {name}")
+        raise ConfigError(
+            f"{path}: has no class {name}{nearest(name, _classes_in(module, object))}"
+        )
     return Plugin(name.lower(), reference, getattr(module, name), code, path.name)
+
+
+def _classes_in(module: ModuleType, base: type) -> list[str]:
+    """Return the names of the classes of a base that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value)
+        and value.__module__ == module.__name__
+        and issubclass(value, base)
+    ]
 
 
 def _points(group: Group) -> tuple[EntryPoint, ...]:

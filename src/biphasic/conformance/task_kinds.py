@@ -24,7 +24,7 @@ from biphasic.model.presets import PRESETS
 from biphasic.plugins import classes_of, find_plugin, shown
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.folder import load_task, read_description
-from biphasic.tasks.kinds.kind import EncodedTask, SplitScores, TaskKind
+from biphasic.tasks.kinds.kind import EncodedTask, SplitScores, TaskKind, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Task
@@ -127,7 +127,7 @@ def check_kinds(named: str, data: Path) -> Iterator[str]:
     if not references:
         raise ConfigError(f"{named}: no class of the base TaskKind")
     for reference in references:
-        plugin = find_plugin("task_kinds", reference, TaskKind)
+        plugin = find_plugin("task_kinds", reference, TaskKind, ours=tuple(KINDS))
         check_kind(plugin.reference, data)
         yield f"{shown(plugin.reference)}: keeps all {len(RULES)} rules of task_kinds"
 
@@ -193,18 +193,10 @@ def _loss(case: Case) -> Iterator[str]:
 def _scores(case: Case) -> Iterator[str]:
     """Each example has one finite score, and the metrics are those of `facts`."""
     scores = case.scores()
-    if "test" not in scores:
-        yield "evaluate does not score the test split"
+    yield from wrong_scores(scores, case.kind.facts)
     for split, found in scores.items():
-        if len(found.ids) != len(found.scores) or len(set(found.ids)) != len(found.ids):
-            yield f"{split}: {len(found.ids)} ids have {len(found.scores)} scores, or ids repeat"
         if len(found.ids) != case.task.num_examples(split):
             yield f"{split}: {len(found.ids)} of {case.task.num_examples(split)} examples scored"
-        values = [*found.metrics.values(), *found.scores.tolist()]
-        if not np.all(np.isfinite(values)):
-            yield f"{split}: a score is not finite"
-        if missing := [key for key in case.kind.facts.metric_keys if key not in found.metrics]:
-            yield f"{split}: no metric '{missing[0]}', which facts names"
 
 
 def _pure(case: Case) -> Iterator[str]:

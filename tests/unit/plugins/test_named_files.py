@@ -76,12 +76,30 @@ def test_settings_are_checked_as_ours_are(path):
         ("phases.1.every=0", r"recipe.yaml: phases\.1\.every: input should be greater than 0"),
         ("phases.1.evry=3", r"phases\.1: unknown key 'evry' \(did you mean 'every'\?\)"),
         ("phases.1.step=3", r"phases\.1: unknown key 'step' \(did you mean 'steps'\?\)"),
-        ("phases.1.objective=./stride.py:Strode", r"^objective: .*stride.py: has no class Strode"),
+        (
+            "phases.1.objective=./stride.py:Strode",
+            r"^objective: .*stride.py: has no class Strode .did you mean 'Stride'",
+        ),
         ("phases.1.objective=./strode.py:Stride", r"strode.py: no such file"),
+        (
+            "phases.1.objective=./stride.py",
+            r"'\./stride\.py' is not a plugin; name a file and class",
+        ),
+        ("phases.1.objective='./a b.py:Stride'", r"'\./a b\.py:Stride' is not a plugin"),
         ("phases.1.objective=strode", r"phases\.1\.objective: unknown value 'strode'"),
     ):
         with pytest.raises(ConfigError, match=message):
             read_recipe(path, [change])
+
+
+def test_names_of_ours_and_of_settings_of_phases_are_refused(path, tmp_path):
+    edits = (("every: PositiveInt", "steps: PositiveInt"), ("self.every", "self.steps"))
+    write_stride(tmp_path, *edits)
+    with pytest.raises(ConfigError, match=r"stride\.py: Stride has a setting 'steps', which every"):
+        read_recipe(path, ["phases.1={steps: 3, objective: './stride.py:Stride'}"])
+    write_stride(tmp_path, ("class Stride", "class Mlm"))
+    with pytest.raises(ConfigError, match=r"stride\.py: Mlm has the name of our own 'mlm'"):
+        read_recipe(path, ["phases.1.objective=./stride.py:Mlm"])
 
 
 def test_mixtures_and_alternations_use_it(path):

@@ -64,12 +64,23 @@ def test_a_task_file_names_a_kind_in_a_file(task, tmp_path):
     assert scored(tmp_path, task).results[0].id != first.results[0].id
 
 
+@pytest.mark.usefixtures("unprobed", "warm")
+def test_scores_that_break_a_rule_are_refused(task, tmp_path):
+    (tmp_path / "mood.py").write_text(MOOD.replace('"accuracy"', '"kindness"'))
+    with pytest.raises(ConfigError, match=r"mood: breaks the rule 'scores': .*'kindness'"):
+        scored(tmp_path, task)
+
+
 def test_what_is_no_kind_is_refused(task, tmp_path):
     (tmp_path / "mood.py").write_text(MOOD.replace("(Classification)", ""))
     with pytest.raises(ConfigError, match=r"mood\.py: Mood .* base TaskKind"):
         load_task_file(task)
     task.write_text("{kind: moods, folder: texts}")
     with pytest.raises(ConfigError, match="unknown value 'moods'"):
+        load_task_file(task)
+    (tmp_path / "mood.py").write_text(MOOD.replace("Mood(", "Sc("))
+    task.write_text("{kind: ./mood.py:Sc, folder: texts}")
+    with pytest.raises(ConfigError, match=r"mood\.py: Sc has the name of our own 'sc'"):
         load_task_file(task)
 
 

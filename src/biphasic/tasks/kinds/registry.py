@@ -31,7 +31,7 @@ class _Kinds(UserDict[str, TaskKind]):
     def __missing__(self, name: str) -> TaskKind:
         if not is_plugin("task_kinds", name):
             raise KeyError(name)
-        plugin = find_plugin("task_kinds", name, TaskKind)
+        plugin = find_plugin("task_kinds", name, TaskKind, ours=self.data)
         kind = plugin.type()
         kind.plugin = plugin
         return kind
