@@ -121,6 +121,31 @@ def test_replicates_of_a_study_differ_in_seeds_alone(tmp_path):
     assert by_recipe(scores) is scores  # one recipe was pretrained once
 
 
+def test_states_of_one_seed_are_no_replicates_of_each_other(tmp_path):
+    """After 20 steps the rate of the short run decays, and that of the long run does not."""
+    names = [f"{name}-{seed}{step}" for name in ("short", "long") for seed in (0, 1)
+             for step in ("", "-20")]  # fmt: skip
+    arms = [(name, name, "MLM", (("mlm", 1 / n),) * n, 0) for n, name in enumerate(names, 1)]
+    folder, store = FakeStudy(steps=40, arms=tuple(arms), tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    for arm in record["arms"]:
+        whole = arm["name"].removesuffix("-20")
+        name, seed = whole.split("-")
+        is_final = arm["name"] == whole
+        steps = {"short": 24, "long": 40}[name] if is_final else 20
+        arm |= {"arm": whole, "is_final": is_final, "model": "pico"}
+        arm |= {"phases": [{"objective": "mlm", "steps": steps}], "seeds": {"init_seed": int(seed)}}
+    (folder / "study.json").write_text(json.dumps(record))
+    recipes = over_pretraining(study_scores(load_study(folder, store)))
+    assert [model.name for model in recipes.models] == [
+        "short-0",
+        "short-0-20",
+        "long-0",
+        "long-0-20",
+    ]
+    assert {score.estimate.num_seeds for score in recipes.cells.values()} == {2}
+
+
 def rewrite(folder, arms):
     """Give the arms of a study's record a seed, an objective and a peak rate."""
     record = json.loads((folder / "study.json").read_text())

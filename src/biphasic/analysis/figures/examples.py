@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
+from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import metric_name
 from biphasic.palette import distinct_styles
@@ -32,10 +33,8 @@ def scores_by_train_examples(scores: Scores) -> Chart | Skipped:
         return Skipped(NAME, TITLE, reason)
     places = [point.x for panel in panels for point in panel.points]
     axis = Axis("training examples", "log", ticks_at(places, lambda number: f"{number:,.0f}"))
-    caption = (
-        f"{TITLE}: mean over {scores.unit}s with its 95 % interval (convention "
-        f"'{scores.convention}'). A smaller set is part of each larger one of its seed."
-    )
+    note = interval_note(scores)
+    caption = f"{TITLE}. A smaller set is part of each larger one of its seed. {note}"
     return Chart(NAME, TITLE, caption, axis, tuple(panels))
 
 

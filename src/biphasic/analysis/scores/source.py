@@ -7,7 +7,7 @@ other tools.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
@@ -140,10 +140,11 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             convention=convention,
             is_complete=is_tried and {run.seed for run in runs} == records.seeds_of(*key),
         )
+    recipes = _recipes(records.study)
     scores = Scores(
         source=records.study.title,
         convention=convention,
-        models=tuple(_study_model(arm, records.study) for arm in records.arms),
+        models=tuple(_study_model(arm, records.study, recipes[arm.name]) for arm in records.arms),
         datasets=tuple(
             DatasetInfo(
                 task.name,
@@ -174,7 +175,7 @@ def _planned(study: StudyRecord) -> Iterator[Planned]:
         yield Planned(one.first, one.second, one.tasks)
 
 
-def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
+def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
     record, phases = arm.record, arm.record.phases
     if phases is None:  # an older file: from the ledger of its state
         phases = tuple(PhaseRecord(objective=e.objective, steps=e.steps) for e in arm.ledger)
@@ -209,7 +210,7 @@ def _study_model(arm: ArmData, study: StudyRecord) -> ModelInfo:
         attention=record.attention or "",
         group=record.group,
         identity=" ".join(filter(None, (record.state, record.attention))),
-        replicate_of=replicate_of(record),
+        replicate_of=recipe,
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
 
@@ -222,6 +223,22 @@ def replicate_of(record: ArmRecord) -> str:
     phases = [phase.model_dump() for phase in record.phases]
     settings = [record.model, phases, record.continues, record.is_final, recipe]
     return digest([*settings, record.attention] if record.attention else settings)
+
+
+def _recipes(study: StudyRecord) -> dict[str, str]:
+    """Return the pretraining without its seeds of each evaluated state, by its name."""
+    recipes = {arm.name: replicate_of(arm) for arm in study.arms}
+    states: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for arm in study.arms:
+        states[recipes[arm.name], digest(arm.seeds)].add(arm.state)
+    # Several states from the same seeds: at their step, the rate of a shorter arm decays already.
+    mixed = {recipe for (recipe, _), found in states.items() if recipe and len(found) > 1}
+    return {
+        arm.name: f"{recipes[arm.name]} {recipes.get(arm.arm or '')}"
+        if recipes[arm.name] in mixed
+        else recipes[arm.name]
+        for arm in study.arms
+    }
 
 
 def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:

@@ -10,6 +10,7 @@ from fake_study import ARMS, FakeStudy
 
 from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.examples import scores_by_train_examples
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
@@ -182,6 +183,7 @@ def test_scores_over_training_examples_are_of_one_task(tmp_path):
     chart = {each.name: each for each in score_figures(scores)}["train-examples"]
     [panel] = chart.panels
     assert panel.title == "few"
+    assert interval_note(scores) in chart.caption
     assert [each.label for each in panel.series] == [label for _, label, *_ in ARMS]
     for series in panel.series:
         for point in series.points:
