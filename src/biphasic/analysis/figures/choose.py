@@ -165,7 +165,8 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesSty
     """Return label and style of each recipe; labels of mixtures include their share of CLM."""
     recipes = [*recipes]
     styles = objective_styles(objective for objective, _ in recipes)
-    mixed = [key for key in recipes if key[0] == "CLM+MLM"]
+    # An objective may end with how the models attend: `CLM+MLM, causal`.
+    mixed = [key for key in recipes if key[0].partition(",")[0] == "CLM+MLM"]
     # The first mixture has the style of its objective; further ones come after all objectives.
     further = distinct_styles([*(name for name in styles if name != "none"), *mixed[1:]])
     return {

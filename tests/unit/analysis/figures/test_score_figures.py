@@ -11,6 +11,7 @@ import biphasic
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.catalog import score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
+from biphasic.analysis.figures.choose import recipe_looks
 from biphasic.analysis.figures.factors import (
     mask_rate_sensitivity,
     scores_by_clm_share,
@@ -109,6 +110,13 @@ def test_figures_8_and_9_go_from_the_finished_models_on():
         assert [text for _, text in one.axis.ticks] == ["MLM", "CLM"]
         found = drawn(one, "SC Average", label)
         assert found == {0.0: by_start["MLM"], 1.0: by_start["CLM"]}
+
+
+def test_mixtures_of_another_attention_are_named_by_their_share_too():
+    recipes = [(name, share) for name in ("CLM+MLM", "CLM+MLM, causal") for share in (25, 50)]
+    looks = recipe_looks(recipes).values()
+    assert [label for label, _ in looks] == [f"{name}, {share} % CLM" for name, share in recipes]
+    assert len({style for _, style in looks}) == 4
 
 
 def test_a_continued_model_began_with_one_that_attends_alike():
