@@ -2,8 +2,8 @@
 
 A fresh interpreter spends five to ten seconds of CPU on imports; a fork has them. All else is as
 with `subprocess.Popen`: a child of its own, with its own pipes, environment and signals, that can
-be killed and waited for. Processes that it starts are forked in turn. An isolated one (`-I`) has
-not imported biphasic.
+be killed and waited for. Processes that it starts are forked in turn. An isolated one (`-I`, or
+started by `nice`) has not imported biphasic, and neither have those that it starts.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _Popen = subprocess.Popen
 _STANDARD = 3  # input, output, error
 _LIGHT = "biphasic.data.tokens.tokenize"  # imports next to nothing
 _LONGEST_SECONDS = 480  # no process of a test takes as long
+_isolates = False
 
 
 @contextmanager
@@ -79,10 +80,14 @@ class WarmPopen(_Popen):  # type: ignore[type-arg]
 
 def _program_of(args: Any) -> Callable[[], object] | None:
     """Return what `python [-u] [-I] (-m module | -c code | file) ...` would run."""
-    if isinstance(args, str) or not args or args[0] != sys.executable:
+    given = [] if isinstance(args, str) else [str(each) for each in args]
+    is_isolated = given[:1] == ["nice"] or "-I" in given
+    if is_isolated and sys.executable in given:
+        given = given[given.index(sys.executable) :]
+    if given[:1] != [sys.executable]:
         return None
-    run = partial(_run, is_isolated="-I" in args)
-    kind, *rest = [str(each) for each in args[1:] if each not in {"-u", "-I"}]
+    run = partial(_run, is_isolated=is_isolated)
+    kind, *rest = [each for each in given[1:] if each not in {"-u", "-I"}]
     if kind == "-m" and rest[0] != _LIGHT:
         return partial(run, rest, lambda: runpy.run_module(rest[0], run_name="__main__"))
     if kind == "-c":
@@ -111,8 +116,10 @@ def is_ready() -> bool:
 
 
 def _run(argv: list[str], program: Callable[[], object], *, is_isolated: bool) -> None:
+    global _isolates  # noqa: PLW0603 - of this process, for those that it starts
     sys.argv = argv
-    if is_isolated:
+    _isolates = is_isolated or _isolates
+    if _isolates:
         _forget_package()
     program()
 

@@ -43,7 +43,7 @@ def study(folder, **changes):
 def test_workers_and_ranks_have_the_code_and_a_report_needs_no_file(tmp_path):
     root, path = tmp_path / "root", write_stride(tmp_path)
     file = study(tmp_path, compute={"processes": 2})
-    # `nice` starts the workers, so they are not forked: they know nothing but what the store says.
+    # What `nice` starts has not imported biphasic: it knows nothing but what the store says.
     (tmp_path / "hosts.py").write_text(page_code("Hosts"), encoding="utf-8")
     site = tmp_path / "site.yaml"
     site.write_text("{executor: './hosts.py:Hosts', hosts: [-n1, -n2], command: [nice]}")
