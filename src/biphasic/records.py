@@ -68,6 +68,8 @@ class ArmRecord(Record):
     segments: tuple[str, ...] = ()
     arm: str | None = None  # Name of the arm.
     is_final: bool = True  # Whether this is the end of the arm, not an intermediate step.
+    # Whether it is a finished encoder, compared as it is: the store has no state of it.
+    is_finished_encoder: Annotated[bool, Field(exclude_if=lambda finished: not finished)] = False
     group: str = ""  # Group in which plans count it.
     # Architecture: a preset's name, layers times width, or the name of the pretrained model.
     model: str | None = None
@@ -235,8 +237,9 @@ class StudyRecord(Record):
 
     @property
     def states(self) -> set[str]:
-        """Identities of the evaluated states, and of those that lead to them."""
-        return {state for arm in self.arms for state in (arm.state, *arm.segments)}
+        """Identities of the evaluated states of the store, and of those that lead to them."""
+        arms = (arm for arm in self.arms if not arm.is_finished_encoder)
+        return {state for arm in arms for state in (arm.state, *arm.segments)}
 
 
 class LedgerEntry(Record):

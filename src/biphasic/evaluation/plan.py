@@ -11,14 +11,14 @@ from rich.console import Console
 
 from biphasic.config import parse_config, parse_overrides, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, ModelError
+from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
 from biphasic.study import STORE
-from biphasic.study.inputs.models import check_state
+from biphasic.study.inputs.models import check_state, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, plan_group
@@ -102,7 +102,7 @@ def plan_evaluation(
         is_paper=is_paper,
         say=say,
     )
-    planned = _plan_tasks(tasks, resolver, TextTokenizer.load(encoder.folder), limits)
+    planned = _plan_tasks(tasks, resolver, own_tokenizer(encoder.folder, limits), limits)
     name = Path(model).name or encoder.folder.name
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name
@@ -120,11 +120,6 @@ def _plan_tasks(
         refuse_repeats("tasks", [task.name for task in tasks])
     except ValueError as error:
         raise ConfigError(f"evaluate: {error}") from None
-    if tokenizer.vocab_size > limits.num_embeddings:
-        raise ModelError(
-            f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
-            f"{limits.num_embeddings}; use the model's own tokenizer"
-        )
     # Check all tasks before reading any of them, which may take minutes.
     outlines = [(task, *task_outline(task.origin)) for task in tasks]
     check_lengths(

@@ -1,8 +1,11 @@
 """What `study.json` says of the factors of each arm."""
 
+from pathlib import Path
+
 import pytest
 
 from biphasic.analysis.scores.source import replicate_of
+from biphasic.model.loading.hub import LocalModel
 from biphasic.study.run.record import arm_record
 from tiny_study import clm, mlm, plan_of, tiny_study
 
@@ -117,3 +120,19 @@ def test_changes_to_the_shared_recipe_and_seeds_are_recorded():
     found = records({"name": "a", "recipe": changes, "phases": [clm(4)]})
     assert found["a"].recipe == {"seeds": {"init_seed": 7}}
     assert found["a"].seeds == {"init_seed": 7, "data_seed": 0, "mask_seed": 0}
+
+
+def test_finished_encoders_of_one_name_are_no_replicates():
+    folders = {name: f"{name}/base" for name in ("ours", "theirs")}
+    config = tiny_study(
+        *({"name": name, "encoder": {"pretrained": folder}} for name, folder in folders.items()),
+        {"name": "untrained"},
+    )
+    models = {name: LocalModel(Path(folder), name, None) for name, folder in folders.items()}
+    plan = plan_of(config, encoders=models)
+    assert [segment.arm.name for segment in plan.segments] == ["untrained"]
+    found = {point.name: arm_record(point) for point in plan.points}
+    assert (found["ours"].state, found["ours"].model) == ("ours", "base")
+    assert found["ours"].is_finished_encoder
+    assert len({replicate_of(record) for record in found.values()}) == 3
+    assert len({*config.recipes_by_state().values()}) == 3

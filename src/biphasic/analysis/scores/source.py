@@ -222,6 +222,8 @@ def replicate_of(record: ArmRecord) -> str:
     recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
     phases = [phase.model_dump() for phase in record.phases]
     settings = [record.model, phases, record.continues, record.is_final, recipe]
+    if record.is_finished_encoder:  # another one may have its name
+        settings.append(record.state)
     return digest([*settings, record.attention] if record.attention else settings)
 
 

@@ -18,7 +18,7 @@ from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
 from biphasic.study import STORE
-from biphasic.study.by_name import drop_dangling
+from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
 from biphasic.study.gc.reachable import Reachable, add_ancestors, add_pins, add_study, corpus_hash
@@ -148,7 +148,7 @@ def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) 
         elif is_complete(store / "states" / state):
             yield _item("checkpoints", path, "of a finished state")
     for path in _entries(store / "states"):
-        if path.name not in reachable.states:
+        if path.name not in {*reachable.states, BY_NAME}:
             yield _item("states", path, _describe_state(path))
 
 

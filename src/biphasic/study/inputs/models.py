@@ -19,12 +19,13 @@ from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder
 from biphasic.locks import Say
 from biphasic.model.checks.contract import check_contract
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
+from biphasic.study.spec.arms import ArmConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -39,6 +40,28 @@ def fetch_pretrained(
         if recipe.model == model:
             check_positions(recipe, local.folder)
     return local
+
+
+def fetch_encoders(arms: Iterable[ArmConfig], store: Path, *, say: Say) -> dict[str, LocalModel]:
+    """Return the finished encoders of arms by the arms' names, found here or fetched."""
+    encoders: dict[str, LocalModel] = {}
+    for arm in arms:
+        if arm.encoder is not None:
+            local = fetch_model(arm.encoder.pretrained, revision=arm.encoder.revision)
+            check_state(local, store, say=say)
+            encoders[arm.name] = local
+    return encoders
+
+
+def own_tokenizer(encoder: Path, limits: ModelLimits) -> TextTokenizer:
+    """Return the tokenizer of a finished encoder, after checking that the model can read it."""
+    tokenizer = TextTokenizer.load(encoder)
+    if tokenizer.vocab_size > limits.num_embeddings:
+        raise ModelError(
+            f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
+            f"{limits.num_embeddings}; use the model's own tokenizer"
+        )
+    return tokenizer
 
 
 def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> None:

@@ -92,7 +92,9 @@ def group_flops(plan: Plan, example_tokens: int = EXAMPLE_TOKENS) -> dict[str, i
     shapes = {
         point.state: shape_of(point.arm.recipe, vocab_size=point.arm.vocab_size)
         for point in plan.points
+        if point.arm.encoder is None
     }
+    shapes |= {state: _local_shape(str(folder)) for state, folder in plan.encoders.items()}
     flops: dict[str, int | None] = {}
     for group in plan.groups:
         shape = shapes[group.state]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.plan import Plan, PlannedArm
 from biphasic.study.plan.tree import Node, StateTree
 from biphasic.training.lineage import Lineage, step_spec
 
@@ -16,7 +16,7 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
     """Yield the lines that describe how two plans differ."""
     others = {arm.name: arm for arm in second.arms}
     changed = {
-        arm.name: [*_arm_lines(arm.name, arm.lineage, other.lineage)]
+        arm.name: [*_arm_lines(arm, other)]
         for arm in first.arms
         if (other := others.get(arm.name)) and arm.state != other.state
     }
@@ -47,8 +47,12 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
     yield f"shared: {len(shared):,} evaluated states"
 
 
-def _arm_lines(name: str, one: Lineage, other: Lineage) -> Iterator[str]:
+def _arm_lines(arm: PlannedArm, other_arm: PlannedArm) -> Iterator[str]:
     """Yield the differences in the first update that two arms do not share, and in settings."""
+    name, one, other = arm.name, arm.lineage, other_arm.lineage
+    if arm.encoder or other_arm.encoder:
+        yield f"{name}: another finished encoder"
+        return
     first, second = _nodes([one], [other])
     shared = max((node.step for node in first & second), default=None)
     branch = f"after step {shared:,}" if shared is not None else "from the beginning"
@@ -111,7 +115,9 @@ def _only(plan: Plan, other: Plan, steps: int) -> tuple[list[str], list[str]]:
 
 def _own_steps(first: Plan, second: Plan) -> list[int]:
     """Return the number of updates that only the first and only the second plan have."""
-    one, other = _nodes(*([arm.lineage for arm in plan.arms] for plan in (first, second)))
+    one, other = _nodes(
+        *([a.lineage for a in plan.arms if a.encoder is None] for plan in (first, second))
+    )
     return [
         sum(node.step - node.parent.step for node in nodes if node.parent)
         for nodes in (one - other, other - one)

@@ -64,7 +64,8 @@ def outdated_arms(plan: Plan) -> list[str]:
     """Return a note for each arm whose final state only another version of biphasic computed."""
     # Recipe, data and step are the same, but the identity differs: it includes the version of the
     # numbers (`NUMERICS_VERSION`) and the code of plugins.
-    missing = [arm for arm in plan.arms if not is_complete(plan.store / "states" / arm.state)]
+    trained = (arm for arm in plan.arms if arm.encoder is None)
+    missing = [arm for arm in trained if not is_complete(plan.store / "states" / arm.state)]
     if not missing:
         return []
     others = _unplanned_states(plan)

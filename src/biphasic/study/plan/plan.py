@@ -6,15 +6,17 @@ needed state to the next: the untrained model, a branching point, the end of an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 from biphasic.analysis.text import listing
 from biphasic.data.packing import Attention
 from biphasic.errors import ConfigError
+from biphasic.model.loading.hub import LocalModel
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.finetuning import FinetuneGroup, by_training, plan_group
 from biphasic.study.plan.tree import Node, StateTree
@@ -33,8 +35,9 @@ class PlannedArm:
     config: ArmConfig
     lineage: Lineage
     state: str
-    tuned: TunedRate | None  # Tuned rate of its first schedule.
-    tuned_last: TunedRate | None  # Tuned rate of its last schedule.
+    tuned: TunedRate | None = None  # Tuned rate of its first schedule.
+    tuned_last: TunedRate | None = None  # Tuned rate of its last schedule.
+    encoder: LocalModel | None = None  # A finished encoder, whose identity is the state's.
 
     @property
     def name(self) -> str:
@@ -130,6 +133,11 @@ class Plan:
         """The store of the study's root."""
         return self.study.store
 
+    @cached_property
+    def encoders(self) -> dict[str, Path]:
+        """The folders of finished encoders by identity; they are not in the store."""
+        return {arm.state: arm.encoder.folder for arm in self.arms if arm.encoder}
+
     @property
     def fingerprint(self) -> DataFingerprint:
         """What identifies the data, with placeholders for missing ones."""
@@ -189,23 +197,34 @@ def plan_study(
     fingerprint: DataFingerprint,
     tasks: tuple[PlannedTask, ...] = (),
     *,
+    encoders: Mapping[str, LocalModel] = MappingProxyType({}),
     known: Set[str] = frozenset(),
     assumed: tuple[str, ...] = (),
 ) -> Plan:
-    """Plan a study on its data; training resumes from `known` states, of any study."""
+    """Plan a study on its data and the finished `encoders` of its arms, by name.
+
+    Training resumes from `known` states, of any study.
+    """
     config, tree, stops = study.config, StateTree(), study.config.points_by_arm()
-    lineages = [Lineage(study.recipes[arm.name], fingerprint) for arm in config.arms]
-    nodes = [
-        tree.add(lineage, stops.get(arm.name, ()))
-        for arm, lineage in zip(config.arms, lineages, strict=True)
-    ]
+    lineages = {arm.name: Lineage(study.recipes[arm.name], fingerprint) for arm in config.arms}
+    nodes = {
+        arm.name: tree.add(lineages[arm.name], stops.get(arm.name, ()))
+        for arm in config.arms
+        if arm.encoder is None
+    }
     tree.name_states(known)
     arms: list[PlannedArm] = []
     ends: list[PlannedPoint] = []
     intermediate: list[PlannedPoint] = []
     segments: dict[str, Segment] = {}
-    for settings, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
-        *between, (_, end) = sorted(by_step.items())
+    for settings in config.arms:
+        lineage = lineages[settings.name]
+        if settings.encoder is not None:
+            encoder = encoders[settings.name]
+            arms.append(PlannedArm(settings, lineage, encoder.identity, encoder=encoder))
+            ends.append(PlannedPoint(arms[-1], 0, encoder.identity))
+            continue
+        *between, (_, end) = sorted(nodes[settings.name].items())
         rates = config.tuned_rate_of(settings), last_rate(settings, config.tuned_rates)
         arm = PlannedArm(settings, lineage, end.identity, *rates)
         arms.append(arm)

@@ -23,14 +23,14 @@ from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import canonical_json, complete_names, digest, is_complete, read_json
-from biphasic.model.loading.hub import fetch_model
+from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import references_in, shown
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
-from biphasic.training.recipe import Recipe
+from biphasic.training.recipe import PretrainedModel, Recipe
 
 # Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study.
 GIVEN_VOCABULARY = 128_256
@@ -40,9 +40,12 @@ def preview_study(study: Study) -> Plan:
     """Plan a study, with placeholders for data that can still be fetched or built."""
     assumed: list[str] = []
     problems: list[str] = []
-    fingerprint = DataFingerprint("", "", 0)
+    fingerprint, encoders = DataFingerprint("", "", 0), dict[str, LocalModel]()
     try:
         fingerprint = _fingerprint(study, assumed)
+        for arm in study.config.arms:
+            if arm.encoder is not None:
+                encoders[arm.name] = _local_model(arm.encoder, assumed)
     except (ConfigError, DataError) as error:
         problems.append(str(error))
     resolver = TaskResolver.of(study)
@@ -50,7 +53,9 @@ def preview_study(study: Study) -> Plan:
     if problems:
         raise DataError("; ".join(problems))
     known = complete_names(study.store / "states")
-    return plan_study(study, fingerprint, tasks, known=known, assumed=tuple(assumed))
+    return plan_study(
+        study, fingerprint, tasks, encoders=encoders, known=known, assumed=tuple(assumed)
+    )
 
 
 def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
@@ -156,12 +161,16 @@ def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
 
 def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
     model = pretrained_model(recipes)
-    if model is None:
-        return None
+    return None if model is None else _local_model(model, assumed).identity
+
+
+def _local_model(model: PretrainedModel, assumed: list[str]) -> LocalModel:
+    """Return a model that is in a folder, or a placeholder for one of the hub."""
     if Path(model.pretrained).is_dir():
         try:
-            return fetch_model(model.pretrained, revision=model.revision).identity
+            return fetch_model(model.pretrained, revision=model.revision)
         except BiphasicError as error:
             raise DataError(str(error)) from None
     assumed.append(f"model: {model.pretrained}, not fetched yet")
-    return digest({"stand-in": "model", "described": model.model_dump_json()})
+    identity = digest({"stand-in": "model", "described": model.model_dump_json()})
+    return LocalModel(Path(model.pretrained), identity, model.revision)

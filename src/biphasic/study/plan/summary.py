@@ -255,7 +255,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
             line += f"; last peak {arm.tuned_last.peak:g}, tuned" if arm.tuned_last else ""
         if is_complete(plan.store / "states" / arm.state):
             line += "; already trained"
-        yield line
+        yield f"  {name:{width}}  finished encoder {arm.encoder.folder}" if arm.encoder else line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"
 

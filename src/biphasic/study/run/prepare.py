@@ -11,13 +11,16 @@ from functools import partial
 from rich.console import Console
 
 from biphasic.conformance.versions import check_versions
-from biphasic.errors import ConfigError, DataError, StudyError
+from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.locks import Say
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.loading.hub import LocalModel
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
+from biphasic.study.inputs.models import fetch_encoders, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
@@ -64,13 +67,17 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [*study.recipes.values()]
+    with progress_bar(console, "finding finished encoders"):
+        encoders = fetch_encoders(config.arms, store, say=say)
+        for name, encoder in encoders.items():
+            check_encoder(encoder, tasks, arm=name)
     keep_files(store, config, *recipes)
     check_versions(*recipes)
     paths = prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:
         known = complete_names(store / "states")
-        return plan_study(study, data.fingerprint, tasks, known=known)
+        return plan_study(study, data.fingerprint, tasks, encoders=encoders, known=known)
 
     with progress_bar(console, "checking text, tasks and states"):
         paths = paths.extended(recipes)
@@ -102,6 +109,16 @@ def locate_tasks(study: Study, *, say: Say) -> tuple[PlannedTask, ...]:
         if len(problems) > 1:
             raise DataError("; ".join(problems)) from None
         raise
+
+
+def check_encoder(encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: str) -> None:
+    """Check that the finished encoder of an arm can read the inputs of all tasks."""
+    try:
+        limits = model_limits(encoder.folder)
+        tokenizer = own_tokenizer(encoder.folder, limits)
+        check_lengths((task.outline for task in tasks), tokenizer, positions=limits.positions)
+    except (ConfigError, ModelError) as error:
+        raise type(error)(f"arm '{arm}': {error}") from None
 
 
 def check_inputs(plan: Plan) -> None:
@@ -176,8 +193,8 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
             make=partial(
                 group.job,
                 plan.store,
-                tokenizer=paths.tokenizer,
-                encoder=plan.store / "states" / group.state,
+                tokenizer=plan.encoders.get(group.state, paths.tokenizer),
+                encoder=plan.encoders.get(group.state, plan.store / "states" / group.state),
             ),
             is_done=lambda group=group: not group.missing_runs(plan.store),
         )

@@ -32,7 +32,7 @@ from biphasic.study.spec.arms import family_of
 from biphasic.study.spec.naming import model_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.training.recipe import PretrainedModel, Recipe
+from biphasic.training.recipe import PretrainedModel
 from biphasic.training.state import read_state_record
 from biphasic.training.timeline import PlacedPhase
 
@@ -87,7 +87,8 @@ def arm_record(
     # An arm that sets the only attention of the tasks, `usual`, is like those that set none.
     recipe, arm = point.arm.recipe, point.arm.config
     begun = [placed for placed in recipe.placed_phases if placed.start < point.step]
-    continues, continued_steps = _continuation(recipe, begun, point.step)
+    model = arm.encoder or recipe.model
+    continues, continued_steps = _continuation(model, begun, point.step)
     last = point.arm.tuned_last if point.is_final else None
     return ArmRecord(
         name=point.name,
@@ -99,7 +100,8 @@ def arm_record(
         arm=arm.name,
         is_final=point.is_final,
         group=arm.group,
-        model=model_name(recipe.model),
+        is_finished_encoder=arm.encoder is not None,
+        model=model_name(model),
         parameters=_parameters(point.arm),
         phases=tuple(_phase_record(placed, min(point.step, placed.end)) for placed in begun),
         continues=continues,
@@ -148,7 +150,7 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
     )
 
 
-def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
+def _continuation(model: object, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
     """Return the finished model that training continued from, and the number of steps since."""
     # A model is finished when its schedule has decayed and another one begins; the last one counts.
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
@@ -156,16 +158,16 @@ def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[
         if is_start and before.schedule.decay_steps:
             objectives = family_of([earlier.phase for earlier in begun[: placed.index]])
             return objectives, step - placed.start
-    if isinstance(recipe.model, PretrainedModel):
-        return model_name(recipe.model), step
+    if isinstance(model, PretrainedModel):
+        return model_name(model), step
     return None, 0
 
 
 def _parameters(arm: PlannedArm) -> int | None:
     """Count parameters without the head; None for a pretrained model that is not here."""
-    model = arm.recipe.model
+    model = arm.config.encoder or arm.recipe.model
     if isinstance(model, PretrainedModel):
-        folder = Path(model.pretrained)
+        folder = arm.encoder.folder if arm.encoder else Path(model.pretrained)
         return stored_parameters(folder) if folder.is_dir() else None
     counted = parameters_of(arm.recipe, vocab_size=arm.vocab_size)
     return None if counted is None else counted.body + counted.embeddings

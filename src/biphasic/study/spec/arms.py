@@ -89,6 +89,9 @@ class ArmConfig(Config):
     """Settings of `recipe` that differ for this arm."""
     phases: tuple[Phase, ...] = ()
     """Phases in order. Without phases the arm is the untrained encoder, a baseline."""
+    encoder: PretrainedModel | None = None
+    """A finished encoder or decoder, which is compared as it is, with its own tokenizer; such an
+    arm has no phases and no recipe."""
     attention: Attention | None = None
     """How the arm's encoder attends in fine-tuning and scoring; null: as the protocol says. Two
     arms may differ in nothing else: a decoder as it is, and opened."""
@@ -97,6 +100,15 @@ class ArmConfig(Config):
     @classmethod
     def _one_seed(cls, recipe: Any) -> Any:
         return spelled_out(recipe)
+
+    @model_validator(mode="after")
+    def _trained_or_finished(self) -> ArmConfig:
+        if self.encoder is not None and (self.phases or self.recipe):
+            raise ValueError(
+                "encoder: a finished encoder has no phases and no recipe; to train it further, "
+                "give it as recipe.model"
+            )
+        return self
 
     @property
     def family(self) -> str:
@@ -115,6 +127,8 @@ class ArmConfig(Config):
     def anchored(self, folder: Path) -> ArmConfig:
         """Return the arm with relative paths resolved against the study file's folder."""
         update: dict[str, Any] = {"phases": anchored_phases(self.phases, folder)}
+        if self.encoder is not None:
+            update["encoder"] = self.encoder.anchored(folder)
         model = self.recipe.get("model")
         if isinstance(model, Mapping) and "pretrained" in model:
             pretrained = parse_config(PretrainedModel, model, where=f"arm '{self.name}': model")

@@ -294,6 +294,7 @@ class StudyConfig(Config):
         for arm in self.arms:
             recipe = digest(self.recipe_of(arm).model_dump(mode="json", exclude={"seeds"}))
             recipe += f"-{arm.attention}" if arm.attention else ""
+            recipe += f"-{arm.encoder.model_dump_json()}" if arm.encoder else ""
             recipes[arm.name] = recipe
             for step in points.get(arm.name, ()):
                 recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")

@@ -1,0 +1,108 @@
+"""Arms that are finished encoders: compared as they are, with tokenizers of their own."""
+
+import csv
+import json
+
+import pytest
+import yaml
+
+from biphasic.files import complete_names
+from biphasic.model.loading.hub import fetch_model
+from families import save_family
+from mini_study import STUDY, arms, snapshot, write_custom_tasks
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+
+TASK = {"name": "first-word", "source": "sc:own/first-word"}
+
+
+@pytest.fixture
+def encoder(tmp_path, tokenizer):
+    """A small BERT, whose tokenizer is not that of the study's corpus."""
+    return save_family("bert", tmp_path / "theirs", tokenizer=tokenizer)
+
+
+def write(folder, *extra, **changes):
+    """Write a study of the mini study's MLM arm and of further arms."""
+    write_custom_tasks(folder / "own")
+    [mlm] = [arm for arm in STUDY["arms"] if arm["name"] == "mlm"]
+    study = {**STUDY, "arms": [mlm, *extra], "tasks": [TASK], **changes}
+    path = folder / "mini.yaml"
+    path.write_text(yaml.safe_dump(study), "utf-8")
+    return path
+
+
+def rows(root):
+    with (root / "mini/report/results.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, tmp_path, cli):
+    before = snapshot(root / "store/states")
+    theirs = {"name": "theirs", "label": "Theirs", "encoder": {"pretrained": "theirs"}}
+    file = write(tmp_path, theirs, compare=[{"arms": ["mlm", "theirs"]}])
+    planned = cli("study", "plan", file, "--root", root)[1]
+    [line] = [line for line in planned.splitlines() if line.lstrip().startswith("theirs ")]
+    assert str(encoder) in line
+    code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
+    assert code == 0, err
+    assert "Theirs" in told
+    assert snapshot(root / "store/states") == before  # nothing was trained or copied
+    scored = {(row["arm"], row["seed"]) for row in rows(root) if row["task"] == "first-word"}
+    assert scored == {(arm, seed) for arm in ("mlm", "theirs") for seed in ("0", "1")}
+    assert "theirs" not in {row["arm"] for row in rows(root) if row["task"] == "pretraining"}
+    assert arms(root)["theirs"]["state"] == fetch_model(encoder).identity
+    page = (root / "mini/report/report.html").read_text("utf-8")
+    assert "has not been trained" not in page
+    assert (root / "mini/report/problems.csv").read_text().count("\n") == 1
+    code, told, err = cli("study", "verify", root / "mini")
+    assert code == 0, told + err
+    assert "theirs" in cli("study", "status", root / "mini")[1]
+
+    # `evaluate` names its results by the same facts, so it computes none again.
+    results = snapshot(root / "store/finetunes")
+    protocol = STUDY["finetuning"]["protocol"]
+    settings = [word for name in protocol for word in ("--set", f"{name}={protocol[name]}")]
+    code, told, err = cli(
+        "evaluate", encoder, "--task", f"sc:{tmp_path}/own/first-word", "--root", root,
+        "--seed", "0", "--seed", "1", "--learning-rate", "5e-4", *settings,
+    )  # fmt: skip
+    assert code == 0, err
+    assert snapshot(root / "store/finetunes") == results
+
+    (encoder / "config.json").write_text(
+        json.dumps({**json.loads((encoder / "config.json").read_text()), "layer_norm_eps": 1e-6})
+    )
+    told = cli("study", "plan", file, "--root", root)[1]
+    assert "of 4 results" in told  # two of them are of the model as it was
+
+
+def test_encoders_that_cannot_read_a_task_stop_a_study_before_work(
+    root, encoder, tokenizer, tmp_path, cli
+):
+    finetuning = {**STUDY["finetuning"], "protocol": {"max_seqlen": 64}}
+    save_family("bert", tmp_path / "short", tokenizer=tokenizer, max_position_embeddings=32)
+    short = {"name": "short", "encoder": {"pretrained": str(tmp_path / "short")}}
+    file = write(tmp_path, short, finetuning=finetuning)
+    code, _, err = cli("study", "run", file, "--root", root)
+    assert code != 0
+    assert "arm 'short'" in err
+    assert "max_seqlen 64" in err
+    missing = {"name": "gone", "encoder": {"pretrained": str(tmp_path / "gone")}}
+    code, _, err = cli("study", "run", write(tmp_path, missing), "--root", root)
+    assert code != 0
+    assert "gone" in err
+    trained = {"name": "more", "encoder": {"pretrained": "theirs"},
+               "phases": [{"objective": "mlm", "steps": 1}]}  # fmt: skip
+    code, _, err = cli("study", "plan", write(tmp_path, trained), "--root", root)
+    assert (code, "arms.1" in err, "recipe.model" in err) == (2, True, True)
+
+
+def test_cleaning_keeps_their_results_and_the_names_of_states(root, encoder, tmp_path, cli):
+    theirs = {"name": "theirs", "encoder": {"pretrained": "theirs"}}
+    file = write(tmp_path, theirs)
+    assert cli("study", "run", file, "--root", root, "--workers", "1")[0] == 0
+    runs = {run["id"] for run in json.loads((root / "mini/study.json").read_text())["runs"]}
+    assert cli("study", "clean", "--root", root, "--delete")[0] == 0
+    assert runs == complete_names(root / "store/finetunes")
+    assert (root / "store/states/by-name/mini/mlm/state.json").is_file()
