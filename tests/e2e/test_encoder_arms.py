@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import yaml
@@ -74,7 +75,38 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
         json.dumps({**json.loads((encoder / "config.json").read_text()), "layer_norm_eps": 1e-6})
     )
     told = cli("study", "plan", file, "--root", root)[1]
-    assert "of 4 results" in told  # two of them are of the model as it was
+    assert "2 of 4 results" in told  # two are of the model as it was
+
+
+def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
+    tmp_path, tokenizer, cli
+):
+    write_custom_tasks(tmp_path / "own")
+    finetuning = STUDY["finetuning"]
+    names = ("bert", "modernbert")
+    for name in names:
+        save_family(name, tmp_path / name, tokenizer=tokenizer)
+    study = {
+        "name": "choose",
+        "title": "Which one?",
+        "arms": [{"name": name, "encoder": {"pretrained": name}} for name in names],
+        "tasks": [TASK],
+        "finetuning": finetuning,
+    }
+    file, root = tmp_path / "choose.yaml", tmp_path / "runs"
+    file.write_text(yaml.safe_dump(study), "utf-8")
+    code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
+    assert code == 0, err
+    assert {name for name in names if f"│ {name} " in told} == {*names}
+    assert not (root / "store/data").exists()
+    assert not (root / "store/states").exists()
+    folder = root / "choose"
+    shutil.rmtree(folder / "report")
+    assert cli("study", "report", folder)[0] == 0
+    assert cli("study", "verify", folder)[0] == 0
+    assert "4 of 4 results" in cli("study", "plan", file, "--root", root)[1]
+    code, _, err = cli("study", "run", write(tmp_path, *study["arms"], recipe=None), "--root", root)
+    assert (code, "recipe" in err) == (2, True)
 
 
 def test_encoders_that_cannot_read_a_task_stop_a_study_before_work(

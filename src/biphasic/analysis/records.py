@@ -216,7 +216,7 @@ class _Reader:
     def arm(self, arm: ArmRecord) -> ArmData:
         curves = [self.curves(segment) for segment in arm.segments]
         heldout = [segment["heldout"] for segment in curves]
-        state = self.state(arm.state)
+        state = None if arm.is_finished_encoder else self.state(arm.state)
         if state is not None and arm.segments:  # the last evaluation may not be logged
             tokens = sum(entry.tokens for entry in state.ledger)
             points: dict[str, Curve] = {}

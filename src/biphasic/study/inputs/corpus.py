@@ -38,6 +38,13 @@ class DataPaths(Config):
     pairs: tuple[Path, ...] = ()  # Folders of the pairs that phases read.
     pretrained: LocalModel | None = None  # The pretrained model that recipes begin with.
 
+    @classmethod
+    def of(cls, folder: Path) -> DataPaths:
+        """Return the paths of a corpus, built or not."""
+        return cls(
+            tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
+        )
+
     def origin(self) -> dict[str, Any]:
         """Return the origin of the corpus: its sources and settings."""
         return read_record(self.train.parent)["origin"]
@@ -176,9 +183,7 @@ def prepare_corpus(
                 check_training(local, [recipe for recipe in recipes if recipe.model == model])
         with build_bar(console) as report:
             build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
-    return DataPaths(
-        tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
-    )
+    return DataPaths.of(folder)
 
 
 def build_missing_corpus(

@@ -27,6 +27,8 @@ from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
 
+NO_CORPUS = DataFingerprint(corpus_hash="", tokenizer_sha256="", vocab_size=0)
+
 
 @dataclass(frozen=True)
 class PlannedArm:

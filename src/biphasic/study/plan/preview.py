@@ -27,7 +27,7 @@ from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import references_in, shown
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
-from biphasic.study.plan.plan import Plan, plan_study
+from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -40,9 +40,10 @@ def preview_study(study: Study) -> Plan:
     """Plan a study, with placeholders for data that can still be fetched or built."""
     assumed: list[str] = []
     problems: list[str] = []
-    fingerprint, encoders = DataFingerprint("", "", 0), dict[str, LocalModel]()
+    fingerprint, encoders = NO_CORPUS, dict[str, LocalModel]()
     try:
-        fingerprint = _fingerprint(study, assumed)
+        if study.config.reads_corpus:
+            fingerprint = _fingerprint(study, assumed)
         for arm in study.config.arms:
             if arm.encoder is not None:
                 encoders[arm.name] = _local_model(arm.encoder, assumed)

@@ -220,7 +220,8 @@ def plan_lines(
     yield from _arm_lines(plan, most)
     yield from _run_lines(plan)
     yield ""
-    yield from _training_lines(summary)
+    if plan.segments:
+        yield from _training_lines(summary)
     yield from _finetuning_lines(summary)
     yield from _resource_lines(
         summary, rate=rate, example_tokens=example_tokens, memory=memory, jobs_here=jobs_here
@@ -341,10 +342,12 @@ def _resource_lines(
         (summary.finetuning_flops, tokens),
         (_total(both), "training and fine-tuning"),
     )
-    for flops, what in rows:
+    for flops, what in rows if summary.num_states else (rows[2],):
         number = summary.hours(flops, rate=rate * (jobs_here or 1))
         time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
         yield f"  {time:>10}  {what}"
+    if not summary.num_states:
+        return
     yield (
         f"Memory       {size(memory) if memory else _NOT_KNOWN} for a process of the largest "
         "training (less with compute.max_tokens_per_pass)"

@@ -27,7 +27,7 @@ from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
 from biphasic.study.plan.finetuning import check_lengths
 from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
-from biphasic.study.plan.plan import Plan, Segment, plan_study
+from biphasic.study.plan.plan import NO_CORPUS, Plan, Segment, plan_study
 from biphasic.study.study import Study
 from biphasic.training.data import TrainingData
 from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints
@@ -41,7 +41,7 @@ class PreparedStudy:
 
     study: Study
     paths: DataPaths
-    data: TrainingData
+    data: TrainingData | None  # None if all arms are finished encoders.
     plan: Plan
 
     def missing_work(self) -> list[WorkItem]:
@@ -63,7 +63,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     corpus = locate_corpus(config.corpus, store)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(study, say=say)
-    if config.corpus.folder is None and not is_built(corpus):
+    if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [*study.recipes.values()]
@@ -73,18 +73,22 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
             check_encoder(encoder, tasks, arm=name)
     keep_files(store, config, *recipes)
     check_versions(*recipes)
-    paths = prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
+    paths, data = DataPaths.of(corpus), None
+    if config.reads_corpus:
+        prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:
         known = complete_names(store / "states")
-        return plan_study(study, data.fingerprint, tasks, encoders=encoders, known=known)
+        fingerprint = data.fingerprint if data else NO_CORPUS
+        return plan_study(study, fingerprint, tasks, encoders=encoders, known=known)
 
     with progress_bar(console, "checking text, tasks and states"):
-        paths = paths.extended(recipes)
-        paths.origin()  # read by the report, hours later
-        data = paths.open()
+        if config.reads_corpus:
+            paths = paths.extended(recipes)
+            paths.origin()  # read by the report, hours later
+            data = paths.open()
+            check_lengths((task.outline for task in tasks), data.tokenizer)
         planned = plan()
-        check_lengths((task.outline for task in tasks), data.tokenizer)
         check_inputs(planned)
     notes = [*plan_notes(planned)]
     while other := OtherCode.of_plan(planned):

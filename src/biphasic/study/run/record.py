@@ -75,7 +75,7 @@ def study_record(prepared: PreparedStudy) -> StudyRecord:
             for task in tasks
             for run in grids[point.name, task]
         ),
-        heldout_sha256=prepared.data.heldout.content_hash,
+        heldout_sha256=prepared.data and prepared.data.heldout.content_hash,
         provenance=_provenance(prepared),
     )
 
@@ -212,24 +212,27 @@ def question_records(config: StudyConfig, tasks: tuple[str, ...]) -> Iterator[Qu
 
 def _provenance(prepared: PreparedStudy) -> dict[str, Any]:
     config, data = prepared.study.config, prepared.data
-    corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
-    described: dict[str, Any] = {
-        name: {
-            "documents": len(corpus),
-            "tokens": corpus.num_tokens,
-            "content hash": corpus.content_hash,
+    tasks = {task.info.name: task.info.sha256 for task in prepared.plan.tasks}
+    described: dict[str, Any] = {"data": {"tasks": tasks}}
+    if data is not None:
+        corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
+        described["data"] = {
+            **{
+                name: {
+                    "documents": len(corpus),
+                    "tokens": corpus.num_tokens,
+                    "content hash": corpus.content_hash,
+                }
+                for name, corpus in corpora.items()
+            },
+            "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
+            "tasks": tasks,
+            "origin": prepared.paths.origin(),
         }
-        for name, corpus in corpora.items()
-    }
+        described["recipe"] = config.recipe.model_dump(mode="json")
     plugins = named_plugins(config.corpus, *(arm.recipe for arm in prepared.plan.arms))
     return {
-        "data": {
-            **described,
-            "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
-            "tasks": {task.info.name: task.info.sha256 for task in prepared.plan.tasks},
-            "origin": prepared.paths.origin(),
-        },
-        "recipe": config.recipe.model_dump(mode="json"),
+        **described,
         **({"plugins": plugins} if plugins else {}),
         "finetuning": config.finetuning.model_dump(mode="json"),
         "settings_sha256": settings_digest(config),

@@ -65,6 +65,7 @@ def study_schema() -> dict[str, Any]:
     )
     # A source may be a string, too.
     definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, definitions.pop("SourceConfig")]}
+    _make_optional(schema, "recipe")  # which finished encoders do not need
     # Included files may have any required setting.
     schema["properties"][INCLUDE] = _INCLUDED
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]

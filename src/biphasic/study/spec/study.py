@@ -53,6 +53,7 @@ from biphasic.training.recipe import Recipe, Seeds
 PAPER = "paper"
 SEEDS_OF_RUN = 1000  # Fine-tuning seeds that a pretraining run may have.
 RESERVED = ("store", "logs")  # Names of folders in a root that are not studies.
+_OF_NO_ARM = {"learning_rate": {"peak": 1e-3}}  # The recipe of a study that pretrains nothing.
 
 
 class TaskConfig(Config):
@@ -166,7 +167,7 @@ class StudyConfig(Config):
     corpus: CorpusConfig = CorpusConfig()
     """Text to pretrain on."""
     recipe: RecipeConfig
-    """Settings that all arms share."""
+    """Settings that all arms share; not needed if all arms are finished encoders."""
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
     """Ways to pretrain."""
     tuned_rates: tuple[TunedRate, ...] = ()
@@ -200,6 +201,8 @@ class StudyConfig(Config):
     def _single_arms(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or not isinstance(raw.get("arms"), list):
             return raw
+        if all(isinstance(arm, Mapping) and "encoder" in arm for arm in raw["arms"]):
+            raw = {"recipe": _OF_NO_ARM, **raw}
         try:
             return {**raw, "arms": expand_arms(raw["arms"], raw.get("recipe"))}
         except ConfigError as error:
@@ -229,6 +232,11 @@ class StudyConfig(Config):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether an arm is pretrained here, or begins with random weights."""
+        return any(arm.encoder is None for arm in self.arms)
 
     def _check_points(self) -> None:
         ends = {arm.name: sum(phase.steps for phase in arm.phases) for arm in self.arms}
