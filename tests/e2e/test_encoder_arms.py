@@ -3,9 +3,11 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from biphasic.files import complete_names
 from biphasic.model.loading.hub import fetch_model
@@ -79,17 +81,23 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
 
 
 def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
-    tmp_path, tokenizer, cli
+    tmp_path, tokenizer, cli, monkeypatch
 ):
     write_custom_tasks(tmp_path / "own")
     finetuning = STUDY["finetuning"]
-    names = ("bert", "modernbert")
-    for name in names:
-        save_family(name, tmp_path / name, tokenizer=tokenizer)
+    names = ("bert", "owner/modernbert")
+    commit = "0" * 40
+    hub = tmp_path / "hub/models--owner--modernbert"
+    save_family("bert", tmp_path / "bert", tokenizer=tokenizer)
+    save_family("modernbert", hub / "snapshots" / commit, tokenizer=tokenizer)
+    (hub / "refs").mkdir()
+    (hub / "refs/main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     study = {
         "name": "choose",
         "title": "Which one?",
-        "arms": [{"name": name, "encoder": {"pretrained": name}} for name in names],
+        "arms": [{"name": Path(n).name, "encoder": {"pretrained": n}} for n in names],
         "tasks": [TASK],
         "finetuning": finetuning,
     }
@@ -97,7 +105,7 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     file.write_text(yaml.safe_dump(study), "utf-8")
     code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
     assert code == 0, err
-    assert {name for name in names if f"│ {name} " in told} == {*names}
+    assert all(f"│ {name} " in told for name in ("bert", "modernbert"))
     assert not (root / "store/data").exists()
     assert not (root / "store/states").exists()
     folder = root / "choose"
@@ -105,6 +113,7 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     assert cli("study", "report", folder)[0] == 0
     assert cli("study", "verify", folder)[0] == 0
     assert "4 of 4 results" in cli("study", "plan", file, "--root", root)[1]
+    assert "choose: finished" in cli("study", "status", folder)[1]
     code, _, err = cli("study", "run", write(tmp_path, *study["arms"], recipe=None), "--root", root)
     assert (code, "recipe" in err) == (2, True)
 

@@ -15,7 +15,7 @@ from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.build import load_encoder
-from biphasic.model.loading.hub import check_claim, check_model, fetch_model
+from biphasic.model.loading.hub import check_claim, check_model, fetch_model, find_model
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -335,3 +335,15 @@ def test_limits_need_a_model_that_transformers_knows(tmp_path):
     change(tmp_path, "config.json", model_type="nonesuch")
     with pytest.raises(ModelError, match="cannot be loaded"):
         model_limits(tmp_path)
+
+
+def test_what_was_fetched_is_found_without_the_hub(cache, model_folder):
+    for revision in (None, "v1"):
+        assert find_model("owner/name", revision=revision) == fetch_model(
+            "owner/name", revision=revision
+        )
+    assert find_model(str(model_folder)) == fetch_model(model_folder)
+    assert find_model("owner/other") is None
+    assert find_model("not/a/name") is None
+    next(cache.glob("*.safetensors")).unlink()
+    assert find_model("owner/name") is None

@@ -73,6 +73,23 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
     return LocalModel(folder, identity, commit)
 
 
+def find_model(name_or_folder: str, *, revision: str | None = None) -> LocalModel | None:
+    """Find a model on disk or in the hub's cache; None if it is still to be fetched."""
+    if is_folder(expanded(name_or_folder)):
+        return fetch_model(name_or_folder, revision=revision)
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    try:
+        folder = Path(snapshot_download(name_or_folder, revision=revision, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+    # Other programs may have fetched other files.
+    if not (folder / "config.json").is_file() or not _has_weights(folder):
+        return None
+    return LocalModel(folder, _once(_files_identity, folder), folder.name)
+
+
 def locate_model(
     name_or_folder: Path | str, *, revision: str | None = None
 ) -> tuple[Path, str | None]:
@@ -212,12 +229,16 @@ def _fetch(name: str, revision: str | None) -> Path:
     refuse_adapter(snapshot)
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: no config.json, so transformers cannot load it")
-    if not any(_is_one_of(path, _WEIGHTS) for path in snapshot.iterdir()):
+    if not _has_weights(snapshot):
         raise ModelError(
             f"model {name}: no weights as safetensors, and loading other formats can run code; "
             "convert them, or use a revision that has model.safetensors"
         )
     return snapshot
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(_is_one_of(path, _WEIGHTS) for path in folder.iterdir())
 
 
 def _deciding_files(folder: Path) -> Iterable[Path]:

@@ -23,7 +23,7 @@ from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import canonical_json, complete_names, digest, is_complete, read_json
-from biphasic.model.loading.hub import LocalModel, fetch_model
+from biphasic.model.loading.hub import LocalModel, find_model
 from biphasic.plugins import references_in, shown
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
@@ -166,12 +166,13 @@ def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
 
 
 def _local_model(model: PretrainedModel, assumed: list[str]) -> LocalModel:
-    """Return a model that is in a folder, or a placeholder for one of the hub."""
-    if Path(model.pretrained).is_dir():
-        try:
-            return fetch_model(model.pretrained, revision=model.revision)
-        except BiphasicError as error:
-            raise DataError(str(error)) from None
+    """Return a model that is here, or a placeholder for one that is still to be fetched."""
+    try:
+        found = find_model(model.pretrained, revision=model.revision)
+    except BiphasicError as error:
+        raise DataError(str(error)) from None
+    if found is not None:
+        return found
     assumed.append(f"model: {model.pretrained}, not fetched yet")
     identity = digest({"stand-in": "model", "described": model.model_dump_json()})
     return LocalModel(Path(model.pretrained), identity, model.revision)

@@ -61,16 +61,16 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     config, store, say = study.config, study.store, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
     corpus = locate_corpus(config.corpus, store)
+    with progress_bar(console, "finding finished encoders"):
+        encoders = fetch_encoders(config.arms, store, say=say)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(study, say=say)
     if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [*study.recipes.values()]
-    with progress_bar(console, "finding finished encoders"):
-        encoders = fetch_encoders(config.arms, store, say=say)
-        for name, encoder in encoders.items():
-            check_encoder(encoder, tasks, arm=name)
+    for name, encoder in encoders.items():
+        check_encoder(encoder, tasks, arm=name)
     keep_files(store, config, *recipes)
     check_versions(*recipes)
     paths, data = DataPaths.of(corpus), None
