@@ -15,12 +15,10 @@ from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.locks import Say
-from biphasic.model.checks.limits import model_limits
 from biphasic.model.loading.hub import LocalModel
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
-from biphasic.study.inputs.models import fetch_encoders, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
@@ -62,7 +60,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     # Before the tasks, which take time: a missing source fails early.
     corpus = locate_corpus(config.corpus, store)
     with progress_bar(console, "finding finished encoders"):
-        encoders = fetch_encoders(config.arms, store, say=say)
+        encoders = find_encoders(study, say=say)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(study, say=say)
     if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
@@ -115,8 +113,21 @@ def locate_tasks(study: Study, *, say: Say) -> tuple[PlannedTask, ...]:
         raise
 
 
+def find_encoders(study: Study, *, say: Say) -> dict[str, LocalModel]:
+    """Return the finished encoders of arms by the arms' names, found here or fetched."""
+    arms = [arm for arm in study.config.arms if arm.encoder]
+    if not arms:
+        return {}
+    from biphasic.study.inputs.models import fetch_encoders  # noqa: PLC0415 - loads torch
+
+    return fetch_encoders(arms, study.store, say=say)
+
+
 def check_encoder(encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: str) -> None:
     """Check that the finished encoder of an arm can read the inputs of all tasks."""
+    from biphasic.model.checks.limits import model_limits  # noqa: PLC0415 - loads torch
+    from biphasic.study.inputs.models import own_tokenizer  # noqa: PLC0415 - loads torch
+
     try:
         limits = model_limits(encoder.folder)
         tokenizer = own_tokenizer(encoder.folder, limits)
