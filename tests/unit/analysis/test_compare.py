@@ -325,7 +325,7 @@ def test_an_average_is_compared_over_the_examples_of_all_its_datasets():
 
 def test_datasets_with_the_same_examples_do_not_count_them_twice():
     """Such as a task that is read with 16 and with 64 training examples."""
-    datasets = (DatasetInfo("d-16", "SC", "accuracy"), DatasetInfo("d-64", "SC", "accuracy"))
+    datasets = [DatasetInfo(name, "SC", "accuracy", data="d") for name in ("d-16", "d-64")]
     by_model = examples_of({"a": [0.8, 0.79, 0.81], "b": [0.7, 0.71, 0.7]}, num_examples=200)
     matrices = {(model, d.name): rows for model, rows in by_model.items() for d in datasets}
     scores = with_averages(scores_with_examples(matrices, datasets=datasets))

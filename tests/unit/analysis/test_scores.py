@@ -75,6 +75,14 @@ def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
     assert standard.half_width == pytest.approx(127.06204736432095)
 
 
+@pytest.mark.parametrize("known", [{"first": "x", "second": "x"}, {}])
+def test_datasets_have_the_hash_of_their_examples(tmp_path, known):
+    study = two_datasets(provenance={"data": {"tasks": known}})
+    scores = study_scores(load_study(*study.write(tmp_path)))
+    names = ("first", "second", "SC Average", "third")
+    assert [one.data for one in scores.datasets] == [known.get(name, "") for name in names]
+
+
 def test_older_studies_have_their_steps_from_the_ledger(tmp_path):
     scores = study_scores(load_study(*FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)))
     models = {model.name: model for model in scores.models}

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from made_scores import DATASET, example_reader, made_scores, scores_with_examples
+from made_scores import example_reader, made_scores, scores_with_examples
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, with_averages
 from biphasic.analysis.statistics.variance import variance_split
@@ -101,15 +101,15 @@ def test_test_examples_spread_as_the_error_of_a_share():
     assert lost.examples.basis == "1 model; 1 without: b: no examples"
 
 
-# One dataset errs by 2.165 points; another one of 100 examples by 4.33, apart from it.
-@pytest.mark.parametrize(("num_others", "expected"), [(100, 2.42), (400, 2.165)])
-def test_an_average_has_the_examples_of_all_its_datasets_once(num_others, expected):
-    datasets = (DATASET, DatasetInfo("e", "SC", "accuracy"))
-    matrices = {}
-    for name, number in (("d", 400), ("e", num_others)):
-        matrices["a", name] = rows = np.zeros((2, number))
-        rows[:, : 3 * number // 4] = 1
-    scores = scores_with_examples(matrices, datasets=datasets)
+# Two datasets that err apart: 2.165 / sqrt(2). With the same examples they err together.
+@pytest.mark.parametrize(("data", "expected"), [(("", ""), 1.531), (("x", "x"), 2.165)])
+def test_an_average_has_the_examples_of_all_its_datasets_once(data, expected):
+    datasets = [
+        DatasetInfo(name, "SC", "accuracy", data=of) for name, of in zip("de", data, strict=True)
+    ]
+    rows = np.zeros((2, 400))
+    rows[:, :300] = 1
+    scores = scores_with_examples({("a", "d"): rows, ("a", "e"): rows}, datasets=datasets)
     examples = variance_split(with_averages(scores), "SC Average").examples
     assert examples.deviation == pytest.approx(expected, rel=0.01)
 

@@ -292,6 +292,13 @@ def test_a_longer_arm_differs_where_the_other_decays(tmp_path):
     assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
 
 
+def test_an_arm_that_attends_differently_is_named(tmp_path):
+    arms = [{**RAW["arms"][0], "attention": "causal"}, *RAW["arms"][1:]]
+    lines = differences(previewed(tmp_path), previewed(tmp_path, arms=arms))
+    assert lines[0] == "clm: attention: none -> causal"
+    assert "shared: 4 evaluated states" in lines
+
+
 def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
              (("nq", 8), ("mldr", 16))]  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from biphasic.amounts import thousands
 from biphasic.analysis.estimate import Estimate
@@ -140,7 +141,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
             convention=convention,
             is_complete=is_tried and {run.seed for run in runs} == records.seeds_of(*key),
         )
-    recipes = _recipes(records.study)
+    recipes, hashes = _recipes(records.study), _hashes(records.study)
     scores = Scores(
         source=records.study.title,
         convention=convention,
@@ -151,6 +152,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
                 short_name(task.kind).upper(),
                 task.metric,
                 num_train=task.num_train,
+                data=str(hashes.get(task.name, "")),
                 about=task.about,
             )
             for task in records.tasks
@@ -225,6 +227,13 @@ def replicate_of(record: ArmRecord) -> str:
     if record.is_finished_encoder:  # another one may have its name
         settings.append(record.state)
     return digest([*settings, record.attention] if record.attention else settings)
+
+
+def _hashes(study: StudyRecord) -> Mapping[str, Any]:
+    """Return the hashes of tasks' examples, by name; older records have none."""
+    data = study.provenance.get("data")
+    tasks = data.get("tasks") if isinstance(data, dict) else None
+    return tasks if isinstance(tasks, dict) else {}
 
 
 def _recipes(study: StudyRecord) -> dict[str, str]:

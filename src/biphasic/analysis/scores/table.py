@@ -79,6 +79,7 @@ class DatasetInfo:
     is_average: bool = False
     trained_on: str = ""  # dataset that models were fine-tuned on, if it is another one
     num_train: int = 0  # training examples that a run reads; 0 if unknown
+    data: str = ""  # hash of its examples, which several datasets may share; empty if unknown
     about: KindFacts | None = None  # facts about its kind of task; None for the first kinds
 
     @property

@@ -31,10 +31,11 @@ def contrast_errors(
         for member in members:
             by_dataset[member.name][model] += weight / len(members)
     # Datasets may share their examples, such as a task read with several `train_examples`.
-    tables: dict[str, Array] = {}
+    tables: dict[tuple[str, str], Array] = {}
     for name, by_model in by_dataset.items():
         ids, table = _summed(scores, name, by_model, seeds)
-        tables[ids] = tables.get(ids, 0.0) + table
+        key = scores.dataset(name).data or name, ids
+        tables[key] = tables.get(key, 0.0) + table
     return _of_sum([squared_errors(table, np.zeros_like(table)) for table in tables.values()])
 
 
@@ -56,11 +57,11 @@ class FamilyErrors:
     """The errors over test examples of every pair of models, over the seeds of both."""
 
     def __init__(self, scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> None:
-        members = [member.name for member in scores.members(dataset)]
+        members = scores.members(dataset)
         self._num_members = len(members)
         groups: dict[str, list[str]] = defaultdict(list)
         for member in members:
-            groups[_names_of_examples(scores, models, member)].append(member)
+            groups[member.data or member.name].append(member.name)
         self._groups = [_GroupErrors(scores, models, dataset, group) for group in groups.values()]
 
     def of(self, rows: range) -> CrossedErrors:
@@ -70,16 +71,6 @@ class FamilyErrors:
         return CrossedErrors(
             errors.examples / squares, errors.shared / squares, errors.num_examples
         )
-
-
-def _names_of_examples(scores: Scores, models: Sequence[str], dataset: str) -> str:
-    """Return a hash of the names of a dataset's examples; its own name if they are unknown."""
-    for model in models:
-        try:
-            return influences(scores, model, dataset).ids_sha256
-        except DataError:
-            continue
-    return dataset
 
 
 def _of_sum(parts: Sequence[CrossedErrors]) -> CrossedErrors:

@@ -115,16 +115,16 @@ def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) 
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
-            cells = [influences(scores, model, member.name) for member in members]
+            cells = {member: influences(scores, model, member.name) for member in members}
         except DataError as error:
             reason = str(error)
             continue
         # The squared standard error over test examples of a mean over seeds. Datasets may share
         # their examples.
-        means: dict[str, Any] = {}
-        for cell in cells:
-            mean = np.mean([*cell.by_seed.values()], axis=0)
-            means[cell.ids_sha256] = means.get(cell.ids_sha256, 0.0) + mean
+        means: dict[tuple[str, str], Any] = {}
+        for member, cell in cells.items():
+            key = member.data or member.name, cell.ids_sha256
+            means[key] = means.get(key, 0.0) + np.mean([*cell.by_seed.values()], axis=0)
         errors = (float(mean.var(ddof=1)) / len(mean) for mean in means.values())
         variances.append(math.fsum(errors) / len(members) ** 2)
     if not variances:

@@ -27,6 +27,9 @@ def difference_lines(first: Plan, second: Plan, first_name: str, second_name: st
         yield "both studies plan the same"
     for lines in changed.values():
         yield from lines
+    for arm in first.arms:
+        one, other = (each.config.attention for each in (arm, others.get(arm.name, arm)))
+        yield from _differences(one, other, f"{arm.name}: attention")
     if grid := [*_differences(_grid(first), _grid(second))]:
         yield f"fine-tuning: {'; '.join(grid)}"
     other_tasks = {task.info.name: _task(task) for task in second.tasks}
