@@ -19,6 +19,7 @@ from biphasic.errors import BiphasicError, DataError, StoppedError
 from biphasic.execution.executor import ExecutorConfig, Work
 from biphasic.execution.job import Job, JobFailedError, Progress, Report, ShouldStop, never
 from biphasic.execution.worker import serve
+from biphasic.plugins import short_name
 
 _JOBS = 3
 _SECONDS = 120.0
@@ -77,7 +78,7 @@ def check_executor(settings: ExecutorConfig) -> None:
     """
     with tempfile.TemporaryDirectory() as store:
         settings.check(Path(store), processes=1)
-        check_rules(Case(settings, Path(store)), RULES, where=settings.executor)
+        check_rules(Case(settings, Path(store)), RULES, where=short_name(settings.executor))
 
 
 def _slots(case: Case) -> Iterator[str]:
@@ -96,7 +97,7 @@ def _runs(case: Case) -> Iterator[str]:
         futures = [started.submit(name) for name in names]
         for name, future in zip(names, futures, strict=True):
             if error := _error(future):
-                yield f"a job that does nothing ends with {error}"
+                yield f"a job that does nothing ends with {error}{_last_line(error)}"
             elif not (case.store / name).is_file():
                 yield "the future of a job has ended, and the job has not run"
     for name in names:
@@ -135,6 +136,14 @@ def _stops(case: Case) -> Iterator[str]:
     for future in futures.values():
         if not future.cancelled() and not isinstance(error := _error(future), BiphasicError):
             yield f"a job that was stopped ended with {error or 'no error'}"
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the last line of a job's log, whose folder is deleted with the store."""
+    log = error.log if isinstance(error, JobFailedError) else None
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log else []
+    last = next(filter(None, reversed(lines)), "")
+    return f": {last}" if last else ""
 
 
 def _error(future: Future[None]) -> BaseException | None:

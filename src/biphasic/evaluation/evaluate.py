@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,7 +55,8 @@ def evaluate_plan(
                 )
         for task in evaluations:
             runs = group.runs[task.info.name]
-            yield summarise(task, runs, planned.store, convention=convention)
+            evaluation = summarise(task, runs, planned.store, convention=convention)
+            yield replace(evaluation, other_reading=planned.other_reading(task))
 
 
 def run_finetunings(

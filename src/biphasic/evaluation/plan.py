@@ -25,6 +25,8 @@ from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, plan_gr
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
+from biphasic.tasks.embedding import trained_reading
+from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
@@ -52,6 +54,24 @@ class PlannedEvaluation:
         """Return the job of a group."""
         folder = self.encoder.folder
         return group.job(self.store, tokenizer=folder, encoder=folder)
+
+    def other_reading(self, task: PlannedTask) -> str:
+        """Say how an embedding model was trained, if a task without training reads it otherwise."""
+        if task.is_trained or not KINDS[task.info.kind].is_cosine:
+            return ""
+        try:
+            trained = trained_reading(self.encoder.folder)
+        except ModelError as error:
+            return str(error)
+        if trained is None:
+            return ""
+        attention = "causal" if trained.causal else "bidirectional"
+        usual = {"pooling": trained.pooling, "attention": attention}
+        other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
+        if not other:
+            return ""
+        sets = " ".join(f"--set {setting}" for setting in other)
+        return f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
 
     def missing(self, group: FinetuneGroup, *, say: Say) -> list[str]:
         """Return the runs of a group without a result, and say which results other code made."""

@@ -41,6 +41,7 @@ class Evaluation(Shown):
             not percent.
         results: All fine-tunings of the grid; one run for a zero-shot task.
         folder: Folder of the results: `FOLDER/ID/result.json` and `scores.parquet`.
+        other_reading: How an embedding model was trained, if the task read it otherwise.
     """
 
     task: TaskInfo
@@ -50,6 +51,7 @@ class Evaluation(Shown):
     selected: tuple[ResultRecord, ...]
     results: tuple[ResultRecord, ...]
     folder: Path
+    other_reading: str = ""
 
     @property
     def notes(self) -> Iterator[str]:
@@ -70,6 +72,8 @@ class Evaluation(Shown):
         yield f"{self.task.name} {metric.title}: {points_cell(self.estimate)}"
         if chosen := self._chosen_rates():
             yield f"  {chosen}"
+        if self.other_reading:
+            yield f"  {self.other_reading}"
         if reason := doubt(self.estimate, metric):
             yield f"  no result: {reason}"
         if self.convention != "standard" and self.estimate.half_width is not None:

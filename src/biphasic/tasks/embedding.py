@@ -94,6 +94,12 @@ def never_saw_both_ways(folder: Path) -> bool:
     return is_decoder(config) and not is_open(config)
 
 
+def trained_reading(folder: Path) -> EmbeddingSettings | None:
+    """Return how an embedding model gives vectors to texts; None for other models."""
+    is_on_pairs = (folder / MODULES).is_file() or TrainedVectors.in_folder(folder).is_on_pairs
+    return embedding_settings(folder, Choices()) if is_on_pairs else None
+
+
 def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     """Read how a model embeds, by its sentence-transformers files or else as in fine-tuning."""
     if choices.prefix is not None and choices.prompt is not None:

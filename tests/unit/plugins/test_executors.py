@@ -6,6 +6,7 @@ from biphasic.conformance.executors import check_executor
 from biphasic.errors import ConfigError
 from biphasic.execution.local import Local
 from biphasic.execution.registry import load_executor
+from plugin_files import page_code
 
 THREADS = """
 from concurrent.futures import ThreadPoolExecutor
@@ -92,3 +93,11 @@ def test_one_that_runs_jobs_in_threads_keeps_all_rules(write, cli):
 def test_an_executor_that_breaks_a_rule_is_refused(write, rule, edit):
     with pytest.raises(ConfigError, match=f"rule '{rule}'"):
         check_executor(load_executor(f"{write(edit)}:Threads"))
+
+
+def test_the_log_of_a_job_that_died_is_quoted(tmp_path):
+    (tmp_path / "hosts.py").write_text(page_code("Hosts"))
+    site = tmp_path / "site.yaml"
+    site.write_text("{executor: ./hosts.py:Hosts, hosts: [nowhere], command: [env]}")
+    with pytest.raises(ConfigError, match=r"^hosts: .*'runs'.*nowhere.*No such file"):
+        check_executor(load_executor(site))

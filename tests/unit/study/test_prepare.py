@@ -29,6 +29,7 @@ from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.run.jobs import load_job
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from families import tiny_config
+from tiny_use import write_model
 
 CONFIG = CorpusConfig(libraries=("rich",), vocab_size=300)
 
@@ -103,6 +104,20 @@ def test_a_model_that_cannot_be_trained_is_refused_before_text_is_read(
         run(tmp_path / "store", recipes=[recipe])
     assert loads == []
     run(tmp_path / "store", recipes=[make_recipe(phase)])
+    assert loads
+
+
+def test_a_tokenizer_that_cannot_have_the_model_s_tokens_is_not_trained(
+    loads, tmp_path, make_recipe
+):
+    model = write_model(tmp_path / "model", "eurobert")
+    size = TextTokenizer.load(model).vocab_size
+    recipe = make_recipe({"objective": "mlm", "steps": 2}, model={"pretrained": str(model)})
+    smaller = CorpusConfig(libraries=("rich",), vocab_size=size - 1)
+    with pytest.raises(ModelError, match=rf"has {size} entries, .* --corpus$"):
+        run(tmp_path / "store", smaller, recipes=[recipe])
+    assert loads == []
+    run(tmp_path / "store", CorpusConfig(libraries=("rich",), vocab_size=size), recipes=[recipe])
     assert loads
 
 

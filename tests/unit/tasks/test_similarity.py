@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from biphasic.errors import ConfigError, DataError
 from tiny_use import words, write_jsonl, write_model
 
 pytestmark = pytest.mark.usefixtures("unprobed", "one_thread")
+
+
+MODULES = {"": "Transformer", "1_Pooling": "Pooling"}
 
 
 def pairs(number: int = 12) -> list[dict]:
@@ -102,6 +106,24 @@ def test_first_and_last_states_can_stand_for_a_sentence(tmp_path, pooling, place
     np.testing.assert_allclose(table["predicted"], expected, atol=1e-5)
     mean = run(model, f"sts:{path}", tmp_path / "runs")
     assert mean.results[0].id != result.results[0].id
+
+
+def test_an_embedding_model_that_is_read_otherwise_is_named(tmp_path):
+    model = write_model(tmp_path / "model", "eurobert")
+    modules = [{"path": path, "type": f"models.{kind}"} for path, kind in MODULES.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
+    task = f"sts:{write_jsonl(tmp_path / 'pairs.jsonl', pairs())}"
+    assert "trained with pooling=first; score them by --set pooling=first" in str(
+        run(model, task, tmp_path / "runs")
+    )
+    protocol = {"max_seqlen": 64, "pooling": "first"}
+    result = evaluate(model, task, protocol=protocol, root=tmp_path / "runs", quiet=True)
+    assert result.other_reading == ""
+    modules.append({"path": "2_Dense", "type": "models.Dense"})
+    (model / "modules.json").write_text(json.dumps(modules))
+    assert "Dense" in run(model, task, tmp_path / "others").other_reading
 
 
 def test_a_trained_task_takes_the_mean(tmp_path):

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.config import Config, parse_config
 from biphasic.data.building.blend import Report
-from biphasic.data.building.build import RECORD, build_corpus, corpus_origin, read_record
+from biphasic.data.building.build import (
+    DEFAULT_VOCAB_SIZE,
+    RECORD,
+    build_corpus,
+    corpus_origin,
+    read_record,
+)
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import Corpus
@@ -176,11 +182,17 @@ def prepare_corpus(
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
         if model := pretrained_model(recipes):
-            from biphasic.study.inputs.models import check_training  # noqa: PLC0415
+            from biphasic.study.inputs.models import (  # noqa: PLC0415
+                check_training,
+                check_vocabulary_size,
+            )
 
             local = fetch_model(model.pretrained, revision=model.revision)
             with progress_bar(console, "checking the model"):
                 check_training(local, [recipe for recipe in recipes if recipe.model == model])
+            if config.tokenizer is None:
+                size = config.vocab_size or DEFAULT_VOCAB_SIZE
+                check_vocabulary_size(local.folder, size, name=model.pretrained)
         with build_bar(console) as report:
             build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
     return DataPaths.of(folder)

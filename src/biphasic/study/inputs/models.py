@@ -79,6 +79,18 @@ def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> Non
         )
 
 
+def check_vocabulary_size(model: Path, trained: int, *, name: str) -> None:
+    """Check that a tokenizer of this size, which is not trained yet, can have a model's tokens."""
+    if not (model / "tokenizer.json").is_file():
+        return
+    needed = TextTokenizer.load(model).vocab_size
+    if needed > trained:
+        raise ModelError(
+            f"{name}: its tokenizer has {needed:,} entries, but the corpus trains one of "
+            f"{trained:,}; build a corpus with '--tokenizer {name}', and name it with --corpus"
+        )
+
+
 def token_difference(model: Path, tokenizer: TextTokenizer) -> str:
     """Describe a token of a model that another tokenizer does not give the same id, if any."""
     if not (model / "tokenizer.json").is_file():

@@ -121,6 +121,7 @@ class TaskKind(ABC):
     # types by field, or `BY_LABEL`.
     predicted: ClassVar[Mapping[str, Any]] = {}
     is_pooled: ClassVar[bool] = False  # whether the head takes the mean of states, not each state
+    is_cosine: ClassVar[bool] = False  # whether scores are cosines of vectors of texts
     does: ClassVar[str] = ""  # what a fine-tuned model does, in cards; `{number}` of labels
     pipeline: ClassVar[str] = "text-classification"  # the hub's tag of fine-tuned models
     hub_task: ClassVar[str | None] = None  # the hub's name of the task in scores

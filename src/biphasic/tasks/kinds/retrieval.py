@@ -36,6 +36,7 @@ class Retrieval(TaskKind):
     """InfoNCE with in-batch negatives on mean states; nDCG@10."""
 
     name = "ir"
+    is_cosine = True
     facts = FIRST_KINDS["ir"]
     settings: ClassVar[tuple[str, ...]] = (*_TEMPLATES, TRAINED_ON, *_TEXTS)
     needed = _TEXTS

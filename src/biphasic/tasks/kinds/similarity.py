@@ -74,6 +74,7 @@ class Similarity(ExampleKind):
     """Pairs of sentences with a score by people."""
 
     name = "sts"
+    is_cosine = True
     encoded = EncodedSentencePairs
     facts = KindFacts(
         "similarity of sentences",
