@@ -210,6 +210,19 @@ def pinned_names(raw: Any, folder: Path) -> Any:
     }
 
 
+def anchored(value: Any, folder: Path) -> Any:
+    """Return settings, or parts of them, with relative paths at any depth resolved."""
+    if isinstance(value, Path):
+        return folder / expanded(value)
+    if isinstance(value, tuple):
+        return tuple(anchored(each, folder) for each in value)
+    if not isinstance(value, Config):
+        return value
+    own = {name: getattr(value, name) for name in type(value).model_fields}
+    moved = {name: anchored(each, folder) for name, each in own.items()}
+    return value.model_copy(update={n: each for n, each in moved.items() if each != own[n]})
+
+
 def load_pinned(kind: type[ConfigT], path: Path, overrides: Iterable[str] = ()) -> ConfigT:
     """Load one YAML file as `kind`; files of plugins are relative to its folder."""
     raw = pinned_names(raw_config(kind, path, overrides), path.resolve().parent)

@@ -12,7 +12,7 @@ from biphasic.config import Config, load_settings, parse_config
 from biphasic.execution.cluster.site import Site, check_fits, load_site
 from biphasic.execution.executor import Executor, ExecutorConfig, Work
 from biphasic.execution.local import Local
-from biphasic.plugins import accepting, is_plugin, names_of, pinned_names
+from biphasic.plugins import accepting, anchored, is_plugin, names_of, pinned_names
 
 
 class Cluster(Site, ExecutorConfig):
@@ -56,4 +56,4 @@ def load_executor(named: Path | str) -> ExecutorConfig:
         if raw.get("executor", "cluster") == "cluster":
             return Cluster(**dict(load_site(Path(named))))
     held = {"executor": pinned_names(raw, folder)}
-    return parse_config(_Held, held, where=str(named)).executor
+    return anchored(parse_config(_Held, held, where=str(named)).executor, folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from biphasic.config import Config
 from biphasic.data.pairs.rows import PairReading
 from biphasic.data.rows import RowBatch
+from biphasic.data.text.files import with_contents
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.plugins import Plugin, code_of, short_name
 
@@ -155,8 +156,8 @@ class ObjectiveConfig(Config):
         return self.model_dump(mode="json", include=own, exclude_defaults=exclude_defaults)
 
     def identity(self, mask_seed: int) -> dict[str, Any]:
-        """Return what is hashed: the determinants, and a plugin's code."""
-        return {**self.determinants(mask_seed), **code_of(self)}
+        """Return what is hashed: the determinants, with contents of paths, and a plugin's code."""
+        return {**with_contents(self.determinants(mask_seed), self), **code_of(self)}
 
     @abstractmethod
     def supervise(

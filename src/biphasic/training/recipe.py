@@ -15,6 +15,7 @@ from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import MOST_TOKENS, Phase
+from biphasic.plugins import anchored
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.registry import AnyOptimizer
 from biphasic.training.timeline import PlacedPhase, check_phases, place_phases
@@ -82,9 +83,10 @@ class RecipeSettings(Config):
 
     def anchored(self, folder: Path) -> Self:
         """Return the settings with relative paths resolved against their file's folder."""
+        settings = anchored(self, folder)
         if not isinstance(self.model, PretrainedModel):
-            return self
-        return self.model_copy(update={"model": self.model.anchored(folder)})
+            return settings
+        return settings.model_copy(update={"model": self.model.anchored(folder)})
 
 
 class Recipe(RecipeSettings):
@@ -145,22 +147,3 @@ class Recipe(RecipeSettings):
         """Return the recipe with further steps to skip."""
         skipped = tuple(sorted({*self.skip_steps, *steps}))
         return self.model_copy(update={"skip_steps": skipped})
-
-    def anchored(self, folder: Path) -> Self:
-        """Return the recipe with relative paths resolved against the recipe file's folder."""
-        phases = anchored_phases(self.phases, folder)
-        return super().anchored(folder).model_copy(update={"phases": phases})
-
-
-def anchored_phases(phases: tuple[Phase, ...], folder: Path) -> tuple[Phase, ...]:
-    """Return phases with the paths of their corpora and pairs resolved against a folder."""
-    return tuple(
-        phase.model_copy(
-            update={
-                name: folder / expanded(path)
-                for name in ("corpus", "pairs")
-                if (path := getattr(phase, name, None))
-            }
-        )
-        for phase in phases
-    )

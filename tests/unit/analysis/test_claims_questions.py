@@ -452,6 +452,8 @@ def test_a_question_that_makes_no_sense_is_refused_by_claim_and_line(
 def test_a_claim_without_checks_is_refused(tmp_path) -> None:
     for old, new, message in (
         ("yield", "return iter(()) or", "yields no check"),
+        ("yield", "return", "returns Check.* it must yield checks"),
+        ("yield", "_ =", "returns None; it must yield checks"),
         ("yield", "yield 'mine' or", "yields 'mine', which is not a check"),
     ):
         claims = load_claims(written(tmp_path, GOOD.replace(old, new)))

@@ -7,7 +7,7 @@ import yaml
 
 from biphasic import plugin_code
 from biphasic.config import parse_config
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugin_code import look_in
 from biphasic.plugins import find_plugin, keep_files
@@ -206,6 +206,37 @@ def with_optimizer(folder):
     raw["arms"][0]["recipe"] = {"optimizer": {"name": "./momentum.py:Momentum", "momentum": 0.8}}
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     return path
+
+
+WITH_PATH = ("\n\n\nclass", "\nfrom pathlib import Path\n\n\nclass")
+
+
+def test_identities_have_the_content_of_paths_which_are_relative_to_the_recipe(path, tmp_path):
+    write_stride(tmp_path, WITH_PATH, ("    every:", "    words: Path\n    every:"))
+    momentum = MOMENTUM.replace(*WITH_PATH).replace(
+        "    momentum:", "    words: Path\n    momentum:"
+    )
+    (tmp_path / "momentum.py").write_text(momentum, encoding="utf-8")
+    own = {"objective": "./stride.py:Stride", "words": "words.txt"}
+    mixed = {"objective": "mix", "objectives": [{"objective": "mlm"}, own], "shares": [0.5, 0.5]}
+    optimizer = {"name": "./momentum.py:Momentum", "words": "words.txt"}
+
+    def identities(folder):
+        for changes in (
+            {"phases": [{**own, "steps": 1}]},
+            {"phases": [{**mixed, "steps": 1}]},
+            {"phases": [{"objective": "mlm", "steps": 1}], "optimizer": optimizer},
+        ):
+            (folder / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, **changes}), "utf-8")
+            yield Lineage(read_recipe(folder / "recipe.yaml", ()), GROUND).identities[-1]
+
+    with pytest.raises(DataError, match=r"words\.txt: no such file or folder"):
+        next(identities(tmp_path))
+    (tmp_path / "words.txt").write_text("one")
+    first = [*identities(tmp_path)]
+    assert [*identities(shutil.copytree(tmp_path, tmp_path / "copy"))] == first
+    (tmp_path / "words.txt").write_text("two")
+    assert not {*identities(tmp_path)} & {*first}
 
 
 def test_an_arm_may_have_an_optimizer_of_a_file(path, tmp_path):

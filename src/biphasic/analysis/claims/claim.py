@@ -35,7 +35,10 @@ class Claim:
         """Return the checks on a table; an error names the claim and the line."""
         code = self.ask.__code__
         with _named(Path(code.co_filename), code.co_firstlineno, f"claim '{self.id}': "):
-            checks = tuple(self.ask(table))
+            asked = self.ask(table)
+            if not isinstance(asked, Iterable):
+                raise ValueError(f"returns {asked!r:.60}; it must yield checks")
+            checks = tuple(asked)
             for check in checks:
                 if not isinstance(check, Check):
                     raise ValueError(f"yields {check!r}, which is not a check")

@@ -7,10 +7,11 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.config import nearest
+from biphasic.config import Config, nearest
 from biphasic.data.text.lines import PACKING_ERRORS, read_lines
 from biphasic.errors import DataError, reading
 from biphasic.files import digest, file_sha256
@@ -118,6 +119,29 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
             content = file_sha256(file) if blocks is None else _blocks_sha256(file, size, blocks)
         listed.append((file.relative_to(root).as_posix(), size, content))
     return {"count": len(listed), "bytes": total, "content": digest(sorted(listed))}
+
+
+def path_fingerprint(path: Path) -> dict[str, Any]:
+    """Return the fingerprint of a file, or of the files below a folder that are not hidden."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    is_file = path.is_file()
+    files = [path] if is_file else [f for f in list_files(path) if not is_hidden(f, path)]
+    found = ((file, file.stat()) for file in sorted(files))
+    stated = tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in found)
+    return _fingerprint_of(path.parent if is_file else path, stated)
+
+
+@lru_cache(maxsize=32)  # identities ask in every step; a file that was changed is read again
+def _fingerprint_of(root: Path, stated: tuple[tuple[Path, int, int], ...]) -> dict[str, Any]:
+    return files_fingerprint(root, (file for file, *_ in stated))
+
+
+def with_contents(determinants: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Return determinants with the content of what a setting names by its path, not the path."""
+    values = {name: getattr(settings, name, None) for name in determinants}
+    paths = {name: value for name, value in values.items() if isinstance(value, Path)}
+    return {**determinants, **{name: path_fingerprint(path) for name, path in paths.items()}}
 
 
 def _blocks_sha256(file: Path, size: int, count: int) -> str:

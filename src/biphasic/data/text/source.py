@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 from pydantic import PositiveFloat
 
 from biphasic.config import Config
-from biphasic.data.text.files import SourceDocument, files_fingerprint, is_hidden, list_files
-from biphasic.errors import ConfigError, DataError
+from biphasic.data.text.files import SourceDocument, with_contents
+from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.plugins import Plugin, short_name
 
@@ -68,10 +68,7 @@ class TextSource(Config):
         Raises:
             DataError: A path names nothing.
         """
-        own = {name: getattr(self, name) for name in self._own_names()}
-        paths = {name: _fingerprint(path) for name, path in own.items() if isinstance(path, Path)}
-        settings = self.model_dump(mode="json", include=own.keys() - paths.keys())
-        return {**settings, **paths}
+        return with_contents(self.model_dump(mode="json", include={*self._own_names()}), self)
 
     def folder(self, context: SourceContext) -> Path | None:
         """Return the folder that it reads, where no corpus may be built; most have none."""
@@ -90,11 +87,3 @@ class TextSource(Config):
 
     def _own_names(self) -> list[str]:
         return [name for name in type(self).model_fields if name not in TextSource.model_fields]
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
-    if path.is_file():
-        return files_fingerprint(path.parent, [path])
-    return files_fingerprint(path, (f for f in list_files(path) if not is_hidden(f, path)))

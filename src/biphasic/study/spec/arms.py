@@ -15,8 +15,8 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
-from biphasic.plugins import load_pinned
-from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds, anchored_phases
+from biphasic.plugins import anchored, load_pinned
+from biphasic.training.recipe import PretrainedModel, Recipe, RecipeSettings, Seeds
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -126,7 +126,7 @@ class ArmConfig(Config):
 
     def anchored(self, folder: Path) -> ArmConfig:
         """Return the arm with relative paths resolved against the study file's folder."""
-        update: dict[str, Any] = {"phases": anchored_phases(self.phases, folder)}
+        update: dict[str, Any] = {"phases": anchored(self.phases, folder)}
         if self.encoder is not None:
             update["encoder"] = self.encoder.anchored(folder)
         model = self.recipe.get("model")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, PositiveFloat
 
 from biphasic.config import Config
+from biphasic.data.text.files import with_contents
 from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:  # plans read settings without torch
@@ -45,8 +46,8 @@ class OptimizerConfig(Config):
         return {**self.model_dump(mode="json"), "name": self.short_name}
 
     def identity(self) -> dict[str, Any]:
-        """Return what is hashed: the determinants, and a plugin's code."""
-        return {**self.determinants(), **code_of(self)}
+        """Return what is hashed: the determinants, with contents of paths, and a plugin's code."""
+        return {**with_contents(self.determinants(), self), **code_of(self)}
 
     @abstractmethod
     def num_moments(self, *, is_layer_matrix: bool) -> int:
