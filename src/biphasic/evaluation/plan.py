@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.config import parse_config, parse_overrides, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.files import expanded
 from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
