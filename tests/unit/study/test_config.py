@@ -133,6 +133,16 @@ def test_a_task_overrides_only_what_it_names():
     assert special == FinetuneProtocol(max_seqlen=64, batch_size=4)
 
 
+@pytest.mark.parametrize(
+    ("trained", "protocol", "expected"),
+    [([], {}, 512), ([], {"max_seqlen": 2048}, 2048), ([{"name": "untrained"}], {}, 128)],
+)
+def test_inputs_are_limited_by_the_recipes_of_trained_arms_alone(trained, protocol, expected):
+    arms = [{"name": "theirs", "encoder": {"pretrained": "owner/name"}}, *trained]
+    config = study(arms=arms, tasks=[{"name": "pydocs-sc"}], finetuning={"protocol": protocol})
+    assert config.protocol_of(config.tasks[0]).max_seqlen == expected
+
+
 def test_a_task_overrides_one_setting_of_the_optimizer():
     config = study(
         finetuning={"protocol": {"max_seqlen": 64, "optimizer": {"weight_decay": 0.2}}},

@@ -45,7 +45,8 @@ def study_losses(records: StudyRecords) -> Chart | Skipped:
         for arm in records.arms
         if arm.record.family != UNTRAINED
     }
-    floor = next((arm for arm in records.arms if arm.name not in curves), None)
+    floors = (arm for arm in records.arms if arm.name not in curves and arm.final_heldout)
+    floor = next(floors, None)
     panels = _panels(records.arms, curves, arm_styles(records.arms), place="tokens", floor=floor)
     if not panels:
         return Skipped(name, title, "no arm is trained yet")

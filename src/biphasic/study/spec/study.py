@@ -53,6 +53,7 @@ from biphasic.training.recipe import Recipe, Seeds
 PAPER = "paper"
 SEEDS_OF_RUN = 1000  # Fine-tuning seeds that a pretraining run may have.
 RESERVED = ("store", "logs")  # Names of folders in a root that are not studies.
+_USUAL_INPUT = 512  # Longest input of finished encoders, in tokens, unless the protocol says.
 _OF_NO_ARM = {"learning_rate": {"peak": 1e-3}}  # The recipe of a study that pretrains nothing.
 
 
@@ -322,10 +323,12 @@ class StudyConfig(Config):
         return tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
     @property
-    def longest_input(self) -> int:
-        """Longest input that the models of all arms accept, in tokens."""
-        lengths = [arm.recipe.get("max_seqlen", self.recipe.max_seqlen) for arm in self.arms]
-        return min(int(length) for length in lengths)
+    def longest_input(self) -> int | None:
+        """Longest input that all trained models accept, in tokens; None if nothing is trained."""
+        # Those of finished encoders are known once they are here (`check_encoder`).
+        trained = (arm.recipe for arm in self.arms if arm.encoder is None)
+        lengths = (recipe.get("max_seqlen", self.recipe.max_seqlen) for recipe in trained)
+        return min(map(int, lengths), default=None)
 
     def protocol_of(
         self, task: TaskConfig, needed: Mapping[str, Any] | None = None
@@ -336,11 +339,11 @@ class StudyConfig(Config):
         longest = self.longest_input
         try:
             protocol = merge_protocol(
-                self.finetuning.protocol, needed, task.protocol, longest=longest
+                self.finetuning.protocol, needed, task.protocol, longest=longest or _USUAL_INPUT
             )
         except ConfigError as error:
             raise ConfigError(str(error), about=f"task '{task.name}'") from None
-        if protocol.max_seqlen > longest:
+        if longest is not None and protocol.max_seqlen > longest:
             raise ConfigError(
                 f"protocol.max_seqlen {protocol.max_seqlen} exceeds the model's {longest} "
                 "(recipe.max_seqlen)",
