@@ -98,7 +98,7 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
         "name": "choose",
         "title": "Which one?",
         "arms": [{"name": Path(n).name, "encoder": {"pretrained": n}} for n in names],
-        "tasks": [TASK],
+        "tasks": [TASK, {"name": "lookup", "source": "zs:own/lookup"}],
         "finetuning": finetuning,
     }
     file, root = tmp_path / "choose.yaml", tmp_path / "runs"
@@ -112,7 +112,7 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     shutil.rmtree(folder / "report")
     assert cli("study", "report", folder)[0] == 0
     assert cli("study", "verify", folder)[0] == 0
-    assert "4 of 4 results" in cli("study", "plan", file, "--root", root)[1]
+    assert "6 of 6 results" in cli("study", "plan", file, "--root", root)[1]
     assert "choose: finished" in cli("study", "status", folder)[1]
     code, _, err = cli("study", "run", write(tmp_path, *study["arms"], recipe=None), "--root", root)
     assert (code, "recipe" in err) == (2, True)
