@@ -131,7 +131,7 @@ class Mix(SeveralObjectives):
         empty: list[DataError] = []
         for objective, (start, end) in zip(self.objectives, pairwise(borders), strict=True):
             try:
-                parts += objective.supervise(
+                parts += objective.checked_parts(
                     batch.part(start, end), vocabulary, mask_seed=mask_seed
                 )
             except DataError as error:
@@ -139,6 +139,12 @@ class Mix(SeveralObjectives):
         if not parts:
             raise empty[0]
         return tuple(parts)
+
+    def checked_parts(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Return the parts, which each objective has checked."""
+        return self.supervise(batch, vocabulary, mask_seed=mask_seed)
 
     def _rows_of_each(self, num_rows: int) -> list[int]:
         rows = divide_rows(num_rows, self.shares)

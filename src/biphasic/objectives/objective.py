@@ -12,7 +12,8 @@ from biphasic.config import Config
 from biphasic.data.pairs.rows import PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.data.text.files import with_contents
-from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.errors import ConfigError
+from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.plugins import Plugin, code_of, short_name
 
 if TYPE_CHECKING:
@@ -170,3 +171,16 @@ class ObjectiveConfig(Config):
         Raises:
             DataError: The rows contain nothing to learn from.
         """
+
+    def checked_parts(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Return what `supervise` makes, if the model can be trained on it.
+
+        Raises:
+            ConfigError: It cannot; the message names the rule of docs/plugins.md that is broken.
+        """
+        parts = self.supervise(batch, vocabulary, mask_seed=mask_seed)
+        for rule, problem in problems(parts, batch, vocabulary, self.directions):
+            raise ConfigError(f"breaks the rule '{rule}': {problem}", about=self.short_name)
+        return parts

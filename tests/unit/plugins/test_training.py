@@ -15,7 +15,7 @@ BOTH_WAYS = (
     ("frozenset({False})", "frozenset({False, True})"),
 )
 OBJECTIVES = {
-    "none": ([(RETURNED, "return None")], "step 0: stride: breaks the rule 'rows': "),
+    "none": ([(RETURNED, "return None")], "error: stride: breaks the rule 'rows': "),
     "labels": ([("labels=labels", "labels=labels + 400")], "'positions': a label is not in"),
     "lists": ([("labels=labels", "labels=list(labels)")], "'positions': .* must be int64"),
     "direction": ([("causal=False", "causal=True")], "'directions': a part has causal=True"),
@@ -35,7 +35,7 @@ def train(cli, tmp_path):
     corpus = {"sources": ["texts.jsonl"], "vocab_size": 300, "heldout_fraction": 0.2}
     (tmp_path / "corpus.yaml").write_text(json.dumps(corpus))
 
-    def run(text, *edits, objective="./stride.py:Stride", **optimizer):
+    def run(text, *edits, objective="./stride.py:Stride", optimizer=None, **own):
         for old, new in edits:
             assert old in text, old
             text = text.replace(old, new)
@@ -46,8 +46,8 @@ def train(cli, tmp_path):
             "rows_per_step": 2,
             "precision": "fp32",
             "learning_rate": {"peak": 1e-3},
-            "phases": [{"objective": objective, "steps": 1}],
-            **optimizer,
+            "phases": [{"objective": objective, "steps": 1, **own}],
+            "optimizer": optimizer or {"name": "adamw"},
         }
         (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
         options = ("--corpus", tmp_path / "corpus.yaml", "--root", tmp_path / "root", "--quiet")
@@ -71,6 +71,11 @@ def test_an_objective_that_returns_something_else_is_refused(train, name):
 
 def test_rows_may_be_read_both_ways_in_one_step(train):
     assert train(STRIDE, *BOTH_WAYS) == (0, "")
+    own, half = {"objective": "./stride.py:Stride"}, [0.5, 0.5]
+    parts = {"objectives": [own, {"objective": "clm"}], "shares": half}
+    assert train(STRIDE, *BOTH_WAYS, objective="mix", **parts) == (0, "")
+    code, error = train(STRIDE, (RETURNED, "return None"), objective="mix", **parts)
+    assert (code, "stride: breaks the rule 'rows'" in error) == (2, True)
 
 
 def test_a_loss_is_one_number_for_each_label(train):

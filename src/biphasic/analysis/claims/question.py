@@ -99,7 +99,9 @@ class Question:
                 picked = chosen.pick(available)
                 lacking = [v for v in chosen.values if not levels(factor, v).pick(available)]
                 for value in lacking:
-                    self.lack(f"no {factor} {level_text(factor, value)}")
+                    likely = [x for x in available if str(x).lower() == str(value).lower()]
+                    meant = f" (did you mean '{likely[0]}'?)" if likely else ""
+                    self.lack(f"no {factor} {level_text(factor, value)}{meant}")
                 if not picked and not lacking:
                     self.lack(f"no {factor} {chosen.text}")
             kept = {*picked, *([None] if is_lenient else [])}

@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 from biphasic.data.pairs.rows import PairReader
 from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.distributed import ALONE, ProcessGroup
-from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import first_position
 from biphasic.model.matrices import model_shape
-from biphasic.objectives.supervision import Supervision, problems
+from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
@@ -129,10 +128,9 @@ class StepInputs:
         """Return the input of update `step` of the run."""
         batch = self._rows.batch(step)
         objective = self._recipe.phase_at(step).objective(step)
-        parts = objective.supervise(batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed)
-        for rule, problem in problems(parts, batch, self._vocabulary, objective.directions):
-            about = f"step {step}: {objective.short_name}"
-            raise ConfigError(f"breaks the rule '{rule}': {problem}", about=about)
+        parts = objective.checked_parts(
+            batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed
+        )
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
         passes = (
             Pass.of(supervision, first_position=self._first_position)
