@@ -43,6 +43,7 @@ def test_shipped_site_files_are_valid(name, pytestconfig):
         ({"jobs_per_node": "four"}, "jobs_per_node"),
         ({"account": "Größe"}, "account"),
         ({"partition": "-x"}, "partition"),
+        ({"executor": "./hosts.py:Hosts"}, "hosts.py:Hosts, not a cluster"),
     ],
 )
 def test_a_wrong_site_file_is_one_clear_line(tmp_path, settings, message):

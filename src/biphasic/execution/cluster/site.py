@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from biphasic.config import DURATION, Config, duration_seconds, load_config, nearest
+from biphasic.config import DURATION, Config, duration_seconds, load_config, load_settings, nearest
 from biphasic.errors import ConfigError
 from biphasic.extras import install_command
 
@@ -121,6 +121,12 @@ def load_site(path: Path) -> Site:
     """Load a site file."""
     if find_spec("parsl") is None:
         raise ConfigError(f"clusters need Parsl; install it with: {install_command('cluster')}")
+    named = load_settings(path).get("executor", "cluster")
+    if named != "cluster":
+        raise ConfigError(
+            f"{path}: its executor is {named}, not a cluster; check a class of your own with "
+            "'biphasic plugin check'"
+        )
     return load_config(Site, path)
 
 

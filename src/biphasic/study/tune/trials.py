@@ -168,7 +168,10 @@ def _why_not_tuned(arm: ArmConfig, by: TuneBy) -> str | None:
         return None
     if deciding.reading is not None:
         return _NO_PAIRS
-    return _NO_MEASURE.format("first" if by == "objective" else "last")
+    reason = _NO_MEASURE.format("first" if by == "objective" else "last")
+    return (
+        reason if deciding.plugin is None else f"{reason}; declare `heldout_weights` in its class"
+    )
 
 
 def _tuned_steps(recipe: Recipe, by: TuneBy) -> int:
