@@ -47,7 +47,11 @@ class PlannedEvaluation:
     def group(self, evaluations: tuple[PlannedTask, ...]) -> FinetuneGroup:
         """Return the fine-tunings of tasks that share a training."""
         return plan_group(
-            self.encoder.identity, evaluations, self.finetuning, run=Seeds(), name=self.name
+            self.encoder.identity,
+            evaluations,
+            learning_rates=self.finetuning.learning_rates,
+            seeds=self.finetuning.seeds_of(Seeds()),
+            name=self.name,
         )
 
     def job(self, group: FinetuneGroup) -> FinetuneJob:

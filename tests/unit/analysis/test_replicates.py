@@ -17,6 +17,7 @@ from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.rates import scores_by_learning_rate
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
+from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
@@ -102,6 +103,34 @@ def test_recipes_are_paired_by_their_pretraining_seeds():
     # Seeds 0 and 1 are common: 61 - 51 and 65 - 52; the third run of b has no partner.
     found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b2", "d")
     assert found.differences == (pytest.approx(10.0), pytest.approx(13.0))
+
+
+def test_a_finished_encoder_is_paired_with_every_run():
+    # Fine-tuning seeds 0 and 1 are of the first run of a, 1000 and 1001 of the second.
+    models = infos(a=[("a0", 0), ("a1", 1)])
+    models["theirs"] = ModelInfo("theirs", "Theirs", identity="t", is_finished_encoder=True)
+    runs = {
+        "a0": {0: 60.0, 1: 62.0},
+        "a1": {1000: 64.0, 1001: 66.0},
+        "theirs": {0: 50.0, 1: 52.0, 1000: 54.0, 1001: 58.0},
+    }
+    shares = {model: {seed: [score / 100] * 4 for seed, score in of.items()}
+              for model, of in runs.items()}  # fmt: skip
+
+    def read(model, _):
+        rows = {seed: mean_examples(np.array(row)) for seed, row in shares[model].items()}
+        return ExampleScores(tuple("wxyz"), rows)
+
+    scores = by_recipe(made_scores(runs, reader=read, **models))
+    assert [model.label for model in scores.models] == ["a0", "Theirs (1 run)"]
+    assert scores.num_pretraining_runs == 2
+    assert scores.get("theirs", "d").by_seed == {0: 51.0, 1: 56.0}
+    assert compare_arms(scores, "a0", "theirs", "d").differences == (10.0, 9.0)
+    assert "finished encoder" in pretraining_sentence(scores)
+    examples = scores.examples("theirs", "d").by_seed
+    assert {run: row.value for run, row in examples.items()} == pytest.approx({0: 0.51, 1: 0.56})
+    alone = made_scores({"theirs": runs["theirs"]}, theirs=models["theirs"])
+    assert by_recipe(alone) is alone
 
 
 def test_without_replicates_the_remedy_is_named():

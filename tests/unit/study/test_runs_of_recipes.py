@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from biphasic.errors import ConfigError
+from biphasic.model.loading.hub import LocalModel
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import plan_lines, summarise_plan
 from biphasic.study.spec.study import FinetuningConfig
@@ -75,6 +78,20 @@ def test_fine_tunings_are_planned_with_the_seeds_of_their_run(locate, seeds, exp
     )
     plan = plan_of(config, GROUND, locate(config))
     assert {tuple(seed for _, seed in group.grid) for group in plan.groups} == expected
+
+
+def test_a_finished_encoder_has_the_fine_tuning_seeds_of_all_runs(locate):
+    theirs = {"name": "theirs", "encoder": {"pretrained": "bert"}}
+    config = tiny_study(
+        {"phases": [clm(8)], "axes": RUNS},
+        theirs,
+        tasks=[{"name": "pydocs-sc"}],
+        finetuning={"seeds": 2, "learning_rates": [1e-4]},
+    )
+    model = LocalModel(Path("bert"), "theirs", None)
+    plan = plan_of(config, GROUND, locate(config), encoders={"theirs": model})
+    grids = {group.state: [seed for _, seed in group.grid] for group in plan.groups}
+    assert grids["theirs"] == [0, 1, 3000, 3001]
 
 
 def test_results_of_listed_seeds_keep_their_identities(locate):

@@ -206,6 +206,7 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         start=record.continues,
         continued_steps=record.continued_steps,
         is_final=record.is_final,
+        is_finished_encoder=record.is_finished_encoder,
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
         optimizer=next(filter(None, optimizers), ""),

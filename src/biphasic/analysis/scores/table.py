@@ -50,6 +50,7 @@ class ModelInfo:
     # continued training.
     continued_steps: int = 0
     is_final: bool = True  # False for intermediate states
+    is_finished_encoder: bool = False  # compared as it is; it has no pretraining seeds here
     flops: float | None = None  # FLOPs of pretraining; None if unknown
     labels: int | None = None  # tokens that pretraining predicted; None if unknown
     optimizer: str = ""  # its name in study files; empty if unknown

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from statistics import fmean
+from typing import NamedTuple
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
@@ -20,9 +21,10 @@ _SEED = re.compile(r"(-(?:seed|init|data|mask)\d+)")
 
 
 def by_recipe(scores: Scores) -> Scores:
-    """Return scores over pretraining runs if every model has replicates, else unchanged."""
+    """Return scores over pretraining runs if every recipe has replicates, else unchanged."""
     replicated = {model.identity for group in scores.replicates for model in group}
-    if all(model.identity in replicated for model in scores.distinct):
+    trained = [model for model in scores.distinct if not model.is_finished_encoder]
+    if trained and all(model.identity in replicated for model in trained):
         return over_pretraining(scores)
     return scores
 
@@ -31,7 +33,8 @@ def over_pretraining(scores: Scores) -> Scores:
     """Return scores of recipes, with pretraining runs as seeds."""
     # A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover
     # pretraining variance. Recipes are paired if they share pretraining seeds, which draw the same
-    # initial weights, rows and masks. Models that were pretrained once are omitted.
+    # initial weights, rows and masks. Models that were pretrained once are omitted. Only finished
+    # encoders stay: their fine-tunings with the seeds of a run are paired with it.
     groups = scores.replicates
     if not groups:
         raise DataError(
@@ -46,21 +49,71 @@ def over_pretraining(scores: Scores) -> Scores:
         label = _label(group) if is_balanced else f"{_label(group)} ({len(group)} runs)"
         one = dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
         models.append(one)
+    finished = [model for model in scores.distinct if model.is_finished_encoder]
+    models += [dataclasses.replace(one, label=f"{one.label} (1 run)") for one in finished]
+    members = {group[0].name: group for group in [*groups, *((one,) for one in finished)]}
+    runs = _Runs(scores, members, numbers)
     fixed = [fixed_streams(model.pretraining_seeds for model in group) for group in groups]
     return dataclasses.replace(
         scores,
         models=tuple(models),
         cells={
-            (group[0].name, dataset.name): _pooled(scores, group, dataset.name, numbers)
-            for group in groups
+            (model.name, dataset.name): _pooled(runs.of(model.name, dataset.name), scores)
+            for model in models
             for dataset in scores.datasets
         },
         num_pretraining_runs=min(map(len, groups)),
         fixed_streams=tuple(dict.fromkeys(name for names in fixed for name in names)),
         shares_finetuning_seeds=_shares_seeds(scores, groups),
         runs=scores,
-        examples=_reader(scores, groups, numbers),
+        examples=_reader(scores, runs),
     )
+
+
+class _Run(NamedTuple):
+    """The fine-tunings of a model that are of one pretraining run."""
+
+    model: str
+    score: Score
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """The pretraining runs of recipes, by the first model of each."""
+
+    scores: Scores
+    members: Mapping[str, tuple[ModelInfo, ...]]  # Of a finished encoder, the model alone.
+    numbers: Mapping[tuple[int, ...], int]  # Of runs, by their seeds.
+
+    def of(self, recipe: str, dataset: str) -> dict[int, _Run]:
+        """Return the runs of a recipe by number."""
+        runs: dict[int, _Run] = {}
+        for model in self.members.get(recipe, ()):
+            score = self.scores.get(model.name, dataset)
+            if model.is_finished_encoder:
+                for number, seeds in self._seeds(dataset).items():
+                    runs[number] = _Run(model.name, _restricted(score, seeds))
+            else:
+                runs[self.numbers[model.pretraining_seeds]] = _Run(model.name, score)
+        return runs
+
+    def _seeds(self, dataset: str) -> dict[int, set[int]]:
+        """Return the fine-tuning seeds of each run."""
+        seeds: dict[int, set[int]] = {}
+        for model in (model for group in self.members.values() for model in group):
+            if not model.is_finished_encoder:
+                own = self.scores.get(model.name, dataset).by_seed or {}
+                seeds.setdefault(self.numbers[model.pretraining_seeds], set()).update(own)
+        return seeds
+
+
+def _restricted(score: Score, seeds: Collection[int]) -> Score:
+    """Return a score of some fine-tuning seeds alone."""
+    by_seed, spread = (
+        {seed: value for seed, value in (by_seed or {}).items() if seed in seeds}
+        for by_seed in (score.by_seed, score.rate_spread)
+    )
+    return dataclasses.replace(score, by_seed=by_seed, rate_spread=spread)
 
 
 def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bool:
@@ -74,27 +127,23 @@ def _shares_seeds(scores: Scores, groups: Sequence[tuple[ModelInfo, ...]]) -> bo
     return False
 
 
-def _reader(
-    scores: Scores, groups: Sequence[tuple[ModelInfo, ...]], numbers: Mapping[tuple[int, ...], int]
-) -> ExampleReader | None:
+def _reader(scores: Scores, runs: _Runs) -> ExampleReader | None:
     """Return a reader of recipes' test examples: for each run, the mean of its fine-tunings."""
     read_one = scores.examples
     if read_one is None:
         return None
-    members = {group[0].name: group for group in groups}
 
     def read(recipe: str, dataset: str) -> ExampleScores:
         ids: tuple[str, ...] | None = None
         by_run = {}
-        for model in members.get(recipe, ()):
-            if not scores.get(model.name, dataset).by_seed:
+        for number, run in runs.of(recipe, dataset).items():
+            if not run.score.by_seed:
                 continue
-            examples = read_one(model.name, dataset)
+            examples = read_one(run.model, dataset)
             if ids is not None and examples.ids != ids:
                 raise DataError(f"{dataset}: the runs of {recipe} have different test examples")
             ids = examples.ids
-            runs = [*examples.by_seed.values()]
-            by_run[numbers[model.pretraining_seeds]] = mean_of_runs(runs)
+            by_run[number] = mean_of_runs([examples.by_seed[seed] for seed in run.score.by_seed])
         return ExampleScores(ids or (), by_run)
 
     return read
@@ -110,19 +159,14 @@ def _label(group: tuple[ModelInfo, ...]) -> str:
     return label
 
 
-def _pooled(
-    scores: Scores,
-    group: tuple[ModelInfo, ...],
-    dataset: str,
-    numbers: Mapping[tuple[int, ...], int],
-) -> Score:
-    runs = {numbers[model.pretraining_seeds]: scores.get(model.name, dataset) for model in group}
+def _pooled(runs: Mapping[int, _Run], scores: Scores) -> Score:
+    of_run = {number: run.score for number, run in runs.items()}
     by_run = {
         run: math.fsum(score.by_seed.values()) / len(score.by_seed)
-        for run, score in runs.items()
+        for run, score in of_run.items()
         if score.by_seed
     }
-    spreads = {run: fmean(of.rate_spread.values()) for run, of in runs.items() if of.rate_spread}
+    spreads = {run: fmean(of.rate_spread.values()) for run, of in of_run.items() if of.rate_spread}
     pooled = estimate([*by_run.values()], convention=scores.convention)
-    is_complete = all(score.by_seed and score.is_complete for score in runs.values())
+    is_complete = all(score.by_seed and score.is_complete for score in of_run.values())
     return Score(pooled, by_run, is_complete=is_complete, rate_spread=spreads or None)

@@ -160,6 +160,11 @@ def pretraining_sentence(scores: Scores) -> str:
             f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "
             f"are over pretraining runs{seeds}."
         )
+        if any(model.is_finished_encoder for model in scores.models):
+            text += (
+                " Of a finished encoder there is one run; its interval is over the fine-tuning "
+                "seeds, grouped like those of the runs."
+            )
         if fixed := scores.fixed_streams:
             is_one = len(fixed) == 1 and fixed[0] != "masks"
             verb, them = ("is", "it") if is_one else ("are", "them")

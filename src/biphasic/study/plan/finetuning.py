@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,8 @@ from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
-from biphasic.study.spec.study import FinetuningConfig
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-from biphasic.training.recipe import Seeds
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,14 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
 def plan_group(
     state: str,
     evaluations: tuple[PlannedTask, ...],
-    finetuning: FinetuningConfig,
     *,
-    run: Seeds,
+    learning_rates: Iterable[float],
+    seeds: Iterable[int],
     name: str,
 ) -> FinetuneGroup:
     """Plan the fine-tunings of one state for tasks that share a training."""
     training = evaluations[0].training
-    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds_of(run)]
+    grid = [*product(learning_rates, seeds)]
     if not training.is_trained:
         # Nothing is trained: no rate to choose, nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]

@@ -25,7 +25,7 @@ from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.tuned_rates import TunedRate, last_rate
 from biphasic.study.study import Study
 from biphasic.training.lineage import DataFingerprint, Lineage
-from biphasic.training.recipe import Recipe
+from biphasic.training.recipe import Recipe, Seeds
 
 NO_CORPUS = DataFingerprint(corpus_hash="", tokenizer_sha256="", vocab_size=0)
 
@@ -256,13 +256,19 @@ def _groups(
     study: Study, points: tuple[PlannedPoint, ...], tasks: tuple[PlannedTask, ...]
 ) -> tuple[FinetuneGroup, ...]:
     # Fine-tunings that several arms share have the name and the seeds of the first.
-    groups: dict[str, FinetuneGroup] = {}
+    finetuning, groups = study.config.finetuning, dict[str, FinetuneGroup]()
+    runs = [point.arm.recipe.seeds for point in points if not point.arm.encoder] or [Seeds()]
+    # A finished encoder has no pretraining seeds: it is paired with every run.
+    of_all_runs = dict.fromkeys(seed for run in runs for seed in finetuning.seeds_of(run))
     for scored in by_training(tasks):
         for point in points:
-            evaluations = tuple(task.attending(point.attention) for task in scored)
-            seeds = point.arm.recipe.seeds
+            own = finetuning.seeds_of(point.arm.recipe.seeds)
             group = plan_group(
-                point.state, evaluations, study.config.finetuning, run=seeds, name=point.name
+                point.state,
+                tuple(task.attending(point.attention) for task in scored),
+                learning_rates=finetuning.learning_rates,
+                seeds=of_all_runs if point.arm.encoder else own,
+                name=point.name,
             )
             both = (groups.setdefault(group.id, group), group)
             one, other = ([task.info.name for task in each.evaluations] for each in both)
