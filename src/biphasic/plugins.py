@@ -136,17 +136,42 @@ def find_plugin(group: Group, reference: str, base: type, *, ours: Collection[st
             f"name ({named['code'][:12]}); install that version"
         )
     kind = plugin.type
-    if not (inspect.isclass(kind) and issubclass(kind, base)) or inspect.isabstract(kind):
-        lacks = (
-            ", ".join(sorted(getattr(kind, "__abstractmethods__", ()))) or f"base {base.__name__}"
-        )
-        raise ConfigError(f"{plugin.origin}: {kind.__name__} cannot be used: it lacks {lacks}")
+    problem = next(_unlike(kind, base), None) if inspect.isclass(kind) else "is no class"
+    if problem is not None:
+        raise ConfigError(f"{plugin.origin}: {kind.__name__} cannot be used: {problem}")
     if plugin.name in ours:
         raise ConfigError(
             f"{plugin.origin}: {kind.__name__} has the name of our own '{plugin.name}', and tables "
             "would not tell them apart; rename the class"
         )
     return plugin
+
+
+def _unlike(kind: type, base: type) -> Iterator[str]:
+    """Yield what keeps a class from standing for its base."""
+    if not issubclass(kind, base):
+        yield f"it lacks base {base.__name__}"
+        return
+    given = inspect.get_annotations(base).items()
+    constants = [name for name, type_ in given if str(type_).startswith("ClassVar")]
+    lacking = [name for name in constants if not hasattr(kind, name)]
+    if lacking := sorted({*lacking, *getattr(kind, "__abstractmethods__", ())}):
+        yield f"it lacks {', '.join(lacking)}"
+    for name, theirs in vars(base).items():
+        own = inspect.getattr_static(kind, name)
+        if isinstance(theirs, property) and inspect.isfunction(own):
+            yield f"{name} must be a property; write @property above it"
+        elif inspect.isfunction(theirs) and inspect.isfunction(own):
+            asked = [
+                each.replace(annotation=each.empty)
+                for each in inspect.signature(theirs).parameters.values()
+            ]
+            places = [each.name for each in asked if each.kind is not each.KEYWORD_ONLY]
+            keywords = {each.name: None for each in asked if each.kind is each.KEYWORD_ONLY}
+            try:
+                inspect.signature(own).bind(*places, **keywords)
+            except TypeError as error:
+                yield f"{name} must take {inspect.Signature(asked)} ({error})"
 
 
 def is_plugin(group: Group, name: str) -> bool:

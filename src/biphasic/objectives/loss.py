@@ -155,10 +155,10 @@ def _own_loss_and_delta(
     with torch.enable_grad():
         exact = logits.detach().float().requires_grad_()
         losses = per_label(_capped(exact, softcap)[0], targets[:, 0])
-        if losses.shape != targets.shape[:1]:
+        if losses.shape != targets.shape[:1] or not losses.requires_grad:
             raise ConfigError(
                 f"per_label returns {list(losses.shape)} for {len(targets)} labels; it must return "
-                f"a loss for each, [{len(targets)}]"
+                f"a loss with a gradient for each, [{len(targets)}]"
             )
         loss = losses.sum() if weights is None else (losses * weights[:, 0]).sum()
     (gradient,) = torch.autograd.grad(loss, exact)

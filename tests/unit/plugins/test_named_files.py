@@ -161,6 +161,11 @@ def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
         (("import numpy as np", "1 / 0"), "cannot be imported .ZeroDivisionError"),
         (("class Stride", "class class Stride"), "not valid Python"),
         (("def directions", "def direction"), "Stride cannot be used: it lacks directions"),
+        (("    @property\n", ""), "Stride cannot be used: directions must be a property"),
+        (
+            ("Vocabulary, *, mask_seed: int", "Vocabulary"),
+            r"Stride cannot be used: supervise must take \(self, batch, .*, \*, mask_seed\)",
+        ),
         (("(ObjectiveConfig)", ""), "Stride cannot be used: it lacks base ObjectiveConfig"),
     ],
 )

@@ -78,22 +78,26 @@ def test_rows_may_be_read_both_ways_in_one_step(train):
     assert (code, "stride: breaks the rule 'rows'" in error) == (2, True)
 
 
-def test_a_loss_is_one_number_for_each_label(train):
-    edit = ("return plain + z_loss * logits.logsumexp(-1).square()", "return plain.sum()")
-    objective = "./stride.py:Smoothed"
-    code, error = train(page_code("Smoothed"), edit, objective=objective)
+@pytest.mark.parametrize(
+    ("loss", "returned"), [("plain.sum()", r"\[\]"), ("plain.detach()", r"\[\d+\]")]
+)
+def test_a_loss_is_one_number_with_a_gradient_for_each_label(train, loss, returned):
+    edit = ("plain + z_loss * logits.logsumexp(-1).square()", loss)
+    code, error = train(page_code("Smoothed"), edit, objective="./stride.py:Smoothed")
     assert code == 2
-    assert re.search(r"per_label returns \[\] for \d+ labels; .* \[\d+\]", error), error
+    assert re.search(rf"per_label returns {returned} for \d+ labels; .* \[\d+\]", error), error
 
 
 OPTIMIZERS = {
     "one left out": [("masters.values()", "masters.values()][1:]"), ("(weights.m", "([*weights.m")],
+    "no optimizer": [("return [Steps(", "return [print("), ("values(), {", "values(), 1) or ({")],
     "no list": [("return [Steps(", "return (Steps("), ("momentum})]", "momentum}))")],
     "error": [("add_(weight.grad)", "add_(weight.grads)")],
     "no tensor": [("self.state[weight]\n", "self.state[weight]; state['n'] = 1\n")],
 }
 MESSAGES = {
     "one left out": "optimizer momentum: updates .*weight 0 times",
+    "no optimizer": "optimizer momentum: build must return a list",
     "no list": "optimizer momentum: build must return a list",
     "error": r"stride\.py:\d+: AttributeError: .*'grads'",
     "no tensor": r"optimizer momentum: keeps a int as .*\.n; keep a tensor",

@@ -100,7 +100,7 @@ class TaskKind(ABC):
     """
 
     plugin: Plugin | None = None  # where it comes from; None for ours. biphasic sets it
-    name: ClassVar[str]  # in files and on the command line
+    name: ClassVar[str] = ""  # in files and on the command line; plugins need none
     facts: ClassVar[KindFacts]  # what reports say: title, metrics, whether encoders are fine-tuned
     encoded: ClassVar[Callable[..., EncodedTask]]  # class; given task, tokenizer and `protocol`
     settings: ClassVar[tuple[str, ...]] = ()  # of task files, that only some kinds have

@@ -190,7 +190,8 @@ class Optimizer:
 
     def _check_parts(self) -> None:
         """Check that a list of optimizers updates each weight once."""
-        if not isinstance(self._parts, list):
+        is_list = isinstance(self._parts, list)
+        if not is_list or not all(isinstance(p, torch.optim.Optimizer) for p in self._parts):
             raise self._error("build must return a list of torch optimizers")
         groups = [group for part in self._parts for group in part.param_groups]
         times = Counter(id(weight) for group in groups for weight in group["params"])
