@@ -278,7 +278,7 @@ def _validated(
         settings_type = _settings_type(plugin, key, mixin)
     except ConfigError as error:
         # No ValueError, which pydantic would collect, and a job's reader would take for damage.
-        raise ConfigError(str(error), about=key) from None
+        raise ConfigError(str(error), about=group.removesuffix("s")) from None
     given: dict[str, Any] = {**raw, key: plugin.reference}
     if unknown := next((name for name in given if name not in settings_type.model_fields), None):
         raise ValueError(f"unknown key '{unknown}'{nearest(unknown, settings_type.model_fields)}")

@@ -77,6 +77,8 @@ def check_plugins(named: str, settings: Mapping[str, Any]) -> Iterator[str]:
         kind = _KINDS[group]
         raw = {"settings": {kind.key: reference, **settings}}
         checked = parse_config(kind.holder, raw, where=named).settings  # type: ignore[attr-defined]
+        if checked.plugin is None:
+            raise ConfigError(f"{named}: is one of ours, which is used instead; rename yours")
         kind.check(checked)
         yield f"{shown(checked.plugin.reference)}: keeps all {kind.num_rules} rules of {group}"
 

@@ -6,6 +6,7 @@ import pytest
 
 from biphasic import plugin_code, plugins
 from biphasic.config import parse_config
+from biphasic.conformance.check import check_plugins
 from biphasic.errors import ConfigError
 from biphasic.plugins import installed_names, is_plugin, named_plugins
 from biphasic.training.lineage import Lineage
@@ -97,3 +98,11 @@ def test_packages_are_searched_once_for_all_names(package, monkeypatch):
     monkeypatch.setattr(plugins, "entry_points", lambda **group: searched.append(group) or ())
     assert not any(is_plugin("optimizers", name) for name in ("adamw", "muon", "strides"))
     assert len(searched) == 1
+
+
+def test_one_that_is_named_like_ours_is_not_checked_in_its_place(tmp_path, monkeypatch):
+    points = install(tmp_path).parent / "striding-1.2.dist-info/entry_points.txt"
+    points.write_text(points.read_text().replace("strides =", "mlm ="))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^mlm: is one of ours"):
+        [*check_plugins("mlm", {})]
