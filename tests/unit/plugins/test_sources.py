@@ -32,7 +32,7 @@ BROKEN = {
     ],
     "origin": [("    def doc", ORIGIN.format("{'at': str(self.file)}"))],
     "determinants": [("    def doc", ORIGIN.format("{}"))],
-    "process": [("+ message", "+ str({'a', 'b', 'c', 'd', 'e', 'f'}) + message")],
+    "process": [("+ message", "+ str(set('abcdefghijklmnop')) + message")],
 }  # fmt: skip
 """Edits of a source that keeps all rules, by the rule that is broken then."""
 
