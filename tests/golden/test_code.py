@@ -51,6 +51,7 @@ OTHER_FILES = {
     },
     "finetuning": {
         "config.py",
+        "data/text/files.py",  # contents of files that settings name: they are in identities
         "data/tokens/tokenizer.py",
         "distributed.py",
         "errors.py",
