@@ -94,6 +94,11 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     (hub / "refs/main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    modules = [{"idx": 0, "path": "", "type": "models.Transformer"},
+               {"idx": 1, "path": "1_Pooling", "type": "models.Pooling"}]  # fmt: skip
+    (tmp_path / "bert/modules.json").write_text(json.dumps(modules))
+    (tmp_path / "bert/1_Pooling").mkdir()
+    (tmp_path / "bert/1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
     study = {
         "name": "choose",
         "title": "Which one?",
@@ -106,6 +111,8 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
     assert code == 0, err
     assert all(f"│ {name} " in told for name in ("bert", "modernbert"))
+    [note] = [line for line in err.splitlines() if "pooling=first" in line]
+    assert "arm 'bert' on lookup" in note
     assert not (root / "store/data").exists()
     assert not (root / "store/states").exists()
     folder = root / "choose"

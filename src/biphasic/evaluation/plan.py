@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.config import parse_config, parse_overrides, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, ModelError
+from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
@@ -21,12 +21,15 @@ from biphasic.study import STORE
 from biphasic.study.inputs.models import check_state, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
-from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, plan_group
+from biphasic.study.plan.finetuning import (
+    FinetuneGroup,
+    check_lengths,
+    other_reading,
+    plan_group,
+)
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.tasks.embedding import trained_reading
-from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import is_mteb, name_in_kind, name_of, split_source, told_apart
 from biphasic.training.memory import tune_allocator
@@ -61,21 +64,7 @@ class PlannedEvaluation:
 
     def other_reading(self, task: PlannedTask) -> str:
         """Say how an embedding model was trained, if a task without training reads it otherwise."""
-        if task.is_trained or not KINDS[task.info.kind].is_cosine:
-            return ""
-        try:
-            trained = trained_reading(self.encoder.folder)
-        except ModelError as error:
-            return str(error)
-        if trained is None:
-            return ""
-        attention = "causal" if trained.causal else "bidirectional"
-        usual = {"pooling": trained.pooling, "attention": attention}
-        other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
-        if not other:
-            return ""
-        sets = " ".join(f"--set {setting}" for setting in other)
-        return f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
+        return other_reading(self.encoder.folder, task, setting="--set ")
 
     def missing(self, group: FinetuneGroup, *, say: Say) -> list[str]:
         """Return the runs of a group without a result, and say which results other code made."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from biphasic.data.packing import Attention
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest, is_complete
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
@@ -140,6 +140,27 @@ def check_lengths(
                 problems.append(f"task '{name}': {error}")
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
+
+
+def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
+    """Say how an embedding model was trained, if a task without training reads it otherwise."""
+    if task.is_trained or not KINDS[task.info.kind].is_cosine:
+        return ""
+    from biphasic.tasks.embedding import trained_reading  # noqa: PLC0415 - loads torch
+
+    try:
+        trained = trained_reading(encoder)
+    except ModelError as error:
+        return str(error)
+    if trained is None:
+        return ""
+    attention = "causal" if trained.causal else "bidirectional"
+    usual = {"pooling": trained.pooling, "attention": attention}
+    other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
+    if not other:
+        return ""
+    sets = " ".join(f"{setting}{each}" for each in other)
+    return f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
 
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:

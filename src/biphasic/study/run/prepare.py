@@ -23,9 +23,10 @@ from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.plan.cost import group_flops, segment_cost, state_bytes
-from biphasic.study.plan.finetuning import check_lengths
+from biphasic.study.plan.finetuning import check_lengths, other_reading
 from biphasic.study.plan.finished import Finished, OtherCode, plan_notes
 from biphasic.study.plan.plan import NO_CORPUS, Plan, Segment, plan_study
+from biphasic.study.spec.arms import ArmConfig
 from biphasic.study.study import Study
 from biphasic.training.data import TrainingData
 from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints
@@ -67,8 +68,12 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     recipes = [*study.recipes.values()]
-    for name, encoder in encoders.items():
-        check_encoder(encoder, tasks, arm=name)
+    notes = [
+        note
+        for arm in config.arms
+        if arm.encoder
+        for note in check_encoder(encoders[arm.name], tasks, arm=arm)
+    ]
     keep_files(store, config, *recipes)
     check_versions(*recipes)
     paths, data = DataPaths.of(corpus), None
@@ -88,7 +93,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
             check_lengths((task.outline for task in tasks), data.tokenizer)
         planned = plan()
         check_inputs(planned)
-    notes = [*plan_notes(planned)]
+    notes += plan_notes(planned)
     while other := OtherCode.of_plan(planned):
         if not fresh:
             notes.append(other.note())
@@ -123,8 +128,10 @@ def find_encoders(study: Study, *, say: Say) -> dict[str, LocalModel]:
     return fetch_encoders(arms, study.store, say=say)
 
 
-def check_encoder(encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: str) -> None:
-    """Check that the finished encoder of an arm can read the inputs of all tasks."""
+def check_encoder(
+    encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: ArmConfig
+) -> list[str]:
+    """Check that the finished encoder of an arm can read all inputs; return notes on them."""
     from biphasic.model.checks.limits import model_limits  # noqa: PLC0415 - loads torch
     from biphasic.study.inputs.models import own_tokenizer  # noqa: PLC0415 - loads torch
 
@@ -133,7 +140,14 @@ def check_encoder(encoder: LocalModel, tasks: Sequence[PlannedTask], *, arm: str
         tokenizer = own_tokenizer(encoder.folder, limits)
         check_lengths((task.outline for task in tasks), tokenizer, positions=limits.positions)
     except (ConfigError, ModelError) as error:
-        raise type(error)(f"arm '{arm}': {error}") from None
+        raise type(error)(f"arm '{arm.name}': {error}") from None
+    notes = {
+        task.info.name: other_reading(
+            encoder.folder, task.attending(arm.attention), setting="protocol."
+        )
+        for task in tasks
+    }
+    return [f"arm '{arm.name}' on {task}: {note}" for task, note in notes.items() if note]
 
 
 def check_inputs(plan: Plan) -> None:
