@@ -25,7 +25,6 @@ from biphasic.model.loading.footprint import check_memory, free_memory, required
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
-from biphasic.study.spec.arms import ArmConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -40,17 +39,6 @@ def fetch_pretrained(
         if recipe.model == model:
             check_positions(recipe, local.folder)
     return local
-
-
-def fetch_encoders(arms: Iterable[ArmConfig], store: Path, *, say: Say) -> dict[str, LocalModel]:
-    """Return the finished encoders of arms by the arms' names, found here or fetched."""
-    encoders: dict[str, LocalModel] = {}
-    for arm in arms:
-        if arm.encoder is not None:
-            local = fetch_model(arm.encoder.pretrained, revision=arm.encoder.revision)
-            check_state(local, store, say=say)
-            encoders[arm.name] = local
-    return encoders
 
 
 def own_tokenizer(encoder: Path, limits: ModelLimits) -> TextTokenizer:

@@ -336,13 +336,15 @@ def _resource_lines(
         )
     both = (summary.shared.flops, summary.finetuning_flops)
     tokens = f"fine-tuning, at {example_tokens} tokens an example; scoring is not counted"
-    rows = (
-        (summary.shared.flops, "training"),
-        (summary.alone.flops, "training without sharing"),
-        (summary.finetuning_flops, tokens),
-        (_total(both), "training and fine-tuning"),
-    )
-    for flops, what in rows if summary.num_states else (rows[2],):
+    rows = [(summary.finetuning_flops, tokens)]
+    if summary.num_states:
+        rows = [
+            (summary.shared.flops, "training"),
+            (summary.alone.flops, "training without sharing"),
+            *rows,
+            (_total(both), "training and fine-tuning"),
+        ]
+    for flops, what in rows:
         number = summary.hours(flops, rate=rate * (jobs_here or 1))
         time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
         yield f"  {time:>10}  {what}"

@@ -15,7 +15,7 @@ from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
 from biphasic.files import complete_names, is_complete, verify_folder
 from biphasic.locks import Say
-from biphasic.model.loading.hub import LocalModel
+from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
@@ -120,12 +120,15 @@ def locate_tasks(study: Study, *, say: Say) -> tuple[PlannedTask, ...]:
 
 def find_encoders(study: Study, *, say: Say) -> dict[str, LocalModel]:
     """Return the finished encoders of arms by the arms' names, found here or fetched."""
-    arms = [arm for arm in study.config.arms if arm.encoder]
-    if not arms:
+    models = {arm.name: arm.encoder for arm in study.config.arms if arm.encoder}
+    if not models:
         return {}
-    from biphasic.study.inputs.models import fetch_encoders  # noqa: PLC0415 - loads torch
+    from biphasic.study.inputs.models import check_state  # noqa: PLC0415 - loads torch
 
-    return fetch_encoders(arms, study.store, say=say)
+    found = {name: fetch_model(m.pretrained, revision=m.revision) for name, m in models.items()}
+    for model in found.values():
+        check_state(model, study.store, say=say)
+    return found
 
 
 def check_encoder(
