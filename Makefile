@@ -80,8 +80,7 @@ docs: $(INSTALLED)  ## Run the tutorials and build the site into build/docs/; wa
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 check:  ## All of the above checks, as CI runs them.
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types docs  # one core each
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory --jobs 4 lint types docs test
 
 release: $(INSTALLED)  ## Build sdist and wheel into dist/ with hashes and licences, and run the wheel.
 	$(BIN)/python .ci/release.py

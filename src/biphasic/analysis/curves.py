@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from biphasic.errors import DataError, reading
 from biphasic.records import HeldoutLine, TrainingLine, parse_record
@@ -41,12 +42,16 @@ def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
     points: _Points = defaultdict(lambda: (array("q"), array("d")))
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):
-            line = f"{where}:{number}"
             try:
-                with reading(line, DataError, remedy=_SKIPPED):
-                    _add_line(points, text, where=line)
-            except DataError as error:
-                problems.append(str(error))
+                # Nearly all lines: a check in one call, as a long run logs hundreds of thousands.
+                _add(points, TrainingLine.model_validate_json(text))
+            except (ValidationError, OverflowError):
+                line = f"{where}:{number}"
+                try:
+                    with reading(line, DataError, remedy=_SKIPPED):
+                        _add(points, _checked(text, where=line))
+                except DataError as error:
+                    problems.append(str(error))
     curves: CurvesByKind = {"training": {}, "heldout": {}}
     for (kind, objective), (integers, losses) in points.items():
         steps, tokens, phases = np.array(integers, dtype=np.int64).reshape(-1, 3).T
@@ -54,19 +59,24 @@ def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
     return curves
 
 
-def _add_line(points: _Points, text: str, *, where: str) -> None:
+def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
+    """Return a line of either kind, or raise what is wrong with it."""
     try:
         raw = json.loads(text)
     except ValueError as error:  # integers of thousands of digits raise it too
         raise DataError(f"{where}: damaged JSON ({error}); {_SKIPPED}") from None
-    if isinstance(raw, dict) and "heldout" in raw:
-        line = parse_record(HeldoutLine, raw, where=where, remedy=_SKIPPED)
+    kind = HeldoutLine if isinstance(raw, dict) and "heldout" in raw else TrainingLine
+    return parse_record(kind, raw, where=where, remedy=_SKIPPED)
+
+
+def _add(points: _Points, line: TrainingLine | HeldoutLine) -> None:
+    if isinstance(line, HeldoutLine):
         losses, phase = {("heldout", name): loss for name, loss in line.heldout.items()}, 0
     else:
-        line = parse_record(TrainingLine, raw, where=where, remedy=_SKIPPED)
         losses, phase = {("training", line.objective): line.loss}, line.phase
+    integers = array("q", (line.step, line.tokens, phase))
     for name, loss in losses.items():
-        points[name][0].extend((line.step, line.tokens, phase))
+        points[name][0].extend(integers)
         points[name][1].append(loss)
 
 

@@ -148,16 +148,26 @@ def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
     assert f"holds fine-tuning {one.name[:12]}, not {other.name[:12]}" in records.problems[0].text
 
 
-def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda line: line[:15],
+        lambda line: line.replace('"loss": ', '"loss": NaN, "was": '),
+        lambda line: line.replace('"tokens": ', '"tokens": 9223372036854775808, "was": '),
+    ],
+    ids=["cut", "not a number", "a number of 64 bits"],
+)
+def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path, spoil):
     folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     path = sorted(store.glob("states/*/metrics.jsonl"))[0]
-    num_lines = len(path.read_text().splitlines())
-    with path.open("a") as stream:
-        stream.write('{"step": 1, "pha')
+    lines = path.read_text().splitlines()
+    damaged = spoil(lines[0])
+    assert damaged != lines[0]
+    path.write_text("\n".join([*lines, damaged]))
     seal_again(path.parent)
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
-    assert f"metrics.jsonl:{num_lines + 1}" in records.problems[0].text
+    assert f"metrics.jsonl:{len(lines) + 1}" in records.problems[0].text
 
 
 def test_an_untrained_state_that_does_not_exist_is_missing(tmp_path):
