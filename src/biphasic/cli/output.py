@@ -55,7 +55,8 @@ def echo_answers(report: Path) -> None:
         lacking = {row["question"] for row in rows if row["complete"] == "no"}
         for question, answer in answers.items():
             is_provisional = question in lacking and answer != "no data"
-            echo(f"{question}: {answer}{', provisional: runs are missing' * is_provisional}")
+            why = ", provisional: runs are missing or diverged" * is_provisional
+            echo(f"{question}: {answer}{why}")
 
 
 def print_table(table: Table) -> None:

@@ -259,7 +259,7 @@ def test_answers_are_printed_as_markdown_with_forecasts_and_runs_so_far(ask):
     assert "the measured difference so far; good forecasts" in shown
     [answer] = answers_of((folder, store))
     [line, *_] = run_cli("study", "report", str(folder)).splitlines()
-    assert line == f"Q1: {answer.verdict}, provisional: runs are missing"
+    assert line == f"Q1: {answer.verdict}, provisional: runs are missing or diverged"
 
 
 def test_markdown_of_a_study_without_questions_is_refused(ask):

@@ -427,13 +427,16 @@ def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
 
 
 def test_problems_are_shown_and_marked_in_the_table(tmp_path):
-    missing = {("mlm", "pydocs-ir", rate, seed) for rate in (1e-4, 2e-4, 5e-4) for seed in range(5)}
-    study = FakeStudy(steps=40, missing=missing, diverged={("clm", "pydocs-sc", 5e-4, 1)})
+    rates = (1e-4, 2e-4, 5e-4)
+    missing = {("mlm", "pydocs-ir", rate, seed) for rate in rates for seed in range(5)}
+    diverged = {("clm", "pydocs-sc", rate, 1) for rate in rates}
+    study = FakeStudy(steps=40, missing=missing, diverged=diverged)
     text = "".join(Page(render(load_study(*study.write(tmp_path)))).text)
     assert "Missing (15)" in text
-    assert "Diverged (1)" in text
+    assert "Diverged (3)" in text
     assert "clm on pydocs-sc, learning rate 0.0005, seed 1: diverged after 200 steps" in text
     assert "† 0 of 5 seeds, runs missing" in text
+    assert "† 4 of 5 seeds, runs diverged" in text
 
 
 def test_what_is_half_written_not_a_number_or_doubled_is_named_and_left_out(tmp_path):

@@ -141,7 +141,7 @@ def test_problems_of_records_go_to_standard_error(run, tmp_path) -> None:
     code, out, err = run(study, "--only", "C18")
     assert code == 0
     assert err == "1 problem with these records; 'biphasic analyze' lists them\n"
-    assert "Some runs are missing, so verdicts may change." in out
+    assert "Some runs are missing or diverged, so verdicts may change." in out
 
 
 def test_other_people_s_results(run, tmp_path) -> None:

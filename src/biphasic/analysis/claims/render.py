@@ -25,7 +25,7 @@ _PUBLISHED = (
     "significant difference can be true because intervals are wide; that is no evidence of "
     "equality."
 )
-_INCOMPLETE = "Some runs are missing, so verdicts may change."
+_INCOMPLETE = "Some runs are missing or diverged, so verdicts may change."
 _ONE_RUN = (
     "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on recipes "
     "are less certain than they look."

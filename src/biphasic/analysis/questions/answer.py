@@ -42,7 +42,7 @@ class ForecastOutcome:
 
 @dataclass(frozen=True)
 class AskedOutcome:
-    """A comparison of a question on one dataset; it is incomplete while runs are missing."""
+    """A comparison of a question on one dataset; incomplete if runs are missing or diverged."""
 
     asked: AskedRecord
     dataset: str

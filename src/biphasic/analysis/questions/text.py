@@ -30,7 +30,7 @@ def answer_sentence(answer: Answer) -> str:
         return f"No data: {missing} {'has' if answer.num_missing == 1 else 'have'} no scores yet."
     total = count(len(answer.outcomes), "comparison")
     counts = f"{answer.num_for} of {total} clearly above zero, {answer.num_against} clearly below"
-    provisional = "" if answer.is_complete else " Some runs are missing, so this is provisional."
+    provisional = " Provisional: some runs are missing or diverged." * (not answer.is_complete)
     return f"{answer.verdict.capitalize()}: {counts}.{provisional}"
 
 

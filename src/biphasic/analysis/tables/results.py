@@ -131,7 +131,7 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     if numbers[0] < 2:
         note += " One seed gives no interval."
     if any(not score.is_complete for _, score in known):
-        note += " †: runs are missing, the number is provisional."
+        note += " †: runs are missing or diverged; the number is provisional."
     return f"{note} {_ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
 
 

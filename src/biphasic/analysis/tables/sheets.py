@@ -201,6 +201,6 @@ def _notes(
     yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
     keys = [(model.name, dataset.name) for model in models for dataset in datasets]
     if any(not scores.get(*key).is_complete for key in keys):
-        yield "†: runs are missing, the number is provisional."
+        yield "†: runs are missing or diverged; the number is provisional."
     if any(key in values for key in keys):
         yield f"paper: the same model and dataset in {PAPER_SOURCE}."

@@ -76,7 +76,7 @@ def notes(scores: Scores) -> list[str]:
         sentences.append("--by-pretraining compares recipes, over their pretraining runs.")
     sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
-        sentences.append("†: runs are missing or were omitted, so the number is provisional.")
+        sentences.append("†: provisional, as runs are missing, diverged or were omitted.")
     return sentences
 
 
