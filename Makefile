@@ -77,7 +77,7 @@ types: $(INSTALLED)  ## Check types.
 	$(BIN)/pyright
 
 docs: $(INSTALLED)  ## Run the tutorials and build the site into build/docs/; warnings are errors.
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 check:  ## All of the above checks, as CI runs them.
 	@$(MAKE) --no-print-directory --jobs 4 lint types docs test
