@@ -11,7 +11,7 @@ from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
 from biphasic.study.plan.cost import Cost, segment_cost
 from biphasic.study.plan.finetuning import check_lengths
-from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.run.prepare import check_inputs, training_order
 from biphasic.training.lineage import DataFingerprint
 from tiny_study import GROUND, clm, mlm, plan_of, tiny_study
@@ -60,6 +60,27 @@ def test_shared_steps_are_one_segment(plan):
     assert by_label["clm 0-2"].parent is None
     assert by_label["two 2-8"].parent == by_label["clm 0-2"].id
     assert by_label["half 4-8"].parent == by_label["clm 2-4"].id
+
+
+def test_a_note_names_tasks_that_read_vectors_otherwise_than_arms_train_them(
+    plan, make_retrieval, tmp_path
+):
+    lookup = make_retrieval(tmp_path / "lookup", kind="zs")
+    tasks = [{"name": "lookup", "source": f"zs:{lookup}"}, {"name": "pydocs-sc"}]
+    pairs = {"objective": "contrastive", "pairs": "p", "steps": 2}
+    made = plan(
+        {
+            "mean": [clm(2), pairs],
+            "last": [clm(2), {**pairs, "pooling": "last", "attention": "causal"}],
+            "causal": {"phases": [{**pairs, "attention": "causal"}], "attention": "causal"},
+            "clm": [clm(2)],
+        },
+        tasks=tasks,
+        fingerprint=replace(GROUND, corpora={"p": "p" * 64}),
+    )
+    [note] = plan_notes(made)
+    assert note.startswith("arm 'last' on lookup: ")
+    assert "protocol.pooling=last protocol.attention=causal" in note
 
 
 def test_merges_share_the_states_that_they_need(plan):

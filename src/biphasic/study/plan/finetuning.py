@@ -13,6 +13,8 @@ from biphasic.data.packing import Attention
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest, is_complete
+from biphasic.objectives.contrastive import PairObjective
+from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
@@ -144,7 +146,7 @@ def check_lengths(
 
 def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
     """Say how an embedding model was trained, if a task without training reads it otherwise."""
-    if task.is_trained or not KINDS[task.info.kind].is_cosine:
+    if not _compares_vectors(task):
         return ""
     from biphasic.tasks.embedding import trained_reading  # noqa: PLC0415 - loads torch
 
@@ -155,7 +157,23 @@ def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
     if trained is None:
         return ""
     attention = "causal" if trained.causal else "bidirectional"
-    usual = {"pooling": trained.pooling, "attention": attention}
+    return _other_settings(task, trained.pooling, attention, setting=setting)
+
+
+def other_reading_of_phase(phase: ObjectiveConfig, task: PlannedTask) -> str:
+    """Say how a model's last phase trains its vectors, if a task reads them otherwise."""
+    if not isinstance(phase, PairObjective) or not _compares_vectors(task):
+        return ""
+    return _other_settings(task, phase.pooling, phase.attention, setting="protocol.")
+
+
+def _compares_vectors(task: PlannedTask) -> bool:
+    """Return whether a task compares an encoder's vectors as they are."""
+    return not task.is_trained and KINDS[task.info.kind].is_cosine
+
+
+def _other_settings(task: PlannedTask, pooling: str, attention: str, *, setting: str) -> str:
+    usual = {"pooling": pooling, "attention": attention}
     other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
     if not other:
         return ""

@@ -14,7 +14,7 @@ from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.sealed import read_result_record
-from biphasic.study.plan.finetuning import FinetuneGroup
+from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.training.state import Checkpoints, read_state_record
 
@@ -57,7 +57,18 @@ class Finished:
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences about unused settings, and about arms that another version trained."""
-    return (*plan.study.config.unused_rates(), *outdated_arms(plan))
+    return (*plan.study.config.unused_rates(), *_other_readings(plan), *outdated_arms(plan))
+
+
+def _other_readings(plan: Plan) -> Iterator[str]:
+    """Yield a note for each arm whose vectors a task reads otherwise than they were trained."""
+    for point in plan.points:
+        if point.arm.encoder is None and point.step:  # of an encoder, its files say it
+            phase = point.arm.recipe.phase_at(point.step - 1).phase
+            for task in plan.tasks:
+                note = other_reading_of_phase(phase, task.attending(point.attention))
+                if note:
+                    yield f"arm '{point.name}' on {task.info.name}: {note}"
 
 
 def outdated_arms(plan: Plan) -> list[str]:
