@@ -231,12 +231,12 @@ def root(finished: Path, copied_root: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def all_heldout_tokens() -> Iterator[int]:
-    """Held-out losses are of 256 tokens, in forked processes too; yields of how many by default."""
+    """Held-out losses are of 128 tokens, in forked processes too; yields of how many by default."""
     from biphasic.training.records import heldout
 
     before = heldout.HELDOUT_TOKENS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heldout, "HELDOUT_TOKENS", 256)
+        patch.setattr(heldout, "HELDOUT_TOKENS", 128)
         yield before
 
 

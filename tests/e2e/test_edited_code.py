@@ -15,7 +15,7 @@ from biphasic.study.plan.finished import OtherCode
 from biphasic.study.run.prepare import prepare_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
-from mini_study import arms, snapshot, write_small_study
+from mini_study import STUDY, arms, snapshot, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
@@ -47,13 +47,20 @@ def edited(monkeypatch):
     numerics.running_code.cache_clear()
 
 
+def write_part(folder: Path) -> Path:
+    """Write the part of the finished study with one task, an arm of one segment, and one of two."""
+    parts = {"arms": {"mlm", "clm-50-mlm-50"}, "tasks": {"first-word"}}
+    chosen = {key: [each for each in STUDY[key] if each["name"] in parts[key]] for key in parts}
+    return write_study(folder, **chosen)
+
+
 def records(root: Path, kind: str, name: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in (root / "store" / kind).glob(f"*/{name}")]
 
 
 @pytest.mark.usefixtures("edited")
 def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
-    file = write_small_study(tmp_path)
+    file = write_part(tmp_path)
     store = snapshot(root / "store/states")
     code, _, told = cli("study", "run", file, "--root", root, "--workers", "1")
     [line] = [line for line in told.splitlines() if NOTE in line]
@@ -83,7 +90,7 @@ def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
 
 @pytest.mark.usefixtures("edited")
 def test_an_evaluation_says_so(root, tmp_path, cli):
-    write_small_study(tmp_path)
+    write_part(tmp_path)
     model = root / "store/states" / arms(root)["mlm"]["state"]
     again = ("--seed", "0", "--learning-rate", "5e-4", "--set", "max_steps=2", "--root", root)
     numerics.running_code.cache_clear()
@@ -136,7 +143,7 @@ def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_fil
 
 @pytest.mark.usefixtures("edited")
 def test_a_checkpoint_of_other_code_is_named_and_deleted(root, tmp_path, cli):
-    file, state = write_small_study(tmp_path), arms(root)["mlm"]["state"]
+    file, state = write_part(tmp_path), arms(root)["mlm"]["state"]
     shutil.rmtree(root / "store/finetunes")
     checkpoint = root / f"store/progress/{state}-from-0/step-00000012"
     checkpoint.parent.mkdir(parents=True)

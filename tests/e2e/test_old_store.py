@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import shutil
+import signal
 import tarfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from biphasic.training import loop
 from mini_study import edit_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
@@ -82,17 +84,24 @@ def test_a_report_is_made_from_the_records(old, cli):
     assert rows_of(old / RESULTS) == expected
 
 
-def test_a_training_resumes_from_an_old_checkpoint(old, cli):
+def interrupt_after(num_updates, monkeypatch):
+    """Press Ctrl-C in the last of some updates of the next command."""
+    left = iter(range(num_updates - 1, -1, -1))
+    monkeypatch.setattr(
+        loop, "release_excess", lambda: next(left) or signal.raise_signal(signal.SIGINT)
+    )
+
+
+def test_a_training_resumes_from_an_old_checkpoint(old, cli, monkeypatch):
     train = ("pretrain", "recipe.yaml", "--corpus", "corpus")
-    [checkpoint, *_] = old.glob("runs/store/progress/*/step-*")
-    code, resumed, err = cli(*train)
-    assert code == 0, err
-    assert not checkpoint.exists()  # it was of this training, which is finished now
-    code, fresh, err = cli(*train, "--root", "fresh")
-    assert code == 0, err
-    states = [Path(text.strip().splitlines()[-1]) for text in (resumed, fresh)]
-    assert states[0].name == states[1].name
-    one, other = (load_file(state / "model.safetensors") for state in states)
+    [checkpoint] = old.glob("runs/store/progress/*/step-*")
+    assert checkpoint.name == "step-00000020"
+    reached = "/".join((checkpoint.parent.name, "step-00000024/model.safetensors"))
+    for root, num_updates in (("runs", 4), ("fresh", 24)):  # the other hundreds show no more
+        interrupt_after(num_updates, monkeypatch)
+        code, _, err = cli(*train, "--root", root)
+        assert code == 130, err
+    one, other = (load_file(f"{root}/store/progress/{reached}") for root in ("runs", "fresh"))
     for name, weights in one.items():  # equal within the rounding of another machine
         difference = np.linalg.norm(weights - other[name]) / np.linalg.norm(other[name])
         assert difference < 1e-3, name
