@@ -15,6 +15,7 @@ from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.rates import scores_by_learning_rate
+from biphasic.analysis.page import figures as page_figures
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
@@ -295,6 +296,26 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     # The table of scores has a row per run, none of which is called clearly best.
     [table] = re.findall(r'<section id="scores".*?</section>', page, re.DOTALL)
     assert table.count("-seed") >= 6
+
+
+@pytest.mark.parametrize(
+    ("most", "sentence"),
+    [
+        (6, ""),
+        (2, "The first run of each recipe is drawn. "),
+        (1, "Of 2 recipes the first run of each of the 1 best is drawn. "),
+    ],
+)
+def test_of_many_runs_the_first_of_each_recipe_is_drawn(replicated, monkeypatch, most, sentence):
+    monkeypatch.setattr(page_figures, "MOST_ROWS", most)
+    monkeypatch.setattr(page_figures, "SHOWN_OF_MANY", 1)
+    records = load_study(*replicated)
+    scores = over_pretraining(study_scores(records))
+    few = page_figures.few_arms(records, scores)
+    assert page_figures.choice_sentence(records, few, scores) == sentence
+    if most < 6:
+        chosen = {model.name: model.label for model in scores.models[:most]}
+        assert {arm.name: arm.label for arm in few.arms} == chosen
 
 
 def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_path):
