@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,10 @@ def _outcome(each: dict[str, Any], data: TrainingData, ranks: ProcessGroup) -> d
     recipe = parse_config(Recipe, each["recipe"], where="test")
     reported: list[StepReport] = []
     made: list[int] = []
+    if "begun" in each:  # the store of a run that stopped
+        if ranks.is_first:
+            shutil.copytree(each["begun"], each["store"])
+        ranks.barrier()
 
     def should_stop() -> bool:
         made.append(1)
