@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,18 @@ def write_model(folder: Path, family: str) -> Path:
         torch.manual_seed(0)
         makers[family]().save_pretrained(folder)
     tokenizer.save(folder)
+    return folder
+
+
+def link_model(source: Path, folder: Path, *, modules: int, **settings: Any) -> Path:
+    """Link a sentence-transformers model with its first modules alone, and other settings."""
+    shutil.copytree(source, folder, copy_function=os.symlink)
+    for name, content in (
+        ("modules.json", json.loads((source / "modules.json").read_text())[:modules]),
+        ("config_sentence_transformers.json", settings),
+    ):
+        (folder / name).unlink()
+        (folder / name).write_text(json.dumps(content))
     return folder
 
 

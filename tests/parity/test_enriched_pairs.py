@@ -25,6 +25,7 @@ from biphasic.objectives.info_nce import Distance, Margins
 from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.training.step.input import StepRows
 from short_runs import Killed, assert_same, killing
+from tiny_use import link_model
 
 SUBJECTS = ["cats", "dogs", "rivers", "stars", "engines", "violins", "bread", "glaciers"]
 FACTS = ["are described here at length", "occur in many old stories", "can be seen from a hill"]
@@ -53,8 +54,24 @@ def taught(pairs, minilm, tmp_path_factory) -> Pairs:
     return teach(pairs, minilm, tmp_path_factory.mktemp("taught") / "taught", width=8)
 
 
-def test_mined_negatives_are_those_of_the_oracle(pairs, minilm, tmp_path):
+PROMPTS = {"query": "violins and glaciers: ", "other": "stars and engines: "}
+
+
+@pytest.mark.parametrize("prompts", [{}, PROMPTS])
+def test_mined_negatives_are_those_of_the_oracle(pairs, minilm, tmp_path, prompts):
+    plain = mine(pairs, minilm, tmp_path / "plain", number=3, margin=0.95, depth=10)
+    if prompts:
+        minilm = str(
+            link_model(
+                Path(minilm),
+                tmp_path / "model",
+                modules=3,
+                prompts=prompts,
+                default_prompt_name="other",
+            )
+        )
     mined = mine(pairs, minilm, tmp_path / "mined", number=3, margin=0.95, depth=10)
+    assert (mined.content_hash != plain.content_hash) == bool(prompts)
     columns = {"anchor": [p.query for p in pairs], "positive": [p.positive for p in pairs]}
     expected = mine_hard_negatives(
         Dataset.from_dict(columns),

@@ -25,12 +25,13 @@ from mteb.results import TaskResult
 from numpy.typing import NDArray
 
 from biphasic.analysis.text import csv_text
-from biphasic.errors import DataError, reading
+from biphasic.errors import DataError, ModelError, reading
 from biphasic.files import digest, is_file, write_text
 from biphasic.locks import Say
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
+    choices_by_role,
     embedding_settings,
     fetch_embedding_model,
     files_digest,
@@ -50,6 +51,7 @@ _MEASURES = {
     "precision_at": "P",
     "hit_rate_at": "success",
 }
+_SIMILARITIES = ("cosine", "dot")  # those that mteb computes
 Values = dict[str, float]
 
 
@@ -103,7 +105,17 @@ def run_benchmark(
     # repository; the hub is not asked then.
     prepared = [mteb_task(name, data) for name in tasks]
     folder = fetch_embedding_model(model, revision=revision)
-    content = digest([files_digest(folder), repr(choices)])
+    settings = embedding_settings(folder, choices)
+    if settings.similarity not in _SIMILARITIES:
+        known = " and ".join(_SIMILARITIES)
+        raise ModelError(
+            f"{folder}: its vectors are compared by '{settings.similarity}'; only {known} are "
+            "supported: use sentence-transformers"
+        )
+    parts = [files_digest(folder), repr(choices)]
+    if settings.similarity != "cosine":  # earlier results of other models stay theirs
+        parts.append(settings.similarity)
+    content = digest(parts)
     is_local = Path(model).expanduser().exists()
     name = f"local/{folder.resolve().name[:64]}" if is_local else model
     run = _Run(folder, choices, out / "results" / name.replace("/", "__") / content, name, content)
@@ -132,19 +144,20 @@ class _Run:
         """The encoder, loaded when the first task is run."""
         embedder = load_embedder(embedding_settings(self.folder, self.choices))
         given = self.choices.prefix is not None or self.choices.prompt is not None
+        choices = {
+            **choices_by_role(self.folder, self.choices),
+            **{name: replace(self.choices, prompt=name) for name in prompts_of(self.folder)},
+        }
         by_prompt = {
-            prompt: replace(
-                embedder,
-                settings=embedding_settings(self.folder, replace(self.choices, prompt=prompt)),
-            )
-            for prompt in (() if given else prompts_of(self.folder))
+            name: replace(embedder, settings=embedding_settings(self.folder, of_prompt))
+            for name, of_prompt in ({} if given else choices).items()
         }
         about = {
             "name": self.name,
             "revision": self.revision,
             "embed_dim": embedder.width,
             "max_tokens": embedder.settings.max_seqlen,
-            "similarity_fn_name": ScoringFunction.COSINE,
+            "similarity_fn_name": ScoringFunction(embedder.settings.similarity),
         }
         return PackedEncoder(embedder, by_prompt, ModelMeta.create_empty(about))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,11 @@ from biphasic.training.step.optimizer import set_precision
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
-_READING = "sentence_bert_config.json"
+# How texts are read; older folders have another name. The first one there counts.
+_READINGS = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 _MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -60,6 +64,7 @@ class EmbeddingSettings:
     end: tuple[int, ...]  # tokens after every text
     pooling: Pooling = "mean"  # state that stands for a text
     causal: bool = False  # whether texts are read from left to right
+    similarity: str = "cosine"  # of two vectors, by sentence-transformers' name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
     folder, commit = locate_model(model, revision=revision)
     check_intact(folder)
     if commit is not None:
-        patterns = [MODULES, _SETTINGS, "*/config.json"]
+        patterns = [MODULES, _SETTINGS, "*/config.json", *_READINGS]
         try:
             snapshot_download(model, revision=commit, allow_patterns=patterns)
         except (HTTPError, OSError) as error:
@@ -153,7 +158,8 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             f"{folder}: it excludes the prompt from the mean, which is not supported: use "
             "sentence-transformers"
         )
-    stated = read_json_object(body / _READING) if (body / _READING).is_file() else {}
+    paths = (body / name for name in _READINGS if (body / name).is_file())
+    stated = read_json_object(path) if (path := next(paths, None)) else {}
     begin, end = _framing(body)
     limits = model_limits(body)
     longest = stated.get("max_seq_length") or tokenizer_limit(body) or limits.longest_input
@@ -169,6 +175,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         pooling=_POOLINGS[modes[0]],
         # Without `is_causal: false`, sentence-transformers runs decoders from left to right.
         causal=is_decoder(config) and not is_open(config),
+        similarity=_stated(folder).get("similarity_fn_name") or "cosine",
     )
 
 
@@ -185,6 +192,16 @@ def prompts_of(folder: Path) -> dict[str, str]:
     if (folder / MODULES).is_file():
         return _stated(folder).get("prompts") or {}
     return dict(TrainedVectors.in_folder(folder).prompts)
+
+
+def choices_by_role(folder: Path, choices: Choices) -> dict[str, Choices]:
+    """Return the choices for queries and for documents: with the model's prompt, or without any."""
+    # `encode_query` and `encode_document` of sentence-transformers do not use its default prompt.
+    prompts = prompts_of(folder)
+    return {
+        role: replace(choices, prompt=role) if role in prompts else replace(choices, prefix="")
+        for role in ("query", "document")
+    }
 
 
 def _stated(folder: Path) -> dict[str, Any]:

@@ -104,10 +104,13 @@ def test_a_real_model_gives_the_vectors_that_its_makers_mean(one_thread, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path):
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path, family):
     from sentence_transformers import SentenceTransformer
 
-    change(sentence_model / "sentence_bert_config.json", do_lower_case=True)
+    path = sentence_model / "sentence_bert_config.json"
+    change(path, do_lower_case=True)
+    path.rename(sentence_model / f"sentence_{family}_config.json")
     change(sentence_model / "config_sentence_transformers.json", default_prompt_name="query")
     texts = ["Paris with ANNA", "paris with anna"]
     theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)

@@ -18,6 +18,7 @@ from biphasic.extras import install_command
 from biphasic.tasks.embedding import (
     Choices,
     Embedder,
+    choices_by_role,
     embedding_settings,
     fetch_embedding_model,
     files_digest,
@@ -54,9 +55,9 @@ def mine(
     # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
-    embedder, identity = (None, BM25) if miner == BM25 else _embedder(miner)
+    sides, of_miner = (None, {"miner": BM25}) if miner == BM25 else _by_role(miner)
     settings = {"number": number, "margin": margin, "depth": depth}
-    origin = {"pairs": pairs.content_hash, "miner": identity, **settings}
+    origin = {"pairs": pairs.content_hash, **of_miner, **settings}
     known = set(pairs.known.tolist())
 
     def negatives(pair: int, similarities: _Similarities) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ def mine(
         return tuple(pairs.texts([row for row, _ in zip(fitting, range(number), strict=False)]))
 
     def write(folder: Path) -> Pairs:
-        compare = _bm25 if embedder is None else partial(_cosines, embedder)
+        compare = _bm25 if sides is None else partial(_cosines, *sides)
         similarities = compare(pairs.texts(documents), pairs.texts(queries))
         mined = (
             replace(pair, negatives=negatives(place, similarities), scores=())
@@ -86,8 +87,10 @@ def mine(
 _Similarities = Callable[[int], NDArray[np.float32]]
 
 
-def _cosines(embedder: Embedder, documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
-    answers, asked = embedder.embed(documents)[0], embedder.embed(queries)[0]
+def _cosines(
+    of_queries: Embedder, of_documents: Embedder, documents: Sequence[str], queries: Sequence[str]
+) -> _Similarities:
+    answers, asked = of_documents.embed(documents)[0], of_queries.embed(queries)[0]
     return lambda query: answers @ asked[query]
 
 
@@ -109,6 +112,22 @@ def _embedder(model: str) -> tuple[Embedder, str]:
     folder = fetch_embedding_model(model)
     settings = embedding_settings(folder, Choices(normalize=True))
     return load_embedder(settings), files_digest(folder)
+
+
+def _by_role(model: str) -> tuple[tuple[Embedder, Embedder], dict[str, Any]]:
+    """Load a miner: its embedders of queries and of documents, with their prompts; its origin."""
+    embedder, identity = _embedder(model)
+    folder = fetch_embedding_model(model)
+    by_role = choices_by_role(folder, Choices(normalize=True))
+    query, document = (
+        replace(embedder, settings=embedding_settings(folder, by_role[role]))
+        for role in ("query", "document")
+    )
+    prompts = [side.settings.prefix for side in (query, document)]
+    origin: dict[str, Any] = {"miner": identity}
+    if set(prompts) != {embedder.settings.prefix}:
+        origin["prompts"] = prompts
+    return (query, document), origin
 
 
 def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
