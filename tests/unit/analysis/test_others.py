@@ -79,6 +79,19 @@ def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path
     assert found.problems == ("left out: arc f1: the score of an example is not a number",)
 
 
+def test_the_average_over_filters_of_a_task_counts_its_examples_once(tmp_path, draws):
+    for model, scores in zip(("a", "b"), draws, strict=True):
+        samples(tmp_path, model, scores)
+        path = next((tmp_path / model).iterdir())
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [{**row, "filter": name} for name in ("strict-match", "flexible") for row in rows]
+        path.write_text("\n".join(map(json.dumps, rows)))
+    found = {row["dataset"]: row for row in compare(tmp_path).table()}
+    average, alone = found["ACC Average"], found["copa strict-match"]
+    assert average["p"] == pytest.approx(ttest_rel(*draws).pvalue)
+    assert (average["low"], average["high"]) == pytest.approx((alone["low"], alone["high"]))
+
+
 def test_a_benchmark_is_compared_over_its_tasks(tmp_path):
     draw = np.random.default_rng(0)
     ease = draw.random(30)

@@ -42,7 +42,9 @@ _TABLES = (".jsonl", ".csv")
 _SCORES = ("score", "correct")
 _WORDS = {"true": 1.0, "false": 0.0}
 Values = dict[str, float]  # scores of examples, by their names
-Cells = dict[tuple[str, str, str], Values]  # by model, dataset and metric
+# By the data that the examples are of, which datasets of several filters share; dataset; metric.
+Found = Mapping[tuple[str, str, str], Values]
+Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,13 @@ def read_others(folder: Path, choice: DatasetChoice = EVERY) -> OtherResults | N
     by_name = _named(cells)
     left_out = choice.left_out(by_name)
     datasets, values = {}, {}
-    for name, (metric, by_model) in by_name.items():
+    for name, (data, metric, by_model) in by_name.items():
         if name in left_out:
             continue
         if common := _common(name, by_model, problems):
             facts = metric_facts(metric)
             about = KindFacts(facts.title, (facts,), is_trained=False)
-            datasets[name] = DatasetInfo(name, metric.upper(), metric, about=about)
+            datasets[name] = DatasetInfo(name, metric.upper(), metric, data=data, about=about)
             for model, of_model in by_model.items():
                 values[model, name] = {key: of_model[key] for key in common}
     if not datasets:
@@ -105,15 +107,15 @@ def read_others(folder: Path, choice: DatasetChoice = EVERY) -> OtherResults | N
     return OtherResults(folder, datasets, values, tuple(problems))
 
 
-def _named(cells: Cells) -> dict[str, tuple[str, dict[str, Values]]]:
-    """Return the metric and the models of each dataset; a name has the metric if it has several."""
+def _named(cells: Cells) -> dict[str, tuple[str, str, dict[str, Values]]]:
+    """Return data, metric and models of each dataset; its name has the metric if it has several."""
     metrics: dict[str, set[str]] = defaultdict(set)
-    for _, dataset, metric in cells:
+    for _, _, dataset, metric in cells:
         metrics[dataset].add(metric)
-    found: dict[str, tuple[str, dict[str, Values]]] = {}
-    for (model, dataset, metric), values in sorted(cells.items()):
+    found: dict[str, tuple[str, str, dict[str, Values]]] = {}
+    for (model, data, dataset, metric), values in sorted(cells.items()):
         name = dataset if len(metrics[dataset]) == 1 else f"{dataset} {metric}"
-        found.setdefault(name, (metric, {}))[1][model] = values
+        found.setdefault(name, (data, metric, {}))[2][model] = values
     return found
 
 
@@ -141,15 +143,15 @@ def _read_all(folder: Path, problems: list[Problem]) -> Cells:
         except DataError as error:
             problems.append(Problem("damaged", str(error)))
             continue
-        place = path.parent.relative_to(folder).as_posix()
-        model = names.get(path.parent) or (folder.name if place == "." else place)
+        parent = path.parent.relative_to(folder).as_posix()
+        model = names.get(path.parent) or (folder.name if parent == "." else parent)
         model = model.replace("__", "/")  # both tools write owner__name
-        for (dataset, metric), values in found.items():
+        for place, values in found.items():
             # Files of a task are in order of time, and the latest counts, as in the harness itself.
-            if dataset == _BENCHMARK:
-                cells.setdefault((model, dataset, metric), {}).update(values)
+            if _BENCHMARK in place:
+                cells.setdefault((model, *place), {}).update(values)
             else:
-                cells[model, dataset, metric] = values
+                cells[model, *place] = values
     return cells
 
 
@@ -177,8 +179,8 @@ def _model_names(folder: Path) -> dict[Path, str]:
     }
 
 
-def _read(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
-    """Read a file by dataset and metric; nothing if it has no results."""
+def _read(path: Path, problems: list[Problem]) -> Found:
+    """Read a file; nothing if it has no results."""
     if match := _SAMPLES.fullmatch(path.name):
         return _samples(path, match["task"], problems)
     if path.suffix == ".json" and path.name != _META and not path.name.startswith(_SUMMARY):
@@ -186,9 +188,9 @@ def _read(path: Path, problems: list[Problem]) -> Mapping[tuple[str, str], Value
     return _table(path) if path.suffix in _TABLES else {}
 
 
-def _samples(path: Path, task: str, problems: list[Problem]) -> Mapping[tuple[str, str], Values]:
+def _samples(path: Path, task: str, problems: list[Problem]) -> Found:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
-    found: dict[tuple[str, str], Values] = defaultdict(dict)
+    found: dict[tuple[str, str, str], Values] = defaultdict(dict)
     unusable: dict[str, Any] = {}
     for row in _lines(path):
         name = task if row["filter"] == "none" else f"{task} {row['filter']}"
@@ -197,9 +199,9 @@ def _samples(path: Path, task: str, problems: list[Problem]) -> Mapping[tuple[st
             if score is None:
                 unusable[metric] = row[metric]
             else:
-                found[name, metric][str(row["doc_id"])] = score
+                found[task, name, metric][str(row["doc_id"])] = score
     for metric, value in unusable.items():
-        found = {key: values for key, values in found.items() if key[1] != metric}
+        found = {key: values for key, values in found.items() if key[2] != metric}
         kind = (
             "is not a number" if isinstance(value, list | dict | str) else "is not within -1 and 1"
         )
@@ -207,7 +209,7 @@ def _samples(path: Path, task: str, problems: list[Problem]) -> Mapping[tuple[st
     return found
 
 
-def _task(path: Path) -> Mapping[tuple[str, str], Values]:
+def _task(path: Path) -> Found:
     """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
     raw = json.loads(path.read_text("utf-8"))
     if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
@@ -216,10 +218,10 @@ def _task(path: Path) -> Mapping[tuple[str, str], Values]:
     shares = [share for share in map(_share, parts) if share is not None]
     if len(shares) < len(parts) or not parts:
         raise DataError(f"{path.name}: a main_score is not a number between -1 and 1; skipped")
-    return {(_BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
+    return {(_BENCHMARK, _BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
 
 
-def _table(path: Path) -> Mapping[tuple[str, str], Values]:
+def _table(path: Path) -> Found:
     """Read a table with a score for each example."""
     values: Values = {}
     metric = ""
@@ -239,7 +241,7 @@ def _table(path: Path) -> Mapping[tuple[str, str], Values]:
         raise DataError(
             f"{path.name}: the mean of {metric} is {mean:g}, not within -1 and 1; skipped"
         )
-    return {(path.stem, metric): values} if values else {}
+    return {(path.stem, path.stem, metric): values} if values else {}
 
 
 def _only_number(row: Mapping[str, Any]) -> str:
