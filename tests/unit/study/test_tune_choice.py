@@ -48,8 +48,9 @@ def test_the_lowest_loss_is_chosen_and_an_edge_leads_beyond(losses, choice, edge
 
 def test_rates_as_good_are_those_within_a_hundredth_of_a_nat():
     found = trials({1e-3: 4.0101, 2e-3: 4.0, 4e-3: 4.0099, 8e-3: None})
-    assert as_good(found) == (4e-3,)
-    assert as_good(trials({1e-3: None})) == ()
+    assert as_good(found, unit="nats per pair") == (4e-3,)
+    assert as_good(found, unit="squared distance per text") == ()
+    assert as_good(trials({1e-3: None}), unit="nats per token") == ()
 
 
 def test_rates_are_read_in_any_order():

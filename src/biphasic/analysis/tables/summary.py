@@ -155,7 +155,7 @@ def task_notes(records: StudyRecords, name: str) -> list[str]:
     if task is None:
         return []
     if task.is_zero_shot:
-        notes.append("Zero-shot: mean-pooled states without fine-tuning.")
+        notes.append("Zero-shot: scored without fine-tuning.")
     if task.trained_on:
         notes.append(f"Fine-tuned on {short(task.trained_on)}.")
     for pair, number in task.overlaps.items():

@@ -263,7 +263,7 @@ def _curve(group: RateGroup, trials: Sequence[TrialRecord]) -> CurveRecord:
         arms=tuple(arm.name for arm in group.arms),
         trials=tuple(trials),
         choice=chosen.peak if chosen else None,
-        equals=as_good(trials),
+        equals=as_good(trials, unit=group.unit),
         edge=edge_of(trials),
     )
 
@@ -287,10 +287,10 @@ def best(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     return min(finished, key=lambda entry: entry[:2])[2] if finished else None
 
 
-def as_good(trials: Sequence[TrialRecord]) -> tuple[float, ...]:
-    """Return the other rates whose loss is within `FLAT_NATS` of the lowest."""
+def as_good(trials: Sequence[TrialRecord], *, unit: str) -> tuple[float, ...]:
+    """Return the other rates within `FLAT_NATS` of the lowest loss; none in other units."""
     chosen = best(trials)
-    if chosen is None or chosen.loss is None:
+    if chosen is None or chosen.loss is None or not unit.startswith("nats"):
         return ()
     return tuple(
         trial.peak
