@@ -12,9 +12,17 @@ from biphasic.amounts import amount
 from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, numbered
 from biphasic.analysis.records import ArmData
-from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.text import listing, percent
-from biphasic.palette import FLOOR, LINES, SERIES, SeriesStyle, distinct_styles, objective_styles
+from biphasic.palette import (
+    FLOOR,
+    LINES,
+    MARKERS,
+    SERIES,
+    SeriesStyle,
+    distinct_styles,
+    objective_styles,
+)
 
 Key = TypeVar("Key", bound=Hashable)
 # Datasets with a panel; None for each category's average, or its only dataset.
@@ -175,6 +183,31 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesSty
         else (key[0], styles[key[0]])
         for key in recipes
     }
+
+
+def recipe_lines(models: Sequence[ModelInfo], place: Callable[[ModelInfo], float]) -> list[Line]:
+    """Return a series per recipe and optimizer, and per size if a size has several budgets."""
+    by_size = grouped(models, lambda model: (*recipe(model), model.size, model.optimizer))
+    order = sizes(models)
+    has_sizes = len(order) > 1 and any(len({*map(place, g)}) > 1 for g in by_size.values())
+    has_optimizers = len({model.optimizer for model in models}) > 1
+
+    def way(model: ModelInfo) -> tuple[str, ...]:
+        optimizer = (model.optimizer,) if has_optimizers else ()
+        return (model.size, *optimizer) if has_sizes else optimizer
+
+    ways = grouped(sorted(models, key=lambda model: order.index(model.size)), way)
+    recipes = grouped(models, recipe)
+    looks = recipe_looks(recipes)
+    lines = []
+    for key, of_recipe in recipes.items():
+        label, style = looks[key]
+        for index, parts in enumerate(ways):
+            look = replace(style, line=LINES[index % len(LINES)]) if has_sizes else style
+            look = replace(look, marker=MARKERS[index % len(MARKERS)]) if has_optimizers else look
+            members = [model for model in of_recipe if way(model) == parts]
+            lines.append((", ".join((label, *parts)), look, placed(members, place)))
+    return lines
 
 
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:

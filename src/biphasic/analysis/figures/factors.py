@@ -18,7 +18,7 @@ from biphasic.analysis.figures.choose import (
     placed,
     places_of,
     recipe,
-    recipe_looks,
+    recipe_lines,
     reference_rate,
     score_figure,
     sizes,
@@ -39,15 +39,13 @@ def scores_by_size(scores: Scores) -> Drawing | str:
     if len(sizes(models)) < 2:
         return "needs two model sizes or more"
     rate = reference_rate(models)
-    chosen, budget = _varied(at_rate(models, rate), by=recipe, factor=attrgetter("size"))
+    chosen, budget = _varied(
+        at_rate(models, rate), by=lambda m: (recipe(m), m.optimizer), factor=attrgetter("size")
+    )
     if not chosen:
         return "needs an objective at two model sizes with equal training steps"
-    order, recipes = sizes(chosen), grouped(chosen, recipe)
-    looks = recipe_looks(recipes)
-    lines = [
-        (*looks[key], placed(members, lambda model: float(order.index(model.size))))
-        for key, members in recipes.items()
-    ]
+    order = sizes(chosen)
+    lines = recipe_lines(chosen, lambda model: float(order.index(model.size)))
     note = f", after {budget:,} steps. {masking_note(rate)}"
     return Drawing(lines, category_axis("model size", order), note)
 
@@ -56,13 +54,20 @@ def scores_by_size(scores: Scores) -> Drawing | str:
 def scores_by_mask_rate(scores: Scores) -> Drawing | str:
     """Compare masking rates of MLM at each model size."""
     models = [m for m in finished(scores) if m.objective == "MLM" and m.mask_rate is not None]
-    chosen, budget = _varied(models, by=attrgetter("size"), factor=attrgetter("mask_rate"))
+    way = attrgetter("size", "optimizer")
+    chosen, budget = _varied(models, by=way, factor=attrgetter("mask_rate"))
     if not chosen:
         return "needs MLM at two masking rates, with one size and budget"
-    by_size = grouped(chosen, lambda model: model.size)
+    by_way, order = grouped(chosen, way), sizes(chosen)
+    styles = ordered_styles(sorted(by_way, key=lambda key: order.index(key[0])))
+    are_named = len({optimizer for _, optimizer in styles}) > 1
     lines = [
-        (size or "MLM", style, placed(by_size[size], _masked))
-        for size, style in ordered_styles(sizes(chosen)).items()
+        (
+            f"{size or 'MLM'}, {optimizer}" if are_named else size or "MLM",
+            style,
+            placed(by_way[size, optimizer], _masked),
+        )
+        for (size, optimizer), style in styles.items()
     ]
     return Drawing(lines, _mask_axis(lines), f", after {budget:,} steps. ")
 
@@ -137,24 +142,25 @@ def mask_rate_sensitivity(scores: Scores) -> Drawing | str:
     """Compare the sensitivity of MLM and of CLM then MLM to the masking rate."""
     models = [model for model in finished(scores) if model.mask_rate is not None]
     pairs = []
-    groups = grouped(models, lambda model: (model.size, model.total_steps))
-    for (size, budget), group in groups.items():
+    groups = grouped(models, attrgetter("size", "total_steps", "optimizer"))
+    for (size, budget, optimizer), group in groups.items():
         alone = [model for model in group if model.objective == "MLM"]
         mixed = grouped((m for m in group if m.objective == _MIXED), lambda model: model.clm_steps)
         for clm_steps, after in mixed.items():
             common = {model.mask_rate for model in alone} & {model.mask_rate for model in after}
             if len(common) > 1:
-                pairs.append((len(common), budget, clm_steps, size, alone, after))
+                pairs.append((len(common), budget, clm_steps, size, optimizer, alone, after))
     if not pairs:
         return "needs MLM and CLM then MLM of one size and budget, both at two masking rates"
-    _, budget, clm_steps, size, alone, after = max(pairs, key=lambda pair: pair[:3])
+    _, budget, clm_steps, size, optimizer, alone, after = max(pairs, key=lambda pair: pair[:3])
     styles = objective_styles(())
     name = f"CLM {steps_text(clm_steps)}, then MLM {steps_text(budget - clm_steps)}"
     lines = [
         ("MLM", styles["MLM"], placed(alone, _masked)),
         (name, styles[_MIXED], placed(after, _masked)),
     ]
-    return Drawing(lines, _mask_axis(lines), f"{_after(size)}, {budget:,} steps in all. ")
+    by = f", by {optimizer}" if len({model.optimizer for model in models}) > 1 else ""
+    return Drawing(lines, _mask_axis(lines), f"{_after(size)}, {budget:,} steps in all{by}. ")
 
 
 def _after(size: str) -> str:

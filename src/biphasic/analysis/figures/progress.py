@@ -17,26 +17,18 @@ from biphasic.analysis.figures.choose import (
     masking_note,
     placed,
     places_of,
-    recipe,
-    recipe_looks,
+    recipe_lines,
     reference_rate,
     score_figure,
     sizes,
     steps_text,
 )
 from biphasic.analysis.scores.table import ModelInfo, Scores, grouped
-from biphasic.palette import (
-    LINES,
-    MARKERS,
-    distinct_styles,
-    hollow,
-    objective_styles,
-    ordered_styles,
-)
+from biphasic.palette import distinct_styles, hollow, objective_styles, ordered_styles
 
 _WIDE = 8  # axes with a larger ratio of values are logarithmic
-Path = tuple[str, str, float | None, int]
-Begun = tuple[str, str]  # size and starting model of continued training
+Path = tuple[str, str, float | None, int, str]
+Begun = tuple[str, str, str]  # size, starting model and optimizer of continued training
 
 
 @score_figure(4, "step", "Scores by pretraining step")
@@ -61,7 +53,7 @@ def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[list[
             first = {model.identity or model.name: model for model in reversed(models)}
             paths[path] = [*first.values()][::-1]
     labels, styles = _path_labels([*paths]), distinct_styles([*paths])
-    objectives = {objective for _, objective, _, _ in paths}
+    objectives = {objective for _, objective, *_ in paths}
     if len(objectives) == len(paths):
         by_objective = objective_styles(objectives)
         styles = {path: by_objective[path[1]] for path in paths}
@@ -80,22 +72,24 @@ def _courses(scores: Scores, place: Callable[[ModelInfo], float]) -> tuple[list[
 def _path(model: ModelInfo) -> Path:
     """Return the settings that distinguish one training path from another."""
     first_steps = model.clm_steps if model.clm_steps and model.mlm_steps else 0
-    return model.size, model.objective, model.mask_rate, first_steps
+    return model.size, model.objective, model.mask_rate, first_steps, model.optimizer
 
 
 def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
     """Return labels with the settings that differ between paths."""
     has_sizes = len({size for size, *_ in paths}) > 1
-    has_rates = len({rate for _, _, rate, _ in paths if rate is not None}) > 1
+    has_rates = len({rate for _, _, rate, *_ in paths if rate is not None}) > 1
+    has_optimizers = len({optimizer for *_, optimizer in paths}) > 1
     labels = {}
     for path in paths:
-        size, objective, rate, first_steps = path
+        size, objective, rate, first_steps, optimizer = path
         parts = [size] if has_sizes and size else []
         parts.append(objective)
         if has_rates and rate is not None:
             parts.append(f"{100 * rate:g} %")
         label = " ".join(parts)
-        labels[path] = f"{label} after {first_steps:,} of CLM" if first_steps else label
+        label += f" after {first_steps:,} of CLM" if first_steps else ""
+        labels[path] = f"{label}, {optimizer}" if has_optimizers else label
     return labels
 
 
@@ -109,7 +103,7 @@ def scores_by_flops(scores: Scores) -> Drawing | str:
         models = at_rate(finished(known), rate)
         if len({model.flops for model in models}) < 2:
             return "needs the training FLOPs of two models or more"
-        lines, order = _cost_lines(models, _flops), sizes(models)
+        lines, order = recipe_lines(models, _flops), sizes(models)
         note = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
         note += masking_note(rate)
     low, high = min(places_of(lines)), max(places_of(lines))
@@ -133,7 +127,7 @@ def scores_by_labels(scores: Scores) -> Drawing | str:
     models = [model for model in scores.distinct if model.is_final and model.labels]
     if len({model.labels for model in models}) < 2:
         return "needs models that predicted different numbers of tokens"
-    lines = _cost_lines(models, lambda model: float(model.labels or 0))
+    lines = recipe_lines(models, lambda model: float(model.labels or 0))
     places = places_of(lines)
     ticks = ticks_at(round_ticks(min(places), max(places), most=4), amount)
     note = (
@@ -141,31 +135,6 @@ def scores_by_labels(scores: Scores) -> Drawing | str:
         "of both trainings. "
     )
     return Drawing(lines, Axis("tokens predicted", "linear", ticks), note)
-
-
-def _cost_lines(models: Sequence[ModelInfo], place: Callable[[ModelInfo], float]) -> list[Line]:
-    """Return a series per recipe and optimizer, and per size if a size has several budgets."""
-    by_size = grouped(models, lambda model: (*recipe(model), model.size, model.optimizer))
-    order = sizes(models)
-    has_sizes = len(order) > 1 and any(len({*map(place, g)}) > 1 for g in by_size.values())
-    has_optimizers = len({model.optimizer for model in models}) > 1
-
-    def way(model: ModelInfo) -> tuple[str, ...]:
-        optimizer = (model.optimizer,) if has_optimizers else ()
-        return (model.size, *optimizer) if has_sizes else optimizer
-
-    ways = grouped(sorted(models, key=lambda model: order.index(model.size)), way)
-    recipes = grouped(models, recipe)
-    looks = recipe_looks(recipes)
-    lines = []
-    for key, of_recipe in recipes.items():
-        label, style = looks[key]
-        for index, parts in enumerate(ways):
-            look = replace(style, line=LINES[index % len(LINES)]) if has_sizes else style
-            look = replace(look, marker=MARKERS[index % len(MARKERS)]) if has_optimizers else look
-            members = [model for model in of_recipe if way(model) == parts]
-            lines.append((", ".join((label, *parts)), look, placed(members, place)))
-    return lines
 
 
 def _power_text(number: float) -> str:
@@ -206,7 +175,8 @@ def continued_by_budget(scores: Scores) -> Drawing | str:
         return "needs a model that was continued for two different numbers of steps"
     labels, known = _start_labels([*ways], scores), objective_styles(())
     styles = distinct_styles([*ways])
-    if len({size for size, _ in ways}) == 1 and all(start in known for _, start in ways):
+    starts = {start for _, start, _ in ways}
+    if len(starts) == len(ways) and starts <= known.keys():
         styles = {key: known[key[1]] for key in ways}
     lines = [
         (
@@ -232,7 +202,7 @@ def _ways(scores: Scores) -> dict[Begun, list[ModelInfo]]:
 
 def _begun(model: ModelInfo) -> Begun:
     """Return how a continued model began, and how it attends if its arm says so."""
-    return model.size, ", ".join(filter(None, (model.start, model.attention)))
+    return model.size, ", ".join(filter(None, (model.start, model.attention))), model.optimizer
 
 
 def _starting_models(example: ModelInfo, scores: Scores) -> Iterable[ModelInfo]:
@@ -247,7 +217,8 @@ def _starting_models(example: ModelInfo, scores: Scores) -> Iterable[ModelInfo]:
             return [model]
         is_like = model.objective == _begun(example)[1] and model.total_steps == steps
         masks_alike = example.objective != "MLM" or model.mask_rate == example.mask_rate
-        if model.name == example.start or (is_like and masks_alike):
+        is_like = is_like and masks_alike and model.optimizer == example.optimizer
+        if model.name == example.start or is_like:
             return [model]
     return []
 
@@ -257,6 +228,10 @@ def _lengths(models: Sequence[ModelInfo]) -> set[int]:
 
 
 def _start_labels(begun: Sequence[Begun], scores: Scores) -> dict[Begun, str]:
-    has_sizes = len({size for size, _ in begun}) > 1
-    names = {key: scores.labels.get(key[1], key[1]) for key in begun}
-    return {key: f"{key[0]} {name}" if has_sizes else name for key, name in names.items()}
+    has_sizes, has_optimizers = (len({key[place] for key in begun}) > 1 for place in (0, 2))
+    labels = {}
+    for size, start, optimizer in begun:
+        name = scores.labels.get(start, start)
+        label = f"{size} {name}" if has_sizes else name
+        labels[size, start, optimizer] = f"{label}, {optimizer}" if has_optimizers else label
+    return labels

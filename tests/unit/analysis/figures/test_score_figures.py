@@ -301,6 +301,23 @@ def test_scores_by_tokens_predicted_have_a_colour_per_recipe_and_a_marker_per_op
         assert ("labels" in names) == is_drawn  # for one optimizer: if there are several lengths
 
 
+def test_no_figure_has_two_optimizers_at_one_place_of_a_line():
+    ours = [replace(one, optimizer="adamw") for one in grid_models()]
+    theirs = [
+        replace(one, name=f"{one.name}-muon", identity=f"{one.name}-muon", optimizer="muon")
+        for one in ours
+    ]
+    optimizers = {one.name: one.optimizer for one in (*ours, *theirs)}
+    charts = [*score_figures(grid_scores([*ours, *theirs]))]
+    names = {chart.name for chart in charts if isinstance(chart, Chart)}
+    assert {"size", "mask-rate", "step", "mask-rate-sensitivity", "flops"} < names
+    assert {"continued-budget", "continued-steps", "clm-share"} < names
+    for chart in charts:
+        for series in chart.panels[0].series if isinstance(chart, Chart) else ():
+            at = {(point.x, optimizers[point.model]) for point in series.points}
+            assert len(at) == len({x for x, _ in at}), (chart.name, series.label)
+
+
 def test_a_mixed_average_replaces_no_datasets():
     datasets = (
         DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
