@@ -12,6 +12,7 @@ from biphasic.analysis.claims.render import closing_lines
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Score, Scores
+from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 
 # What the miniature of the paper's table cannot say: it has one dataset per task.
 BY_DATASET = {"C07"}
@@ -119,7 +120,15 @@ def test_a_score_that_may_change_is_named() -> None:
 def test_zero_shot_tasks_take_no_part_unless_named() -> None:
     cells = {"SC": 70.0, "TC": 80.0, "QA": 30.0, "IR": 40.0}
     better = {name: value + 5 for name, value in cells.items()}
-    scores = table({CLM: {**cells, "ZS": 90.0}, MLM: {**better, "ZS": 10.0}})
+    other = {"ZS": 90.0, "MP": 90.0}
+    scores = table({CLM: {**cells, **other}, MLM: {**better, "ZS": 10.0, "MP": 10.0}})
+    scores = dataclasses.replace(
+        scores,
+        datasets=tuple(
+            dataclasses.replace(each, about=MinimalPairs.facts) if each.task == "MP" else each
+            for each in scores.datasets
+        ),
+    )
     result = report(scores)["C01"]
     assert result.verdict == "true"
     assert [len(check.comparisons) for check in result.checks] == [4, 4]

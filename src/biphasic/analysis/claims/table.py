@@ -30,7 +30,6 @@ from biphasic.analysis.claims.rows import (
 )
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import family_of
-from biphasic.facts import facts_of
 
 _OUTCOMES = tuple(
     f"{negation}{sign}{direction}"
@@ -210,11 +209,14 @@ def _among(asked: Question, where: Selection, named: set[str], over: str) -> Row
         if not is_each and name not in there:
             asked.lack(f"no dataset {name}")
     is_continued = bool({*named, over} & {"continued_steps", "extension"})
+    # Of other tools' results nothing is known of training.
+    untrained = {d.task for d in asked.scores.datasets if d.is_zero_shot}
+    untrained = set[str]() if asked.scores.is_by_example else untrained
     return [
         row
         for row in asked.rows
         if (row.dataset != AVERAGE if is_each else row.dataset in datasets)
-        and ("task" in named or facts_of(row.task).is_trained)  # the best one names none
+        and ("task" in named or row.task not in untrained)  # the best one names none
         and ("finished" in named or row.finished)
         and (is_continued or not row.continued_steps)
     ]
