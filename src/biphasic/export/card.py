@@ -91,7 +91,8 @@ def write_export_card(folder: Path, export: Export) -> None:
         of_state, left_out = scores_of_state(store / "finetunes", source.state.identity)
         scores = [_mean_score(score) for score in of_state]
         trained = training_facts(source.state, of_state, store=store, tokenizer=source.tokenizer)
-        facts |= {**trained, "left_out": left_out}
+        is_tuned = any(score.results[0].facts.is_trained for score in of_state)
+        facts |= {**trained, "left_out": left_out, "is_tuned": is_tuned}
     _write_card(
         folder,
         name=export.name,

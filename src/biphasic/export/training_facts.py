@@ -16,7 +16,15 @@ from biphasic.data.pairs.folder import DETAILS, Pairs
 from biphasic.data.pairs.rows import count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import is_complete, is_file, read_json, read_json_object, verify_folder
+from biphasic.facts import LOSS_UNITS
+from biphasic.files import (
+    digest,
+    is_complete,
+    is_file,
+    read_json,
+    read_json_object,
+    verify_folder,
+)
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord
 from biphasic.sealed import read_result_record
 
@@ -63,8 +71,10 @@ def training_facts(
         "cut": [*_cut_texts(state, tokenizer)],
         "count": count,
         "amount": amount,
+        "reads_pairs": any("pairs" in _phase(recipe, number) for number in ledger),
         "heldout": [
-            (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
+            (objective_name(n), f"{loss:.3f} {LOSS_UNITS.get(n, '')}".rstrip())
+            for n, loss in sorted(state.heldout.items())
         ],
         "score_rows": [_score_row(score) for score in scores],
         "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
@@ -234,8 +244,8 @@ def scores_of_state(
 ) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
     """Summarize the fine-tunings of a state in a store, with standard intervals.
 
-    A task fine-tuned under several protocols has several results for one rate and seed. Records do
-    not show which belong together, so this task is omitted.
+    A task fine-tuned under several protocols is omitted. Old records do not name theirs; then it
+    has several results for one rate and seed.
 
     Returns:
         The scores, and what was omitted, one sentence each.
@@ -247,7 +257,9 @@ def scores_of_state(
     scores = []
     for (task, _), results in sorted(groups.items(), key=lambda item: str(item[0])):
         keys = {(result.learning_rate, result.seed) for result in results}
-        if len(keys) < len(results) or len({result.metric for result in results}) > 1:
+        settings = {digest(result.protocol) for result in results if result.protocol}
+        metrics = {result.metric for result in results}
+        if len(keys) < len(results) or len(settings) > 1 or len(metrics) > 1:
             left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
             continue
         selected = best_per_seed(grid(results, metric=results[0].metric))

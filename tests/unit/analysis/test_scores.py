@@ -110,6 +110,17 @@ def test_a_study_s_factors_come_from_its_record(tmp_path):
     assert (model.start, model.continued_steps, model.is_final) == ("CLM", 30, False)
 
 
+def test_texts_of_pairs_are_no_predicted_tokens(tmp_path):
+    records = load_study(*two_datasets().write(tmp_path))
+    [arm] = records.arms
+    entry = arm.ledger[-1].model_copy(update={"phase": 1, "objective": "contrastive"})
+    state = arm.state.model_copy(update={"ledger": (*arm.ledger, entry)})
+    longer = dataclasses.replace(records, arms=(dataclasses.replace(arm, state=state),))
+    [before], [after] = (study_scores(each).models for each in (records, longer))
+    assert after.labels == before.labels > 0
+    assert after.flops == 2 * before.flops
+
+
 def test_an_encoder_that_attends_otherwise_is_another_model(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[:2], seeds=(0, 1)).write(tmp_path)
     study = json.loads((folder / "study.json").read_text())

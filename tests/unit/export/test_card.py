@@ -84,6 +84,20 @@ class TestState:
         assert rows(card, "CLM") == [["CLM", "5.125"]]
         assert rows(card, "MLM") == [["MLM", "4.500"]]
 
+    def test_losses_of_pairs_have_their_unit(self, make_state, card_of):
+        phase = {"objective": "contrastive", "steps": 5, "pairs": "/nowhere/pairs"}
+        card = card_of(
+            make_state(
+                recipe={**RECIPE, "phases": [RECIPE["phases"][0], phase]},
+                ledger=[LEDGER[0], {**LEDGER[1], "objective": "contrastive"}],
+                heldout={"clm": 5.125, "contrastive": 1.5},
+            )
+        )
+        assert rows(card, "contrastive") == [["contrastive", "1.500 nats per pair"]]
+        assert rows(card, "CLM") == [["CLM", "5.125"]]
+        assert "in nats unless another unit is given, on text" in card
+        assert "are those in the loss; of pairs, texts are counted there." in card
+
     def test_untrained(self, make_state, card_of):
         card = card_of(make_state(step=0, ledger=[], heldout={}))
         assert "It was not trained further" in card
@@ -185,6 +199,7 @@ class TestScores:
         add_result("news", 1e-3, 0, 0.8, 0.75)
         add_result("foreign", 1e-3, 0, 0.8, 0.9, state="0" * 64)
         card = card_of(state)
+        assert "After fine-tuning: for each seed the learning rate" in card
         assert rows(card, "reviews")[0][-1] == "70.00"
         assert rows(card, "news")[0][-1] == "75.00"
         assert "foreign" not in card
@@ -213,6 +228,11 @@ class TestScores:
         scores, left_out = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
         assert scores == ()
         assert left_out == ("reviews: fine-tuned under several protocols; see the reports",)
+        # At different rates as well, if records name the protocols.
+        for steps, rate in ((100, 1e-3), (1000, 1e-4)):
+            add_result("news", rate, 0, 0.8, 0.7, protocol={"max_steps": steps})
+        _, left_out = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
+        assert left_out[0] == "news: fine-tuned under several protocols; see the reports"
 
     def test_diverged(self, state, add_result, card_of):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
@@ -224,9 +244,10 @@ class TestScores:
 
     def test_zero_shot(self, state, add_result, card_of):
         add_result("lookup", 0.0, 0, None, 0.5, kind="zs")
-        assert rows(card_of(state), "lookup") == [
-            ["lookup", "accuracy", "–", "none (zero-shot)", "50.00"]
-        ]
+        card = card_of(state)
+        assert rows(card, "lookup") == [["lookup", "accuracy", "–", "none (zero-shot)", "50.00"]]
+        assert "Without fine-tuning, in percent." in card
+        assert "After fine-tuning" not in card
 
     def test_damaged_records_are_named(self, state, add_result, card_of, tmp_path):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)

@@ -38,6 +38,7 @@ from biphasic.analysis.scores.table import (
     with_averages,
 )
 from biphasic.errors import DataError, is_system_fault
+from biphasic.facts import LOSS_UNITS
 from biphasic.files import digest
 from biphasic.plugins import short_name
 from biphasic.records import (
@@ -208,7 +209,10 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         is_final=record.is_final,
         is_finished_encoder=record.is_finished_encoder,
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
-        labels=sum(entry.supervised_tokens for entry in arm.ledger) if arm.ledger else None,
+        # Phases on pairs predict no tokens; their ledger counts texts.
+        labels=sum(e.supervised_tokens for e in arm.ledger if e.objective not in LOSS_UNITS)
+        if arm.ledger
+        else None,
         optimizer=next(filter(None, optimizers), ""),
         attention=record.attention or "",
         group=record.group,
