@@ -84,6 +84,8 @@ def write_export_card(folder: Path, export: Export) -> None:
     """Write the card of an export into its folder."""
     source, is_hf = export.source, export.format == "hf"
     has_pooling = export.format == "sentence-transformers"
+    # A model that was trained to read from left to right gives other vectors in both directions.
+    as_trained = TrainedVectors.of(source.state)
     facts: dict[str, Any] = {"state": source.state, "base_model": source.name}
     scores = []
     if source.state is not None:
@@ -108,6 +110,7 @@ def write_export_card(folder: Path, export: Export) -> None:
             ],
         },
         export=export,
+        vectors=as_trained if as_trained.causal == export.vectors.causal else export.vectors,
         dimensions=_dimensions(export),
         auto_classes=_auto_classes(export),
         # Old releases run these models causally without a warning.

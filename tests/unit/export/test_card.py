@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -144,6 +144,42 @@ class TestState:
 
     def test_names_are_no_markup(self, state, card_of):
         assert "# my\\|en\\_coder" in card_of(state)
+
+
+class TestVectors:
+    PHASE: ClassVar[dict[str, Any]] = {
+        "objective": "contrastive",
+        "pairs": "pairs",
+        "steps": 5,
+        "pooling": "first",
+        "query_prompt": "ask: ",
+    }
+
+    def card(self, make_state, card_of, format, **phase):
+        phases = [RECIPE["phases"][0], self.PHASE | phase]
+        ledger = [LEDGER[0], {**LEDGER[1], "objective": "contrastive"}]
+        return card_of(
+            make_state(recipe={**RECIPE, "phases": phases}, ledger=ledger), format=format
+        )
+
+    def test_prompts_are_in_the_example(self, make_state, card_of):
+        card = self.card(make_state, card_of, "sentence-transformers")
+        assert "model.encode_query(" in card
+        assert "model.encode(" not in card
+        assert "It was trained with `'ask: '` before every query. `encode_query`" in card
+
+    @pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+    def test_an_encoder_has_the_pooling_of_its_training(self, make_state, card_of, attention):
+        card = self.card(make_state, card_of, "hf", attention=attention, document_prompt="read: ")
+        is_as_trained = attention == "bidirectional"
+        assert ("embeddings = states[:, 0]" in card) == is_as_trained
+        both = "with `'ask: '` before every query and `'read: '` before every document. Add these"
+        assert (both in card) == is_as_trained
+
+    def test_without_prompts(self, state, card_of):
+        card = card_of(state, format="sentence-transformers")
+        assert "model.encode(" in card
+        assert "before every" not in card
 
 
 class TestCorpus:
