@@ -14,7 +14,7 @@ from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.text import sources
 from biphasic.data.text.pydocs import LIBRARIES, Document
-from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
 from biphasic.study.inputs import corpus as module
@@ -117,8 +117,25 @@ def test_a_tokenizer_that_cannot_have_the_model_s_tokens_is_not_trained(
     with pytest.raises(ModelError, match=rf"has {size} entries, .* --corpus$"):
         run(tmp_path / "store", smaller, recipes=[recipe])
     assert loads == []
-    run(tmp_path / "store", CorpusConfig(libraries=("rich",), vocab_size=size), recipes=[recipe])
-    assert loads
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_tokenizer_with_other_tokens_than_the_model_is_refused_before_text_is_tokenised(
+    loads, tmp_path, make_recipe, trains
+):
+    model = write_model(tmp_path / "model", "eurobert")
+    recipe = make_recipe({"objective": "mlm", "steps": 2}, model={"pretrained": str(model)})
+    write_tokenizer(train_tokenizer(["other words"] * 9, vocab_size=300), tmp_path / "words")
+    chosen = {"vocab_size": 400} if trains else {"tokenizer": str(tmp_path / "words")}
+    config, shown = CorpusConfig(libraries=("rich",), **chosen), io.StringIO()
+    folder = locate_corpus(config, tmp_path / "store")
+    with pytest.raises(ModelError, match=r"build the corpus with '--tokenizer .*model'"):
+        prepare_corpus(
+            config, folder, tmp_path / "store", console=Console(file=shown), recipes=[recipe]
+        )
+    assert "tokenising" not in shown.getvalue()
+    own = CorpusConfig(libraries=("rich",), tokenizer=str(model))
+    assert run(tmp_path / "store", own, recipes=[recipe])[0].open().corpus
 
 
 def test_held_out_text_is_not_trained_on(loads, tmp_path):

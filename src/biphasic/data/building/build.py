@@ -82,11 +82,13 @@ def build_corpus(
     say: Callable[[str], None],
     progress: Report | None = None,
     block_bytes: int = BLOCK_BYTES,
+    check_tokenizer: Callable[[TextTokenizer], None] = lambda _: None,
 ) -> CorpusFolders:
     """Build a corpus, or find it complete.
 
     The folder gets `tokenizer/`, `train/` and `heldout/`. `num_workers` processes tokenize, one
     core each, by default as many as there are cores; the result does not depend on their number.
+    `check_tokenizer` may refuse the tokenizer before any text is tokenised.
     """
     if config.folder is not None:
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
@@ -103,6 +105,7 @@ def build_corpus(
             keep_files(folder, config)
             if not is_complete(folders.tokenizer):
                 write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
+            check_tokenizer(TextTokenizer.load(folders.tokenizer))
             say("tokenising")
             blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
             sources = blend.gather(num_workers=num_workers or num_cores(), report=progress)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 
 class DataPaths(Config):
@@ -181,9 +184,11 @@ def prepare_corpus(
         from biphasic.data.building.blend import build_bar  # noqa: PLC0415
         from biphasic.progress import progress_bar, say_on  # noqa: PLC0415
 
+        check: Callable[[TextTokenizer], None] = lambda _: None  # noqa: E731
         if model := pretrained_model(recipes):
             from biphasic.study.inputs.models import (  # noqa: PLC0415
                 check_training,
+                check_vocabulary,
                 check_vocabulary_size,
             )
 
@@ -193,20 +198,31 @@ def prepare_corpus(
             if config.tokenizer is None:
                 size = config.vocab_size or DEFAULT_VOCAB_SIZE
                 check_vocabulary_size(local.folder, size, name=model.pretrained)
+            check = partial(check_vocabulary, local.folder, name=model.pretrained)
         with build_bar(console) as report:
-            build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
+            build_missing_corpus(
+                config, folder, store, say=say_on(console), progress=report, check_tokenizer=check
+            )
     return DataPaths.of(folder)
 
 
 def build_missing_corpus(
-    config: CorpusConfig, folder: Path, store: Path, *, say: Say, progress: Report
+    config: CorpusConfig,
+    folder: Path,
+    store: Path,
+    *,
+    say: Say,
+    progress: Report,
+    check_tokenizer: Callable[[TextTokenizer], None] = lambda _: None,
 ) -> None:
     """Build a corpus, or wait for another process that builds it."""
     name = f"data-{folder.name}"
     with wait_for_work(store, name, doing=f"building {name}", say=say):
         # A failed or interrupted build leaves parts, but no record.
         if not is_built(folder):
-            build_corpus(config, folder, say=say, progress=progress)
+            build_corpus(
+                config, folder, say=say, progress=progress, check_tokenizer=check_tokenizer
+            )
 
 
 def is_built(folder: Path) -> bool:
