@@ -197,7 +197,7 @@ def _other_vocabulary(decoder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "options", "message"),
     [
-        (lambda folder: (folder / "model.safetensors").unlink(), (), "no safetensors weights"),
+        (lambda folder: (folder / "model.safetensors").unlink(), (), "no weights here"),
         (_wrong_shapes, (), "model.norm.weight"),
         (_other_vocabulary, (), "build the corpus with '--tokenizer"),
         (lambda folder: (folder / "tokenizer.json").unlink(), (), "no tokenizer.json"),

@@ -9,11 +9,10 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
-from biphasic.model.loading.footprint import check_memory
+from biphasic.model.loading.footprint import check_memory, weight_files
 from biphasic.model.loading.hub import check_claim, claimed_identity, fetch_model
 from biphasic.records import StateRecord, parse_record
 
-_WEIGHTS = "model*.safetensors"
 _REMEDY = "take another copy of the state, or delete the folder and train again"
 
 
@@ -35,11 +34,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     """Find a model by folder or hub id; check, without its weights, that it can be exported."""
     local = fetch_model(model, revision=revision)
     folder = local.folder
-    if not any(folder.glob(_WEIGHTS)):
-        raise DataError(
-            f"{folder}: no weights here (no model.safetensors); convert other formats first, as "
-            "loading them can run code"
-        )
+    weight_files(folder)
     if is_complete(folder):
         check_claim(local, remedy=_REMEDY)
     state = None  # also if the folder's files do not match its records

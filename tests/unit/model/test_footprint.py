@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from biphasic.amounts import size
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, ModelFilesError
 from biphasic.model.loading import footprint
 from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.footprint import (
@@ -114,7 +114,7 @@ def test_training_has_to_fit_into_the_gpu(machine, tmp_path, monkeypatch):
 
 
 def test_a_folder_without_weights_or_with_a_damaged_file(tmp_path):
-    with pytest.raises(ModelError, match="no safetensors weights"):
+    with pytest.raises(ModelFilesError, match=r"no weights here .*; convert other formats"):
         stored_parameters(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"12345678 not tensors")
     with pytest.raises(ModelError, match=r"model\.safetensors: cannot be loaded"):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from biphasic.amounts import size
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, ModelFilesError
 from biphasic.model.compute.device import compute_device
 
 # Train in this precision, with fp32 weights and AdamW; or `load` only.
@@ -35,18 +35,23 @@ _MEMINFO = Path("/proc/meminfo")
 
 def stored_parameters(folder: Path | str) -> int:
     """Count the parameters in a folder's safetensors files, from their headers."""
-    files = weight_files(Path(folder))
-    if not files:
-        raise ModelError(f"{folder}: cannot be loaded (no safetensors weights)")
     return sum(
-        math.prod(tensor.get_shape()) for file in files for _, tensor in stored_tensors(file)
+        math.prod(tensor.get_shape())
+        for file in weight_files(Path(folder))
+        for _, tensor in stored_tensors(file)
     )
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers reads weights from; empty if there are none."""
+    """Return the files that transformers reads weights from."""
     whole = folder / "model.safetensors"
-    return [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    files = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    if not files:
+        remedy = "convert other formats first, as loading them can run code"
+        if (folder / "onnx").is_dir():
+            remedy = "give the model that the ONNX graph was made from"
+        raise ModelFilesError(f"{folder}: no weights here (no model.safetensors); {remedy}")
+    return files
 
 
 def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
