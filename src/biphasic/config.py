@@ -57,6 +57,7 @@ _FILES = (
     ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),
 )
 _NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's error types
+_NO_LIST = {"tuple_type", "list_type"}
 
 
 class Config(BaseModel):
@@ -234,11 +235,11 @@ def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | s
             raise ConfigError(f"{path}: this is {what.format(path)}")
 
 
-def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
-    """Return `a.b=value` overrides as a mapping."""
+def parse_overrides(overrides: Iterable[str], *, option: str = "--set") -> dict[str, Any]:
+    """Return `a.b=value` overrides, given by an option, as a mapping."""
     raw: dict[str, Any] = {}
     for override in overrides:
-        apply_override(raw, override)
+        apply_override(raw, override, option=option)
     return raw
 
 
@@ -275,17 +276,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (known: {', '.join(options)})" if options else ""
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def apply_override(raw: dict[str, Any], override: str, *, option: str = "--set") -> None:
     """Apply an `a.b=value` override to settings, in place."""
     key, separator, text = override.partition("=")
+    where = f"{option} {override}"
     if not separator or not key:
-        raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. recipe.model=micro")
-    with reading(f"--set {override}", ConfigError):
+        raise ConfigError(f"{where}: expected KEY=VALUE, e.g. {key or 'seed'}=1")
+    with reading(where, ConfigError):
         try:
             value = _parse_yaml(text)
         except yaml.YAMLError:
-            raise ConfigError(f"--set {override}: the value is not valid YAML") from None
-    put(raw, key, value, where=f"--set {override}")
+            raise ConfigError(f"{where}: the value is not valid YAML") from None
+    put(raw, key, value, where=where)
 
 
 def put(settings: dict[str, Any], path: str, value: Any, *, where: str) -> None:
@@ -314,6 +316,8 @@ def _index(values: list[Any], name: str, where: str) -> int:
 
 # A record with a validator of its own, as a branch of a union.
 _VALIDATED = re.compile(r"^function-\w+\[.*, (\w+)\]$")
+# A branch of a union that is no record: a constant, a number or a list.
+_PLAIN_BRANCH = re.compile(r"literal\[|constrained-|tuple\[")
 
 
 def _describe(kind: type[BaseModel], issue: Any) -> str:
@@ -334,6 +338,8 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     message = message.partition(", unable to parse string")[0]
     if sort in _NO_MAPPING:
         message = "expected a mapping of settings"
+    if sort in _NO_LIST:
+        message = "expected a list"
     if sort == "too_short":
         message = f"give at least {issue['ctx']['min_length']}"
     if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
@@ -353,7 +359,7 @@ def _unknown_value(path: str, value: str, expected: str) -> str:
 def _is_noise(issue: Any, issues: list[Any]) -> bool:
     """Return whether an issue follows from another one, or is of an unintended union branch."""
     # Pydantic reports every branch of `name | record`: a string is intended as a name, anything
-    # else as a record.
+    # else as a record. Of `number | list`, a list is intended as a list, anything else as a number.
     prefix, is_text = issue["loc"][:-1], isinstance(issue.get("input"), str)
     others = [other for other in issues if other is not issue]
     if issue["type"] == "too_short":  # a list without its invalid items
@@ -361,6 +367,9 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
     if issue["type"] in _NO_MAPPING:
         names = [other for other in others if other["type"] == "literal_error"]
         return is_text and any(other["loc"][:-1] == prefix for other in names)
+    if issue["type"] in {"int_type", *_NO_LIST} and _PLAIN_BRANCH.match(str(issue["loc"][-1])):
+        is_list = isinstance(issue.get("input"), list | tuple)
+        return is_list == (issue["type"] not in _NO_LIST)
     if issue["type"] != "literal_error" or not str(issue["loc"][-1]).startswith("literal["):
         return False
     return not is_text and any(other["loc"][: len(prefix)] == prefix for other in others)
@@ -377,7 +386,7 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
     for part in location:
         name = _VALIDATED.sub(r"\1", part) if isinstance(part, str) else part
         branches = {model for model in models if _is_branch(model, name)}
-        if branches or str(part).startswith("literal["):
+        if branches or _PLAIN_BRANCH.match(str(part)):
             models = branches or models
             continue
         path.append(str(part))

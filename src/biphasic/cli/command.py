@@ -67,7 +67,7 @@ def _settings(texts: list[str] | None) -> dict[str, Any]:
     """Return the mapping of options such as `max_tokens_per_pass=4096`."""
     from biphasic.config import parse_overrides
 
-    return parse_overrides(texts or ())
+    return parse_overrides(texts or (), option="--compute")
 
 
 def _shares(texts: list[str] | None) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from biphasic import config
 from biphasic.config import Config, load_config, nearest, parse_config, refuse_repeats
@@ -45,6 +45,7 @@ class Drawing(Config):
     frame: Frame | Literal["none"] = "none"
     shapes: tuple[Annotated[Circle | Square, Field(discriminator="sort")], ...] = ()
     marks: Annotated[tuple[int, ...], Field(min_length=1)] = (1,)
+    copies: PositiveInt | tuple[NonNegativeInt, ...] = 1
     precision: Literal["bf16", "fp32"] = "bf16"
 
     @model_validator(mode="after")
@@ -129,6 +130,10 @@ def test_records_are_frozen():
         ({"layout": {"rows": -1}}, "layout.rows: input should be greater than 0 (got -1)"),
         ({"layout": {"rows": "x"}}, "layout.rows: input should be a valid integer (got 'x')"),
         ({"marks": []}, "marks: give at least 1 (got [])"),
+        ({"marks": 1}, "marks: expected a list (got 1)"),
+        ({"copies": 0}, "copies: input should be greater than 0 (got 0)"),
+        ({"copies": [-1]}, "copies.0: input should be greater than or equal to 0 (got -1)"),
+        ({"copies": {"a": 1}}, "copies: input should be a valid integer (got {'a': 1})"),
         ({"layout": 5}, "layout: expected a mapping of settings (got 5)"),
         ({"title": ""}, "title is empty; give one"),
     ],
@@ -225,8 +230,8 @@ def test_override_takes_yaml_values(path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("title", "--set title: expected KEY=VALUE, e.g. recipe.model=micro"),
-        ("=3", "--set =3: expected KEY=VALUE, e.g. recipe.model=micro"),
+        ("title", "--set title: expected KEY=VALUE, e.g. title=1"),
+        ("=3", "--set =3: expected KEY=VALUE, e.g. seed=1"),
         ("title=[", "--set title=[: the value is not valid YAML"),
         ("title.a=1", "--set title.a=1: 'title' is a value, not a group of settings"),
         ("numbers.0.a=1", "--set numbers.0.a=1: '0' is a value, not a group of settings"),

@@ -39,6 +39,13 @@ def test_an_unknown_device_is_bad_input(cli, place, command):
     assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
 
 
+@pytest.mark.parametrize("command", ["adapt", "pretrain"])
+def test_a_compute_setting_without_a_value_names_the_option(cli, place, command):
+    code, _, err = cli(*COMPUTING[command], "--compute", "processes")
+    assert code == 2
+    assert err == "error: --compute processes: expected KEY=VALUE, e.g. processes=1\n"
+
+
 def commands(command, path=()):
     """Yield every command and group of commands."""
     yield list(path)
