@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.results.use import Fillings, PairScores, Predictions, Upload
 from biphasic.api.use import DTYPES, Precision, predicted, push
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +120,9 @@ class TextEncoder:
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
+        for place, text in enumerate(texts, 1):
+            if not isinstance(text, str):
+                raise DataError(f"list:{place}: must be a text, not {text!r:.60}")
         choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
         settings = embedding_settings(self.folder, choices)
         return replace(self._embedder, settings=settings).embed(list(texts))[0]

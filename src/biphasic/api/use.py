@@ -120,6 +120,8 @@ def encode(
     from biphasic.tasks.inputs import open_source
     from biphasic.tasks.outputs import check_output
 
+    if precision not in DTYPES:
+        raise ConfigError(f"precision: {precision!r}; give fp32 or bf16")
     target = None if out is None else expanded(out)
     if target is not None:
         check_output(target, SUFFIXES)

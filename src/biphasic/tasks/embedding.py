@@ -49,6 +49,7 @@ _MODES = {
 }
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
 Precision = Literal["float32", "bfloat16"]
+SHORTEST_INPUT = 8  # tokens, special tokens included
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,8 @@ def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:
     if choices.max_seqlen is None:
         return usual
+    if choices.max_seqlen < SHORTEST_INPUT:
+        raise ConfigError(f"--max-seqlen {choices.max_seqlen}: give at least {SHORTEST_INPUT}")
     if limits.positions is not None and choices.max_seqlen > limits.positions:
         raise ConfigError(
             f"--max-seqlen {choices.max_seqlen} exceeds the model's {limits.positions} positions"

@@ -95,6 +95,17 @@ def test_vectors_are_those_of_the_command(one_thread, cli, encoder, tmp_path, su
 def test_one_text_is_not_taken_for_its_letters(encoder):
     with pytest.raises(ConfigError, match="give a list"):
         biphasic.load(encoder).encode("the cat")
+    with pytest.raises(DataError, match="list:2: must be a text, not nan"):
+        biphasic.load(encoder).encode(["the cat", math.nan])
+
+
+def test_settings_of_vectors_are_checked_without_the_command_line(encoder):
+    with pytest.raises(ConfigError, match="precision: 'fp16'; give fp32 or bf16"):
+        biphasic.encode(encoder, TEXTS, precision="fp16")
+    with pytest.raises(ConfigError, match="--max-seqlen 2: give at least 8"):
+        biphasic.encode(encoder, TEXTS, max_seqlen=2)
+    with pytest.raises(ConfigError, match="--max-seqlen 7: give at least 8"):
+        biphasic.load(encoder).encode(TEXTS, max_seqlen=7)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "state", "finetuned"])
