@@ -30,13 +30,13 @@ def build(
         tables: Files of pairs (.jsonl, .csv, .tsv, .parquet) or hf:OWNER/NAME, with columns query
             (or anchor), positive, and optionally negatives and scores.
         out: Folder for the pairs.
-        tasks: Retrieval tasks whose training split gives pairs.
+        tasks: Retrieval tasks, such as ir:FOLDER, whose training split gives pairs.
         documents: Texts that give weak pairs (heading and paragraph, paragraph and next): a source
             as in `corpus build`.
-        against: Evaluation tasks. Pairs with a text that equals, or nearly equals, one of theirs
-            are left out.
+        against: Evaluation tasks, as in `evaluate`. Pairs with a text that equals, or nearly
+            equals, one of theirs are left out.
         per_document: Maximum weak pairs per document.
-        max_weak_pairs: Maximum weak pairs per source, drawn at random.
+        max_weak_pairs: Maximum weak pairs per source, drawn at random. Default: all.
         seed: Seed of the draw of weak pairs.
         root: Folder of studies and their shared store.
         copies: As in `corpus.build`.
@@ -83,10 +83,12 @@ def mine(
     margin: float = 0.95,
     depth: int = 100,
 ) -> BuiltPairs:
-    """Add hard negatives: documents that are similar to a query but do not answer it.
+    """Find hard negatives: documents that are similar to a query but do not answer it.
+
+    They replace the negatives and scores that the pairs have; a teacher's vectors are left out.
 
     Args:
-        folder: Folder made by `biphasic pairs`.
+        folder: Folder made by `biphasic pairs build`, `mine` or `teach`.
         miner: Folder or hub id of the embedding model that finds negatives, or bm25.
         out: Folder for the pairs with negatives.
         negatives: Maximum negatives per pair.
@@ -107,13 +109,19 @@ def mine(
 
     source, target = Pairs(expanded(folder)), expanded(out)
     mined = mine_pairs(source, miner, target, number=negatives, margin=margin, depth=depth)
-    return BuiltPairs(target, mined)
+    notes = ()
+    if not mined.details["num_negatives"]:
+        notes = (
+            f"no negative found: all documents near a query are known answers, or have more than "
+            f"{margin:g} of the positive's similarity; raise --margin, or use another --miner",
+        )
+    return BuiltPairs(target, mined, notes=notes)
 
 
 def teach(
     folder: Path | str, teacher: str, out: Path | str, *, width: int | None = None
 ) -> BuiltPairs:
-    """Add a teacher's vector of each text, for a phase with the objective `distill`.
+    """Add a teacher's vector of each text, for the objectives `distill` and `margin_mse`.
 
     Args:
         folder: As in `pairs.mine`.

@@ -78,6 +78,19 @@ def test_build_and_inspect_print_counts_and_pairs(cli, tmp_path):
     assert shown.endswith("  query: what purrs\n  positive: a cat\n  negative: a dog\n")
 
 
+def test_mining_that_finds_nothing_says_so(cli, tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("query,positive,negative\nwhat purrs,a cat,a dog\n")
+    cli("pairs", "build", table, "--out", tmp_path / "pairs", "--root", tmp_path, "--quiet")
+    code, mined, _ = cli(
+        "pairs", "mine", tmp_path / "pairs", "--miner", "bm25", "--out", tmp_path / "mined"
+    )
+    assert code == 0
+    assert mined.startswith("1 pairs of 2 texts, with 0 negatives\n")
+    assert "warning: no negative found: " in mined
+    assert "raise --margin, or use another --miner" in mined
+
+
 def test_without_a_source_or_with_a_bad_line_it_says_what_to_do(cli, tmp_path):
     out = tmp_path / "pairs"
     code, _, error = cli("pairs", "build", "--out", out, "--quiet")

@@ -83,6 +83,7 @@ def test_tables_of_all_formats_give_the_same_pairs(tmp_path, suffix):
         ({"query": "a", "positive": " "}, ":1: 'positive' is empty"),
         ({"query": "", "positive": "b"}, ":1: 'query' is empty"),
         ({"query": "a", "positive": "a"}, "'query' and 'positive' are the same text"),
+        ({"query": "a", "positive": "b", "negatives": "c"}, "'negatives' must be a list of texts"),
         ({"query": "a", "positive": "b", "negatives": ["b"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "negatives": ["a"]}, "a negative is the same text"),
         ({"query": "a", "positive": "b", "scores": [1, 2]}, "2 scores for a positive and 0"),
@@ -95,6 +96,24 @@ def test_a_bad_pair_is_refused_with_its_line(tmp_path, row, message):
     path = write_rows(tmp_path / "pairs.jsonl", [row])
     with pytest.raises(DataError, match=message):
         [*table_pairs(path)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("nothing.csv", "nothing.csv: no such file"),
+        (".", "a folder, not a table of pairs; name its files"),
+        ("pairs.xls", "pairs.xls: unknown suffix"),
+        ("pairs.txt", "pairs.txt: no table of pairs"),
+    ],
+)
+def test_what_is_no_table_is_refused_before_any_source_is_read(tmp_path, make, table, message):
+    good = write_rows(tmp_path / "rows.jsonl", ROWS)
+    for name in ("pairs.xls", "pairs.txt"):
+        (tmp_path / name).write_text("a text\n")
+    with pytest.raises(DataError, match=message):
+        make(tables=(good, str(tmp_path / table)))
+    assert not [*tmp_path.glob(".building*")]
 
 
 def test_a_built_folder_gives_back_its_pairs_in_order(tmp_path, make):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ class BuiltPairs(Shown):
 
     Attributes:
         folder: Folder of the pairs.
-        pairs: The pairs; `pairs[0].query`, `pairs[0].positive`.
+        pairs: The pairs; `pairs.pair(0).query`, `pairs.pair(0).positive`.
+        notes: What is probably not wanted.
     """
 
     folder: Path
     pairs: Pairs
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each source: what was read, left out and kept."""
@@ -35,6 +37,7 @@ class BuiltPairs(Shown):
     def lines(self) -> Iterator[str]:
         """Return the counts, and the folder."""
         yield from self._counts()
+        yield from (f"warning: {note}" for note in self.notes)
         yield f"pairs: {self.folder}"
 
     def _counts(self) -> Iterator[str]:

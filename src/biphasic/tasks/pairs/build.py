@@ -27,7 +27,7 @@ from biphasic.data.text.sources import (
     read_documents,
     source_origin,
 )
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError
 from biphasic.files import (
     complete_folder,
     digest,
@@ -41,7 +41,7 @@ from biphasic.locks import Say
 from biphasic.plugins import keep_files, short_name
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.pairs.decontamination import Decontamination, EvaluationTask
-from biphasic.tasks.pairs.sources import document_pairs, table_pairs, task_pairs
+from biphasic.tasks.pairs.sources import document_pairs, open_table, table_pairs, task_pairs
 from biphasic.tasks.source import prepare_task, told_apart
 
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give other pairs
@@ -118,10 +118,8 @@ def _sources(
     for table in config.tables:
         if table.startswith("hf:"):
             origin = parse_hub(table).fingerprint(copies)
-        elif Path(table).is_file():
-            origin = {"sha256": file_sha256(Path(table))}
         else:
-            raise DataError(f"{table}: no such file")
+            origin = {"sha256": file_sha256(open_table(table).path)}
         read = partial(table_pairs, table, copies=copies)
         yield _Source(Path(table).name, origin, read)
     for name in config.tasks:

@@ -13,8 +13,9 @@ from biphasic.data.pairs.folder import Pair
 from biphasic.data.text.files import SourceDocument
 from biphasic.data.text.sources import parse_hub
 from biphasic.errors import DataError
+from biphasic.files import expanded
 from biphasic.seeds import stream, uniforms
-from biphasic.tasks.inputs import open_input
+from biphasic.tasks.inputs import Input, open_input
 from biphasic.tasks.rows.beir import read_qrels, read_texts
 from biphasic.tasks.rows.row import Row
 
@@ -22,6 +23,16 @@ _QUERIES = ("query", "anchor")
 _OPTIONAL = ("negatives", "negative", "scores")
 _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
 _WORD = re.compile(r"\w+")
+
+
+def open_table(source: str) -> Input:
+    """Find a file of pairs."""
+    if expanded(source).is_dir():
+        raise DataError(f"{source}: a folder, not a table of pairs; name its files")
+    table = open_input(source)
+    if table.format == "txt":
+        raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
+    return table
 
 
 def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
@@ -34,10 +45,7 @@ def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
         rows = (Row(path, number, value) for number, value in enumerate(values, start=1))
     else:
-        table = open_input(source)
-        if table.format == "txt":
-            raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
-        rows = table.rows()
+        rows = open_table(source).rows()
     yield from (_pair_of(row, source=path.name) for row in rows)
 
 
