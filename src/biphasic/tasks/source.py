@@ -188,7 +188,7 @@ def _remedy(path: Path, kind: str) -> str:
     if str(path) in PUBLISHED:
         return f"for the published dataset, write '{path}'"
     if not path.is_file():
-        return "no such folder"
+        return "no such file or folder" if is_one_file(kind) else "no such folder"
     if path.suffix in _TASK_FILES:
         return "name a task file without the kind"
     return _one_file(path, kind) if KINDS[kind].facts.is_trained else "a file, not a folder"

@@ -12,16 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.utils import logging
 
 from biphasic import finetune
 from biphasic.errors import ConfigError, DataError
 from biphasic.export import write
+from biphasic.export.finetuned.check import check_tokenizer
 from biphasic.export.finetuned.write import FinetunedFolder
 from biphasic.tasks.encoding import encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
-from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
+from tiny_use import ANIMALS, LABELS, read_jsonl, tiny_tokenizer, write_model, write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -352,3 +354,16 @@ def test_what_is_no_fine_tuned_model_is_refused(make, tmp_path):
     source = open_input(str(task_of(make("modernbert", "ir")) / "queries.jsonl"))
     with pytest.raises(DataError, match="biphasic encode"):
         predict_file(make("modernbert", "ir").folder, source, None)
+
+
+def test_a_long_context_is_checked_without_a_warning_of_transformers(tmp_path, caplog):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    logging.enable_propagation()
+    try:
+        check_tokenizer(
+            tiny_tokenizer(), [("who sat", "the cat " * 80)], max_seqlen=64, scratch=scratch
+        )
+    finally:
+        logging.disable_propagation()
+    assert "longer than" not in caplog.text

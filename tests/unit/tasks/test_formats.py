@@ -178,7 +178,7 @@ def test_reads_tagging(tmp_path):
         (["a", "b", "c"], ["B-LOC", "O", "I-LOC"], "'I-LOC' at token 2 follows 'O'"),
         (["a", "b"], ["O"], "2 tokens but 1 tags"),
         ([], [], "no tokens"),
-        (["a", 1], ["O", "O"], "'tokens' must be a list of str"),
+        (["a", 1], ["O", "O"], "'tokens' must be a list of texts"),
     ],
 )
 def test_bad_tags(tmp_path, tokens, tags, message):
@@ -193,7 +193,10 @@ def test_bad_tags(tmp_path, tokens, tags, message):
         ({"text": ["Anna"], "answer_start": [-5]}, "the answer 'Anna' is not at -5"),
         ({"text": [""], "answer_start": [0]}, "the answer '' is not at 0"),
         ({"text": ["Anna"], "answer_start": []}, "1 answer texts but 0 values"),
-        ({"text": ["Anna"], "answer_start": ["7"]}, "'answer_start' must be a list of int"),
+        (
+            {"text": ["Anna"], "answer_start": ["7"]},
+            "'answer_start' must be a list of whole numbers",
+        ),
         (["Anna"], "'answers' must be an object"),
     ],
 )

@@ -200,7 +200,7 @@ def test_pairs_are_written_as_in_training(one_thread, finetuned, tmp_path):
         ("sc", [{"text": "a"}], ("a", "b"), r"--column: this model reads 1 \(text\), 2 given"),
         ("qa", [{"question": "a"}], (), "no column 'context'"),
         ("tc", [{"tokens": ["a", " "]}], (), "t.jsonl:1: token 1 is empty"),
-        ("tc", [{"tokens": "a b"}], (), "'tokens' must be a list of str"),
+        ("tc", [{"tokens": "a b"}], (), "'tokens' must be a list of texts"),
         ("sc", [], (), "empty; there is nothing to read"),
     ],
 )

@@ -192,6 +192,7 @@ def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, mon
         ("xx:mood", ConfigError, "unknown task 'xx:mood'"),
         ("mood", ConfigError, "task 'mood': no kind of task given"),
         ("sc:nowhere", DataError, "task 'sc:nowhere': no such folder"),
+        ("sts:nowhere.csv", DataError, "task 'sts:nowhere.csv': no such file or folder"),
         ("sc:sst2", DataError, "for the published dataset, write 'sst2'"),
         ("sc:mood/task.yaml", DataError, "name a task file without the kind"),
         ("sc:mood/all.csv", DataError, "write all.yaml with {kind: sc, train: all.csv, valid"),

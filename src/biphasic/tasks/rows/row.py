@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOM = b"\xef\xbb\xbf"
 # The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1
+_PLURAL = {str: "texts", int: "whole numbers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Row:
         value = self.value.get(key)
         # bool is a subclass of int, but users do not mean it as one.
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
-            raise self.error(f"'{key}' must be a list of {kind.__name__}")
+            raise self.error(f"'{key}' must be a list of {_PLURAL[kind]}")
         return value
 
     def id(self, key: str = "id") -> str:
@@ -178,6 +179,8 @@ def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterato
     for number, fields in records:
         if fields in ([], [""]) and len(header) > 1:
             raise DataError(f"{path}:{number}: an empty line; remove it")
+        if not fields:
+            raise DataError(f'{path}:{number}: an empty line; remove it, or write "" for no text')
         if len(fields) != len(header):
             raise DataError(
                 f"{path}:{number}: {len(fields)} fields, but the header names {len(header)}: "

@@ -273,7 +273,7 @@ def test_tags_as_numbers_need_names(store, custom):
         (".bio", "a\tO\n\tO\n", "test.bio:2: token 1 is empty"),
         (".conll", "\n\n", "test.conll: the test split is empty"),
         (".jsonl", '{"tokens": ["a", ""], "tags": ["O", "O"]}', "jsonl:1: token 1 is empty"),
-        (".jsonl", '{"tokens": ["a"], "tags": "O"}', "'tags' must be a list of str"),
+        (".jsonl", '{"tokens": ["a"], "tags": "O"}', "'tags' must be a list of texts"),
         (".jsonl", '{"tokens": ["a"]}', "no column 'tags'; there are 'tokens'"),
     ],
 )

@@ -94,7 +94,8 @@ def test_tsv_has_no_quotes(tmp_path):
         ("a,a\n", 1, "the column 'a' is named twice"),
         ("a,b\n1,2\n1\n", 3, "1 fields, but the header names 2: a, b"),
         ("a,b\n1,2,3\n", 2, "3 fields, but the header names 2: a, b"),
-        ("a,b\n1,2\n\n", 3, "an empty line"),
+        ("a,b\n1,2\n\n", 3, "an empty line; remove it"),
+        ("a\n1\n\n", 3, 'an empty line; remove it, or write ""'),
         ('a,b\n"1\n2",3\n1,"2\n', 4, "not valid CSV"),
         ('a,b\n"1"2,3\n', 2, "not valid CSV"),
         ("a,b\n1\0,2\n", 2, "a NUL byte"),
@@ -230,7 +231,7 @@ def test_offsets_that_were_counted_in_another_unit(tmp_path, start, unit):
         ({"answers": []}, 'no answers; .*"is_impossible": true'),
         ({"is_impossible": True}, "is_impossible is true, but there are answers"),
         ({"answers": {"text": []}}, "'answers' must be a list of objects"),
-        ({"answers": [{"text": "Anna"}]}, "'answer_start' must be a list of int"),
+        ({"answers": [{"text": "Anna"}]}, "'answer_start' must be a list of whole numbers"),
         (
             {"answers": [{"text": "Anna", "answer_start": 9}]},
             r"the answer .Anna. is not at 9 in the context$",
