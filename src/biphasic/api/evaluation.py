@@ -91,7 +91,7 @@ def evaluate_all(
             squad; KIND:PATH with kind {kinds}; a task file (YAML); a task folder. See
             docs/tasks.md. In Python also a `TaskConfig`, to set a revision, copies or a metric.
         root: Folder of studies and their shared store.
-        learning_rates: Peak rates. Default: six.
+        learning_rates: Peak rates. Default: six from 1e-5 to 5e-4.
         seeds: Seeds of fine-tuning. Default: 0 to 4.
         overrides: Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256,
             precision=bf16, batching=padded.

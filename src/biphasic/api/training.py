@@ -314,8 +314,8 @@ def estimate(
         mfu: Share of the peak that model FLOPs reach. Default: 0.4, an assumption; for mi250x
             0.11, by the reference study's hours.
         flops: Peak FLOP/s of a device, e.g. 90e9 for a CPU.
-        memory: Memory of a device in bytes, e.g. 24e9.
-        watts: Power of a device.
+        memory: Memory of a device in bytes, e.g. 24e9. Default: that of --device.
+        watts: Power of a device in watts. Default: that of --device.
         overrides: Override a setting, e.g. model=610m.
 
     Returns:
