@@ -172,6 +172,12 @@ def test_models_without_a_common_example_are_named(tmp_path):
         analyze(tmp_path)
 
 
+def test_results_without_rates_have_no_scores_at_one_rate(tmp_path, draws):
+    samples(tmp_path, "a", draws[0])
+    with pytest.raises(DataError, match="no scores of all seeds at one rate; omit --one-rate"):
+        analyze(tmp_path, one_rate=True)
+
+
 def test_the_command_says_what_is_over_examples(tmp_path, draws):
     for model, scores in zip("ab", draws, strict=True):
         samples(tmp_path, model, scores)

@@ -9,6 +9,7 @@ import pytest
 from made_scores import made_scores
 from test_replicates import replicated_study, run_cli
 
+from biphasic import compare
 from biphasic.analysis.page.evidence import study_families
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
@@ -109,8 +110,15 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert float(rows[0]["p_corrected"]) == planned_one.p_adjusted
     assert (rows[0]["num_comparisons"], rows[0]["verdict"]) == ("1", planned_one.verdict)
     shown = run_cli("analyze", str(study[0]), "--by-pretraining", "--compare")
-    assert "Planned: clm is" in shown
-    assert "Exploratory: clm is" in shown
+    first, second = shown.split("pydocs-tc:")
+    assert "Planned: clm is" in first
+    assert "Best and next, planned: clm is" in first
+    assert "Exploratory" not in first
+    assert "Exploratory: clm is" in second
+    found = compare(study[0], by_pretraining=True).table()
+    assert [(row["dataset"], row["is_planned"]) for row in found] == [
+        ("pydocs-sc", True), ("pydocs-tc", False),
+    ]  # fmt: skip
 
 
 def test_a_study_without_a_plan_says_so(tmp_path):

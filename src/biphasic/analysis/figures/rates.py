@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import chain, cycle
 from statistics import fmean
 
 from biphasic.amounts import count
@@ -90,7 +90,9 @@ def _chart(
     caption: str = "",
     titles: Mapping[str, str] | None = None,
 ) -> Chart | Skipped:
-    if len({rate for score in scores.cells.values() for rate in score.by_rate}) == 1:
+    tuned = {dataset.name for dataset in scores.datasets if not dataset.is_zero_shot}
+    tried = (score.by_rate for (_, name), score in scores.cells.items() if name in tuned)
+    if len(set(chain.from_iterable(tried))) == 1:
         return Skipped(RATE_FIGURE, RATE_TITLE, "needs fine-tuning at two learning rates or more")
     panels = []
     for dataset in scores.datasets:

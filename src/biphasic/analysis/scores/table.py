@@ -318,6 +318,8 @@ def at_one_rate(scores: Scores) -> Scores:
         for key, score in scores.cells.items()
         if score.at_one_rate is not None
     }
+    if not cells:
+        raise DataError(f"{scores.source}: no scores of all seeds at one rate; omit --one-rate")
     return dataclasses.replace(scores, cells=cells, examples=None)
 
 

@@ -93,13 +93,14 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
             f"  Planned: {comparison_sentence(one, scores.labels)}" for one in family.of_plan
         )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
+        what = "Best and next, planned" if closest.is_planned else "Exploratory"
         clear = sum(comparison.is_clear for comparison in comparisons)
         of_seeds = (
             selection_sentence(scores, dataset.name),
             *(source_sentence(source) for source in variance_split(scores, dataset.name)),
         )
         sentences = (
-            f"Exploratory: {comparison_sentence(closest, scores.labels)}",
+            f"{what}: {comparison_sentence(closest, scores.labels)}",
             examples_sentence(closest),
             "" if scores.is_by_example else floor_sentence(closest),
             detectable_sentence(closest),

@@ -103,7 +103,7 @@ class Comparisons(Shown):
         for dataset in self.scores.datasets:
             family = family_of(self.scores, dataset.name)
             yield from family.of_plan
-            yield from family.with_best
+            yield from (one for one in family.with_best if not one.is_planned)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each comparison; p values are corrected."""

@@ -16,6 +16,7 @@ from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.records import Curve, load_study
 from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.scores.table import DatasetInfo, Score
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,13 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     study = FakeStudy(steps=40, learning_rates=(1e-4,))
     one_rate = load_study(*study.write(tmp_path / "one"))
     scores = study_scores(one_rate)
-    for found in (scores_by_learning_rate(scores), rates_of_arms(one_rate)):
+    # A zero-shot task has no rate, and is recorded at 0.
+    zero = DatasetInfo("zero", "ZS", "ndcg_at_10")
+    at_zero = {(one.name, "zero"): Score(None, by_rate={0.0: [50.0]}) for one in scores.models}
+    more = replace(scores, datasets=(*scores.datasets, zero), cells={**scores.cells, **at_zero})
+    for found in (
+        scores_by_learning_rate(scores), scores_by_learning_rate(more), rates_of_arms(one_rate),
+    ):  # fmt: skip
         assert isinstance(found, Skipped)
         assert "two learning rates" in found.reason
     found = scores_by_learning_rate(study_scores(replace(records, outcomes=())))
