@@ -95,4 +95,13 @@ def _drawn(
         return chart
     panels = tuple(replace(panel, key=theirs[panel.key]) for panel in reference_chart.panels)
     merged = with_reference(chart, replace(reference_chart, panels=panels), name="paper")
-    return replace(merged, caption=f"{merged.caption} Grey: {reference.source}.")
+    # Its models may have other numbers of steps and masking rates.
+    own, other = _note(make, scores), _note(make, reference)
+    behind_it = f"{reference.source}{'.' if other == own else other}"
+    return replace(merged, caption=f"{merged.caption} Grey: {behind_it}")
+
+
+def _note(make: ScoreFigure, scores: Scores) -> str:
+    """Return what a figure says of its models."""
+    drawing = make.plan(scores)
+    return drawing if isinstance(drawing, str) else drawing.note.rstrip()

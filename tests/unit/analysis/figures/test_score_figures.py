@@ -369,7 +369,14 @@ def test_the_papers_values_are_in_the_background():
     assert [*theirs] == [0.0, 1.0]
     assert all(mine[x][0] == pytest.approx(theirs[x][0] + 1) for x in theirs)
     assert all(s.is_reference for s in chart.panels[0].series if s.label.startswith("paper"))
-    assert "arXiv:2507.00994" in chart.caption
+    assert chart.caption.endswith("Grey: arXiv:2507.00994, Appendix C.")
+    # After fewer steps, at another masking rate.
+    short = {c.name: c for c in score_figures(
+        own_study(total_steps=400, mask_rate=0.2), reference=paper_scores())}  # fmt: skip
+    assert ", after 400 steps. MLM at a masking rate of 20 %. " in short["size"].caption
+    assert short["size"].caption.endswith(
+        "Grey: arXiv:2507.00994, Appendix C, after 42,000 steps. MLM at a masking rate of 40 %."
+    )
     # On an axis of numbers all their points are there.
     assert len(drawn(charts["mask-rate"], "SC Average", "paper: 1B")) == 4
 
