@@ -218,7 +218,7 @@ def register(
         file: Study file (YAML).
         root: Folder of studies and their shared store.
         spread: Assumed standard deviation of an arm's score over runs, in percentage points.
-        pilot: Finished study whose spreads over runs are assumed, instead of `spread`.
+        pilot: Finished study whose spreads over runs are assumed, instead of --spread.
         overrides: As in `plan`.
         quiet: Show results and errors only.
 

@@ -186,7 +186,7 @@ def retry(
         study: Study file, folder or name.
         jobs: Failed jobs, by label or prefix of the identity. Default: all.
         root: Folder of studies and their shared store.
-        workers: Parallel jobs, if the study is not running.
+        workers: Parallel jobs, if the study is not running. Default: one per core, or one on a GPU.
         threads: Threads per job, if the study is not running.
         quiet: Show results and errors only.
 

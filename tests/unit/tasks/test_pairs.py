@@ -262,6 +262,24 @@ def test_an_interrupted_enrichment_leaves_no_pairs_and_is_repeated(
         enrich(other, "model", out)
 
 
+@pytest.mark.parametrize("name", ["file", "folder"])
+def test_what_holds_something_else_is_refused_before_any_work(tmp_path, make, monkeypatch, name):
+    pairs = make(tables=(table := write_rows(tmp_path / "rows.jsonl", ROWS),))
+    out = tmp_path / name
+    if name == "folder":
+        out.mkdir()
+    (out / "notes.txt" if name == "folder" else out).write_text("mine")
+    for step in ("build.table_pairs", "enrich._embedder", "enrich._by_role"):
+        monkeypatch.setattr(f"biphasic.tasks.pairs.{step}", lambda *_, **__: pytest.fail("worked"))
+    for work in (
+        lambda: make(name, tables=(table,)),
+        lambda: teach(pairs, "model", out),
+        lambda: mine(pairs, "model", out, number=1, margin=1.0, depth=2),
+    ):
+        with pytest.raises(ConfigError, match=r"is a file|contains notes\.txt"):
+            work()
+
+
 def document(text: str) -> SourceDocument:
     return SourceDocument("1", text)
 

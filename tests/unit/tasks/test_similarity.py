@@ -126,6 +126,29 @@ def test_an_embedding_model_that_is_read_otherwise_is_named(tmp_path):
     assert "Dense" in run(model, task, tmp_path / "others").other_reading
 
 
+def test_prompts_that_a_task_does_not_read_are_named(tmp_path):
+    model, folder = write_model(tmp_path / "model", "eurobert"), tmp_path / "tales"
+    modules = [{"path": path, "type": f"models.{kind}"} for path, kind in MODULES.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
+    prompts = {"prompts": {"query": "ask: ", "document": "read: "}}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        rows = [{"_id": str(n), "text": f"{name} {n}"} for n in range(3)]
+        write_jsonl(folder / f"{name}.jsonl", rows)
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n")
+    told = run(model, f"zs:{folder}", tmp_path / "runs").other_reading
+    assert told == (
+        "the task does not read the model's prompts; set them in a task file: "
+        'query_template: "ask: {text}", document_template: "read: {title} {text}"'
+    )
+    text = 'kind: zs\nfolder: tales\nquery_template: "ask: {text}"\n'
+    (tmp_path / "task.yaml").write_text(text + 'document_template: "read: {title} {text}"\n')
+    assert run(model, str(tmp_path / "task.yaml"), tmp_path / "runs").other_reading == ""
+
+
 def test_a_trained_task_takes_the_mean(tmp_path):
     model, folder = write_model(tmp_path / "model", "eurobert"), tmp_path / "sc"
     folder.mkdir()

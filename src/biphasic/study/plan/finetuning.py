@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.tasks.folder import read_description
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 
@@ -148,7 +150,7 @@ def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
     """Say how an embedding model was trained, if a task without training reads it otherwise."""
     if not _compares_vectors(task):
         return ""
-    from biphasic.tasks.embedding import trained_reading  # noqa: PLC0415 - loads torch
+    from biphasic.tasks.embedding import prompts_of, trained_reading  # noqa: PLC0415 - loads torch
 
     try:
         trained = trained_reading(encoder)
@@ -157,14 +159,17 @@ def other_reading(encoder: Path, task: PlannedTask, *, setting: str) -> str:
     if trained is None:
         return ""
     attention = "causal" if trained.causal else "bidirectional"
-    return _other_settings(task, trained.pooling, attention, setting=setting)
+    notes = _other_settings(task, trained.pooling, attention, setting=setting)
+    return "; ".join([*notes, *_unread_prompts(task, prompts_of(encoder))])
 
 
 def other_reading_of_phase(phase: ObjectiveConfig, task: PlannedTask) -> str:
     """Say how a model's last phase trains its vectors, if a task reads them otherwise."""
     if not isinstance(phase, PairObjective) or not _compares_vectors(task):
         return ""
-    return _other_settings(task, phase.pooling, phase.attention, setting="protocol.")
+    prompts = {"query": phase.query_prompt, "document": phase.document_prompt}
+    notes = _other_settings(task, phase.pooling, phase.attention, setting="protocol.")
+    return "; ".join([*notes, *_unread_prompts(task, prompts)])
 
 
 def _compares_vectors(task: PlannedTask) -> bool:
@@ -172,13 +177,29 @@ def _compares_vectors(task: PlannedTask) -> bool:
     return not task.is_trained and KINDS[task.info.kind].is_cosine
 
 
-def _other_settings(task: PlannedTask, pooling: str, attention: str, *, setting: str) -> str:
+def _other_settings(
+    task: PlannedTask, pooling: str, attention: str, *, setting: str
+) -> Iterator[str]:
     usual = {"pooling": pooling, "attention": attention}
     other = [f"{key}={own}" for key, own in usual.items() if getattr(task.protocol, key) != own]
-    if not other:
-        return ""
-    sets = " ".join(f"{setting}{each}" for each in other)
-    return f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
+    if other:
+        sets = " ".join(f"{setting}{each}" for each in other)
+        yield f"the model's vectors were trained with {' and '.join(other)}; score them by {sets}"
+
+
+def _unread_prompts(task: PlannedTask, prompts: Mapping[str, str]) -> Iterator[str]:
+    """Say which prompts of an embedding model are not in the templates of a retrieval task."""
+    kind, unread = KINDS[task.info.kind], list[str]()
+    if task.is_read and "query_template" in kind.settings:
+        description = read_description(task.folder)
+        for role, prompt in prompts.items():
+            name = f"{role}_template"
+            usual: str = getattr(kind, name, "")
+            if prompt and usual and not (getattr(description, name) or usual).startswith(prompt):
+                unread.append(f"{name}: {json.dumps(prompt + usual, ensure_ascii=False)}")
+    if unread:
+        lines = ", ".join(unread)
+        yield f"the task does not read the model's prompts; set them in a task file: {lines}"
 
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:

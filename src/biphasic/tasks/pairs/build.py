@@ -75,6 +75,7 @@ def build_pairs(
     """Build a folder of pairs, or find it complete; `store` keeps the tasks that are named."""
     if not (config.tables or config.tasks or config.documents):
         raise ConfigError("pairs build: give a table, --task or --documents; there is no source")
+    check_folder(folder)
     prepare = lambda name: prepare_task(name, store=store, copies=copies, say=say)  # noqa: E731
     against = tuple(EvaluationTask.of(prepare(name)) for name in config.against)
     sources = [*_sources(config, prepare, copies)]
@@ -110,6 +111,18 @@ def build_pairs(
         return pairs
 
     return written_once(folder, origin, write, say=say)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of something else, before any work."""
+    if not folder.exists() or is_complete(folder):
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file, not a folder; choose another folder")
+    if other := min((path.name for path in folder.iterdir()), default=None):
+        raise ConfigError(
+            f"{folder}: contains {other}, but no finished pairs; choose another folder"
+        )
 
 
 def _sources(

@@ -25,6 +25,7 @@ from biphasic.tasks.embedding import (
     load_embedder,
 )
 from biphasic.tasks.metrics import top_documents
+from biphasic.tasks.pairs.build import check_folder
 
 # The miner without a model: Robertson et al. 1994, as in Lucene, with bm25s's English words.
 BM25 = "bm25"
@@ -33,6 +34,7 @@ BM25 = "bm25"
 def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None) -> Pairs:
     """Write pairs with a teacher's vectors, of its own or a smaller width."""
     # A smaller width keeps the directions in which the vectors are largest.
+    check_folder(folder)
     embedder, identity = _embedder(teacher)
     if width is not None and width > embedder.width:
         raise ConfigError(f"--width {width}: {teacher} gives {embedder.width} dimensions")
@@ -54,6 +56,7 @@ def mine(
     # A negative's similarity is at most `margin` times the positive's, so that few negatives are
     # unmarked answers. Known answers are left out. The miner is an embedding model, or BM25.
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
+    check_folder(folder)
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
     sides, of_miner = (None, {"miner": BM25}) if miner == BM25 else _by_role(miner)
     settings = {"number": number, "margin": margin, "depth": depth}
