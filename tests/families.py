@@ -172,6 +172,10 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 """Families that train and export, by a short name."""
 
+AS_OTHERS = {"smollm2", "qwen2.5"}
+"""Families whose modules and settings others have, too; they are measured for the page alone."""
+DISTINCT = [name for name in FAMILIES if RECORDS in os.environ or name not in AS_OTHERS]
+
 PADDED_ONLY: dict[str, Family] = {
     "mpnet": Family(
         "MPNet", "MPNetConfig", {**_NO_DROPOUT, "pad_token_id": 1, "bos_token_id": 0},

@@ -28,7 +28,7 @@ from biphasic.model.loading.directions import is_decoder, open_both_ways
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.passes import summed_loss
-from families import FAMILIES, REFUSED, record, save_family, tiny_config
+from families import DISTINCT, FAMILIES, REFUSED, record, save_family, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ Folder = Callable[[str], Path]
 
 TOLERANCE = 1e-5
 MASK = 3
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = pytest.mark.parametrize("family", DISTINCT)
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 

@@ -407,7 +407,7 @@ def test_large_sources_are_hashed_by_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_WHOLE_BYTES", 100)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
     monkeypatch.setattr(module, "_NUM_BLOCKS", 11)
-    large, small = write(tmp_path / "large.txt", "0" * 1000), write(tmp_path / "small.txt", "1" * 9)
+    large, small = write(tmp_path / "large.txt", "0" * 200), write(tmp_path / "small.txt", "1" * 9)
 
     def is_seen(path, position):
         files, before = [large, small], path.read_text()
@@ -418,10 +418,10 @@ def test_large_sources_are_hashed_by_parts(tmp_path, monkeypatch):
         assert files_fingerprint(tmp_path, files) == fingerprint
         return seen
 
-    # 12 blocks: 2, and 11 * 1000 // 1009 = 10 of those that the sources share.
-    starts = [996 * number // 11 for number in range(12)]
+    # 12 blocks: 2, and 11 * 200 // 209 = 10 of those that the sources share.
+    starts = [196 * number // 11 for number in range(12)]
     expected = [position for start in starts for position in range(start, start + 4)]
-    assert [position for position in range(1000) if is_seen(large, position)] == expected
+    assert [position for position in range(200) if is_seen(large, position)] == expected
     assert [position for position in range(9) if not is_seen(small, position)] == [4]
     same = files_fingerprint(tmp_path, [small, large])
     assert files_fingerprint(tmp_path, [large, small]) == same

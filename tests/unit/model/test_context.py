@@ -12,12 +12,12 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.context import check_length, extend_config, extend_context
 from biphasic.model.loading.build import load_pretrained, new_model
-from families import FAMILIES, save_family, tiny_config
+from families import DISTINCT, save_family, tiny_config
 
 pytestmark = pytest.mark.slow
 
 ABSOLUTE = ("bert", "roberta", "biogpt")
-ROTARY = [family for family in FAMILIES if family not in ABSOLUTE]
+ROTARY = [family for family in DISTINCT if family not in ABSOLUTE]
 
 
 def states(model: PreTrainedModel, length: int = 30) -> torch.Tensor:

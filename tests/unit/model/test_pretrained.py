@@ -15,12 +15,12 @@ from biphasic.model.compute.forward import hidden_states
 from biphasic.model.head import has_head
 from biphasic.model.loading.build import load_pretrained, load_weights, new_model
 from biphasic.model.loading.directions import close_again
-from families import FAMILIES, save_family, tiny_config
+from families import DISTINCT, save_family, tiny_config
 from mini_study import edit_json
 
 pytestmark = pytest.mark.slow
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = pytest.mark.parametrize("family", DISTINCT)
 WEIGHTS = "model.safetensors"
 Save = Callable[..., Path]
 
