@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -123,17 +123,22 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
 
 def pydocs_origin(libraries: Collection[str] | None) -> dict[str, Any]:
     """Return everything that determines the documents: this code and installed versions."""
-    versions = {}
-    for library in LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]:
-        with suppress(PackageNotFoundError):
-            versions[library] = version(library)
+    named = LIBRARIES if libraries is None else [name for name in LIBRARIES if name in libraries]
+    versions = {name: _installed_version(name) for name in named}
     return {
-        "libraries": versions,
+        "libraries": {name: found for name, found in versions.items() if found is not None},
         # It has no version in `libraries`; this records whether it is used.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
         "pydocs_version": PYDOCS_VERSION,
     }
+
+
+@cache  # reading the metadata of all of them takes longer than planning a study
+def _installed_version(library: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(library)
+    return None
 
 
 def locate_package(package: str) -> Path | None:
