@@ -17,7 +17,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mini_study import Cli, copy_root, finished_study, restore_root, stamps
-from warm import draw_nothing, forking, probe_nothing
+from warm import draw_nothing, forking, probe_nothing, render_nothing
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
@@ -300,6 +300,17 @@ def warm() -> Iterator[None]:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have empty drawings, in forked processes too: drawing takes most of their time."""
     draw_nothing(monkeypatch)
+
+
+@pytest.fixture
+def rendered() -> None:
+    """Reports have their page."""
+
+
+@pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are `undrawn`, and have an empty page unless a test asks for `rendered`."""
+    (draw_nothing if "rendered" in request.fixturenames else render_nothing)(monkeypatch)
 
 
 @pytest.fixture

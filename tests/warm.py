@@ -60,6 +60,12 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
 
 
+def render_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave the pages of reports empty, in forks too; the tables beside them stay."""
+    draw_nothing(patch)
+    patch.setattr("biphasic.analysis.page.render.render", lambda *_, **__: "<!doctype html>\n")
+
+
 def probe_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the probes of models, in forks too; they take longer than a few steps."""
     for module in (

@@ -17,7 +17,7 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
 from mini_study import STUDY, arms, snapshot, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]
 
 PACKAGE = Path(biphasic.__file__).parent
 NOTE = "made by other code than the running one"

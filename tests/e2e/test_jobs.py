@@ -8,7 +8,7 @@ import yaml
 
 from mini_study import STUDY, copy_root, results, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]
 
 ARMS = [arm for arm in STUDY["arms"] if arm["name"] in {"clm", "clm-50-mlm-50"}]
 TASKS = [task for task in STUDY["tasks"] if task["name"] == "first-word"]

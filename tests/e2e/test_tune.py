@@ -18,7 +18,7 @@ from biphasic.study.tune.search import TuneOutcome, tune_study
 from mini_study import states
 from warm import forking
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]
 
 TEXT = """\
 # Tuned in a test.

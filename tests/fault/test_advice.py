@@ -15,7 +15,7 @@ from biphasic.tasks.folder import read_description
 from biphasic.tasks.rows.labels import read_labels
 from mini_study import flip, results, truncate, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]
 
 ADVICE = {
     "delete the folder": r"delete the folder (?P<folder>/\S+)",
@@ -175,7 +175,9 @@ def test_reports_name_results_that_lost_a_file(root, cli):
     assert "model.safetensors: wrong size" in problems
 
 
-def test_an_edited_study_keeps_no_old_report_while_it_runs(root, tmp_path, cli, monkeypatch):
+def test_an_edited_study_keeps_no_old_report_while_it_runs(
+    root, tmp_path, cli, monkeypatch, rendered
+):
     arms = [{"name": "longer", "phases": [{"objective": "clm", "steps": 20}]}]
     study = write_study(tmp_path, title="Another question", arms=arms, tasks=[])
 

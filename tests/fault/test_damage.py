@@ -9,7 +9,7 @@ import pytest
 
 from mini_study import arms, flip, results, snapshot, truncate, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered", "unprobed")]
 
 
 def swap_two_tokens(path):

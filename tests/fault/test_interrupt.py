@@ -12,7 +12,7 @@ from mini_study import children, copy_root, run_command, start_command, states, 
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("warm", "undrawn", "unprobed", "slow_steps"),
+    pytest.mark.usefixtures("warm", "unrendered", "unprobed", "slow_steps"),
 ]
 
 STEPS = 60

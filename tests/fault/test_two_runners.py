@@ -7,7 +7,7 @@ import pytest
 
 from mini_study import STUDY, copy_root, start_command, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "unrendered", "unprobed")]
 
 FIRST = ("untrained", "mlm", "clm", "clm-25-mlm-75")
 SECOND = ("clm-50-mlm-50", "clm", "mlm", "untrained")

@@ -28,7 +28,7 @@ from torch import Tensor
 from biphasic.files import PARTIAL, read_json
 from mini_study import STUDY, has_ended, write_study
 from soak.disk import at_operations
-from warm import become, draw_nothing, forking, probe_nothing
+from warm import become, forking, probe_nothing, render_nothing
 
 STEPS = 24
 SWITCH = STEPS // 2
@@ -71,11 +71,11 @@ class Subject:
 def soaking() -> Iterator[None]:
     """Make all that is forked from this process quick, where that changes no result."""
     with pytest.MonkeyPatch.context() as patch, forking():
-        draw_nothing(patch)
+        render_nothing(patch)
         probe_nothing(patch)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr("os.fsync", lambda _: None)  # no machine stops here; `disk` has its own
-        patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
+        patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 128)
         patch.setattr("biphasic.execution.scheduler.RetryPolicy.delay", lambda *_: 0.05)
         for module in ("scheduler", "inline"):
             patch.setattr(f"biphasic.execution.{module}._TAKEN_SECONDS", 0.1)

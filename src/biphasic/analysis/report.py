@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -107,19 +108,28 @@ def _is_current(study_folder: Path, made_from: str) -> bool:
 
 def _inputs_digest(study_folder: Path, store: Path) -> str:
     """Hash what a report depends on beside `study.json`: records, this package and libraries."""
-    study, package = read_study(study_folder), Path(__file__).parent
+    study = read_study(study_folder)
     folders = [store / "states" / name for name in sorted(study.states)]
     folders += [store / "finetunes" / run.id for run in study.runs]
     folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
-    sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
     return digest(
         {
             "records": [_stamps(folder) for folder in folders],
-            "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
-            "libraries": {name: version(name) for name in _LIBRARIES},
+            **_running(),
             "code": [file_sha256(KNOWN), *map(running_code, PARTS)],
         }
     )
+
+
+@cache  # a process runs what it imported, even if files are edited later
+def _running() -> dict[str, dict[str, str]]:
+    """Return the hash of each file of this package, and the versions of libraries."""
+    package = Path(__file__).parent
+    sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
+    return {
+        "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
+        "libraries": {name: version(name) for name in _LIBRARIES},
+    }
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, int] | None] | None:

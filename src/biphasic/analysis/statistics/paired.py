@@ -127,6 +127,7 @@ def effect_size(differences: Sequence[float]) -> EffectSize | None:
     return EffectSize(value, *ends)
 
 
+@lru_cache(maxsize=4096)
 def _noncentrality(freedom: int, t_value: float, share: float) -> float:
     """Return the noncentrality for which a share of all t values is below the given one."""
     # The spread is about sqrt(1 + t**2 / (2 * freedom)): twelve times it encloses any quantile.
