@@ -114,6 +114,7 @@ def test_a_report_is_written_again_when_a_record_or_a_file_of_it_changed(tmp_pat
         page.write_text("page")
 
     monkeypatch.setattr(report, "_write", write)
+    monkeypatch.setattr(report, "_running", report._running.__wrapped__)  # in each process anew
     state, other = sorted(store.glob("states/*/state.json"))[0], store / "states/other"
     result = sorted(store.glob("finetunes/*/result.json"))[0]
     other.mkdir()
