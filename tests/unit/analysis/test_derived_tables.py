@@ -1,5 +1,6 @@
 """Claims on the spread over learning rates and masking rates, and at equal FLOPs."""
 
+import math
 import statistics
 from dataclasses import replace
 
@@ -73,6 +74,19 @@ class TestLearningRates:
             statistics.fmean(clm * (1 + seed / 50) / 2**0.5 for seed in SEEDS)
         )
         assert verdict(scores, "C26") == expected
+
+    def test_a_model_that_diverged_at_a_rate_is_not_more_stable(self):
+        diverged = runs({1e-3: 0.0, 2e-3: 1.0})
+        scores = table(
+            (model("clm", "small", 400, 0), runs({1e-3: 0.0, 2e-3: 1.0, 4e-3: 4.0, 2e-2: 9.0})),
+            (model("mlm", "small", 0, 400), diverged),
+        )
+        assert [*means(Table(scores).rate_spreads)] == ["clm", "mlm"]
+        assert math.isnan(means(Table(scores).rate_spreads)["mlm"])
+        assert verdict(scores, "C26") == "no data"
+        # Beyond ten times the lowest rate it does not matter.
+        cells = {**scores.cells, ("mlm", DATASET.name): runs({1e-3: 0.0, 2e-3: 9.0, 4e-3: 16.0})}
+        assert verdict(replace(scores, cells=cells), "C26") == "true"
 
 
 class TestMaskingRates:

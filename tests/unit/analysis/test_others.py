@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
-from biphasic.api.scores import analyze, compare, figures
+from biphasic.api.scores import analyze, claims, compare, figures
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 
@@ -170,6 +170,14 @@ def test_models_without_a_common_example_are_named(tmp_path):
     table(tmp_path / "b/x.csv", "id,score\n2,0\n")
     with pytest.raises(DataError, match="on the 0 that they share"):
         analyze(tmp_path)
+
+
+def test_claims_on_examples_say_nothing_of_seeds(tmp_path, draws):
+    for model, scores in zip(("610m-clm-42k", "610m-mlm40-42k"), draws, strict=True):
+        samples(tmp_path, model, scores)
+    text = "\n".join(claims(tmp_path).lines())
+    assert "a paired test over test examples, corrected" in text
+    assert "seeds" not in text.rpartition("29 claims")[2]
 
 
 def test_results_without_rates_have_no_scores_at_one_rate(tmp_path, draws):

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from made_scores import compare_arms, made_scores, scores_with_examples
+from made_scores import DATASET, compare_arms, made_scores, scores_with_examples
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
@@ -20,6 +20,7 @@ from biphasic.analysis.tables.sentences import (
     selection_sentence,
     source_sentence,
 )
+from biphasic.analysis.tables.text import notes
 from biphasic.analysis.text import number
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
@@ -182,6 +183,17 @@ def test_zero_shot_is_described_over_examples():
     found = compare_arms(scores_with_examples(rows, datasets=zero_shot), "a", "b", "d")
     assert "the difference is clear" in comparison_sentence(found)
     assert examples_sentence(found) == "Standard error in points: 3.45 over 300 test examples."
+
+
+def test_zero_shot_scores_rest_on_no_seed():
+    zero = DatasetInfo("z", "ZS", "ndcg_at_10")
+    alone = " ".join(notes(made_scores({"a": [50.0], "b": [60.0]}, datasets=(zero,))))
+    assert "nothing random" in alone
+    assert "seed" not in alone
+    both = {("a", "d"): [50.0], ("a", "z"): [50.0]}
+    text = " ".join(notes(made_scores(both, datasets=(DATASET, zero))))
+    assert "A mean without an interval rests on one seed." in text
+    assert "nothing random" in text
 
 
 def test_an_interval_wider_than_the_scale_is_no_number():

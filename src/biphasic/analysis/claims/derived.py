@@ -7,6 +7,7 @@ seed, so its derived tables are empty.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
@@ -14,12 +15,28 @@ from operator import attrgetter
 from statistics import stdev
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.scores.table import ModelInfo, Score, Scores, grouped, with_averages
+from biphasic.analysis.scores.table import (
+    ModelInfo,
+    Score,
+    Scores,
+    grouped,
+    low_rates,
+    with_averages,
+)
 
 
 def rate_spreads(scores: Scores) -> Scores:
     """Return the standard deviation over learning rates of fine-tuning, as scores."""
-    spreads = {key: score.rate_spread for key, score in scores.cells.items()}
+    # None of a model without scores at a rate of others: one that diverged there is not stable.
+    rates: dict[str, set[float]] = defaultdict(set)
+    for (_, dataset), score in scores.cells.items():
+        rates[dataset].update(score.by_rate)
+    needed = {name: low_rates(tried) for name, tried in rates.items()}
+    spreads = {
+        key: score.rate_spread
+        for key, score in scores.cells.items()
+        if needed[key[1]] <= score.by_rate.keys()
+    }
     return _derived(scores, scores.models, spreads)
 
 

@@ -19,6 +19,10 @@ _TESTED = (
     "corrected for all pairs of models on the dataset, as in the report. Claims stay undecided "
     "where the tests do not decide."
 )
+_BY_EXAMPLE = (
+    "A star marks a clear difference: a paired test over test examples, corrected for all pairs of "
+    "models on the dataset. Claims stay undecided where the tests do not decide."
+)
 _PUBLISHED = (
     "A star marks intervals that do not overlap, the paper's rule for significance: only means and "
     "half-widths are known. There is no correction for the number of comparisons. A claim of no "
@@ -113,12 +117,15 @@ def closing_lines(
     if texts:
         changed = f"Verdicts that depend on the convention: {listing(texts)}."
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
+    if scores.is_by_example:
+        yield _BY_EXAMPLE
+        return
     how = f"{METHODS[scores.convention]} (convention '{scores.convention}')"
     yield f"Intervals are 95 % with {how}. {changed}"
     yield _PUBLISHED if scores.is_published else _TESTED
     if not all(score.is_complete for score in scores.cells.values()):
         yield _INCOMPLETE
-    if scores.num_pretraining_runs == 1:
+    if scores.num_pretraining_runs == 1 and scores.is_finetuned:
         yield _ONE_RUN
 
 

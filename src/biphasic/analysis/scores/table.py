@@ -251,6 +251,12 @@ def grouped(
     return dict(groups)
 
 
+def low_rates(rates: Iterable[float]) -> set[float]:
+    """Return the learning rates from the lowest to ten times the lowest."""
+    tried = set(rates)
+    return {rate for rate in tried if rate <= _DECADE * min(tried)}
+
+
 def score_of_grid(
     runs: Sequence[GridScore[Any]], *, convention: Convention, is_complete: bool
 ) -> Score:
@@ -262,8 +268,9 @@ def score_of_grid(
         by_rate[run.rate].append(PERCENT * run.test)
     mean = estimate([run.test for run in chosen], convention=convention)
     low: dict[int, list[float]] = defaultdict(list)
+    compared = low_rates(by_rate)
     for run in runs:
-        if run.rate <= _DECADE * min(by_rate):
+        if run.rate in compared:
             low[run.seed].append(PERCENT * run.test)
     most = max(map(len, low.values()), default=0)
     # A seed that lacks a rate is left out: its spread would be over other rates.

@@ -169,4 +169,8 @@ def _pooled(runs: Mapping[int, _Run], scores: Scores) -> Score:
     spreads = {run: fmean(of.rate_spread.values()) for run, of in of_run.items() if of.rate_spread}
     pooled = estimate([*by_run.values()], convention=scores.convention)
     is_complete = all(score.by_seed and score.is_complete for score in of_run.values())
-    return Score(pooled, by_run, is_complete=is_complete, rate_spread=spreads or None)
+    common = set.intersection(*(set(of.by_rate) for of in of_run.values())) if of_run else set()
+    by_rate = {rate: [fmean(of.by_rate[rate]) for of in of_run.values()] for rate in common}
+    return Score(
+        pooled, by_run, is_complete=is_complete, rate_spread=spreads or None, by_rate=by_rate
+    )

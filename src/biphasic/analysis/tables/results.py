@@ -16,7 +16,7 @@ from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
 from biphasic.records import PRETRAINING, Convention
 
-_ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
+ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
 )  # fmt: skip
@@ -117,7 +117,7 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     tuned = [score for task, score in known if not task.is_zero_shot]
     numbers = sorted({score.estimate.num_seeds for score in tuned if score.estimate})
     if not numbers:
-        return "No fine-tuning has finished yet." if tuned else _ZERO_SHOT_NOTE
+        return "No fine-tuning has finished yet." if tuned else ZERO_SHOT_NOTE
     seeds = count(numbers[0], "seed")
     if len(numbers) > 1:
         seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
@@ -132,7 +132,7 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
         note += " One seed gives no interval."
     if any(not score.is_complete for _, score in known):
         note += " †: runs are missing or diverged; the number is provisional."
-    return f"{note} {_ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
+    return f"{note} {ZERO_SHOT_NOTE}" if any(t.is_zero_shot for t in records.tasks) else note
 
 
 def lowest_losses(records: StudyRecords) -> dict[str, float]:

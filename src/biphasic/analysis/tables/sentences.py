@@ -178,10 +178,10 @@ def pretraining_sentence(scores: Scores) -> str:
             )
         return text
     if not scores.replicates:
-        return (
-            "Each model was pretrained once: intervals cover fine-tuning seeds, "
-            "not pretraining variance."
-        )
+        covered = "intervals cover fine-tuning seeds, not pretraining variance"
+        if not scores.is_finetuned:
+            covered = "no interval covers pretraining variance"
+        return f"Each model was pretrained once: {covered}."
     runs = sum(len(group) for group in scores.replicates)
     alone = len(scores.distinct) - runs
     rest = f"; {count(alone, 'model')} once" if alone else ""

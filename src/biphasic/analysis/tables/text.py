@@ -15,6 +15,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.compare import Family, family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
+from biphasic.analysis.tables.results import ZERO_SHOT_NOTE
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -59,13 +60,20 @@ def notes(scores: Scores) -> list[str]:
     if scores.is_by_example:
         return ["Means in percent points; the best in bold."]
     cells = scores.cells.values()
-    estimates = [cell.estimate for cell in cells if cell.estimate is not None]
+    zero_shot = {d.name for d in scores.datasets if d.is_zero_shot and scores.unit == "seed"}
+    estimates = [
+        cell.estimate
+        for (_, dataset), cell in scores.cells.items()
+        if cell.estimate is not None and dataset not in zero_shot
+    ]
     seeds = [one.num_seeds for one in estimates if one.half_width is not None]
     sentences = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
     if seeds:
         sentences.append(coverage_sentence(scores.convention, min(seeds), scores.unit))
     if len(seeds) < len(estimates):
         sentences.append(f"A mean without an interval rests on one {scores.unit}.")
+    if zero_shot:
+        sentences.append(ZERO_SHOT_NOTE)
     by_set: dict[str, list[str]] = {}
     for dataset in scores.datasets:
         if dataset.trained_on:
