@@ -79,6 +79,17 @@ def test_each_metric_and_filter_is_a_dataset_and_the_latest_file_counts(tmp_path
     assert found.problems == ("left out: arc f1: the score of an example is not a number",)
 
 
+def test_other_examples_under_the_same_numbers_are_named(tmp_path, draws):
+    for model, changed in (("a", 0), ("b", 3)):
+        samples(tmp_path, model, draws[0])
+        path = next((tmp_path / model).iterdir())
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [{**row, "doc_hash": f"{row['doc_id'] < changed}{row['doc_id']}"} for row in rows]
+        path.write_text("\n".join(map(json.dumps, rows)))
+    expected = "mixed: copa: 3 of 200 examples differ between models, by their doc_hash"
+    assert analyze(tmp_path).problems == (expected,)
+
+
 def test_the_average_over_filters_of_a_task_counts_its_examples_once(tmp_path, draws):
     for model, scores in zip(("a", "b"), draws, strict=True):
         samples(tmp_path, model, scores)

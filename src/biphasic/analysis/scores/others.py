@@ -45,6 +45,8 @@ Values = dict[str, float]  # scores of examples, by their names
 # By the data that the examples are of, which datasets of several filters share; dataset; metric.
 Found = Mapping[tuple[str, str, str], Values]
 Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
+# The harness's hash of each example: by task, number of the example and folder of a model.
+Hashes = dict[str, dict[str, dict[Path, str]]]
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,13 @@ def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem
 def _read_all(folder: Path, problems: list[Problem]) -> Cells:
     """Read every file that has results."""
     cells: Cells = {}
+    hashes: Hashes = {}
     names = _model_names(folder)
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
         try:
             with reading(where, DataError, remedy="skipped"):
-                found = _read(path, problems)
+                found = _read(path, problems, hashes)
         except DataError as error:
             problems.append(Problem("damaged", str(error)))
             continue
@@ -152,6 +155,10 @@ def _read_all(folder: Path, problems: list[Problem]) -> Cells:
                 cells.setdefault((model, *place), {}).update(values)
             else:
                 cells[model, *place] = values
+    for task, examples in hashes.items():
+        if different := sum(len({*of_models.values()}) > 1 for of_models in examples.values()):
+            text = f"{different:,} of {count(len(examples), 'example')} differ between models"
+            problems.append(Problem("mixed", f"{task}: {text}, by their doc_hash"))
     return cells
 
 
@@ -179,21 +186,24 @@ def _model_names(folder: Path) -> dict[Path, str]:
     }
 
 
-def _read(path: Path, problems: list[Problem]) -> Found:
+def _read(path: Path, problems: list[Problem], hashes: Hashes) -> Found:
     """Read a file; nothing if it has no results."""
     if match := _SAMPLES.fullmatch(path.name):
-        return _samples(path, match["task"], problems)
+        return _samples(path, match["task"], problems, hashes)
     if path.suffix == ".json" and path.name != _META and not path.name.startswith(_SUMMARY):
         return _task(path)
     return _table(path) if path.suffix in _TABLES else {}
 
 
-def _samples(path: Path, task: str, problems: list[Problem]) -> Found:
+def _samples(path: Path, task: str, problems: list[Problem], hashes: Hashes) -> Found:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
     found: dict[tuple[str, str, str], Values] = defaultdict(dict)
     unusable: dict[str, Any] = {}
     for row in _lines(path):
         name = task if row["filter"] == "none" else f"{task} {row['filter']}"
+        if "doc_hash" in row:
+            by_model = hashes.setdefault(task, {}).setdefault(str(row["doc_id"]), {})
+            by_model[path.parent] = str(row["doc_hash"])
         for metric in row["metrics"]:
             score = _share(row[metric])
             if score is None:
