@@ -68,6 +68,10 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
     }
     assert tuning.later_schedules == ("adapted",)
     assert differing_arms(tuning.groups[1]) == ["rows"]
+    [group] = plan_tuning(
+        study(arm("clm", CLM | FULL), arm("long", CLM | {"steps": 300, "max_seqlen": 32})), 0.1
+    ).groups
+    assert differing_arms(group) == ["long"]
     assert first_rates(tuning, None)["nano-clm"] == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 
 

@@ -7,10 +7,20 @@ from pathlib import Path
 
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
 from biphasic.files import is_complete
+from biphasic.objectives.phases import Phase
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
+from biphasic.study.spec.arms import ArmConfig
 from biphasic.study.study import Study
-from biphasic.study.tune.trials import RateGroup, Tuning, trial_schedule, trial_study
+from biphasic.study.tune.trials import (
+    RateGroup,
+    Tuning,
+    bare_phase,
+    trial_schedule,
+    trial_study,
+)
+
+_IN_TRIALS = {"learning_rate", "seeds"}  # settings of which trials have their own
 
 
 def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path) -> Iterator[str]:
@@ -94,12 +104,13 @@ def tuned_arms(by: TuneBy, names: Sequence[str]) -> str:
 
 def differing_arms(group: RateGroup) -> list[str]:
     """Return the arms whose recipe differs from the trials' in other settings than the schedule."""
-    first = group.arms[0].recipe
-    return [arm.name for arm in group.arms if _matters(arm.recipe) != _matters(first)]
+    first = group.arms[0]
+    return [arm.name for arm in group.arms if _matters(arm) != _matters(first)]
 
 
-def _matters(recipe: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in recipe.items() if key not in {"learning_rate", "seeds"}}
+def _matters(arm: ArmConfig) -> tuple[dict[str, object], Phase]:
+    kept = {name: value for name, value in arm.recipe.items() if name not in _IN_TRIALS}
+    return kept, bare_phase(arm.phases[0], 1)
 
 
 def _names(names: Sequence[str], most: int = 4) -> str:
