@@ -54,8 +54,8 @@ def test_build_prints_its_result(text, build):
         "tokenising",
         "assembling the corpora",
         f"warning: documents held out: {len(heldout)}. Held-out losses will be unreliable; "
-        "add more text, or set a higher heldout_fraction in a corpus file or in 'corpus' of a "
-        "study (docs/corpora.md)",
+        "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or "
+        "'corpus' of a study; docs/corpora.md)",
     ]
     assert build("one") == (
         "\n".join([*lines[:2], "already built; nothing to do", lines[3], ""]),

@@ -174,7 +174,7 @@ def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkey
     write_texts(pages, [text.replace("array", "row") for text in texts])
     said = []
     build(config, tmp_path / "c", say=said.append)
-    assert "c: sources or settings differ from the interrupted build's" in said
+    assert "c: sources or settings differ from the interrupted build's; starting anew" in said
     build(config, tmp_path / "fresh")
     assert snapshot(tmp_path / "c") == snapshot(tmp_path / "fresh")
 

@@ -47,8 +47,8 @@ from biphasic.plugins import keep_files, named_plugins
 from biphasic.records import FEW_HELDOUT
 
 _MORE_HELDOUT = (
-    "add more text, or set a higher heldout_fraction in a corpus file or in 'corpus' of a study "
-    "(docs/corpora.md)"
+    "add more text, or raise heldout_fraction (--heldout-fraction, or in a corpus file or 'corpus' "
+    "of a study; docs/corpora.md)"
 )
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
 DEFAULT_VOCAB_SIZE = 8192
@@ -286,7 +286,9 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
         if part.exists() and (part != folders.tokenizer or begun != origin):
             shutil.rmtree(part)
     if begun not in (None, origin):
-        say(f"{folder.name}: sources or settings differ from the interrupted build's")
+        say(
+            f"{folder.name}: sources or settings differ from the interrupted build's; starting anew"
+        )
     remove_partials(folder)
     work.mkdir(exist_ok=True)
     remove_partials(work)
