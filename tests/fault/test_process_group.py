@@ -258,9 +258,8 @@ def listening_addresses(ancestor: int | None = None) -> list[tuple[str, int]]:
 
 
 @needs_root
-@pytest.mark.parametrize("shard", ["none", "full"])
 def test_another_user_reaches_neither_ports_nor_files_of_ranks(
-    make_job, ranks, tmp_path, monkeypatch, shard
+    make_job, ranks, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("GANG_FAULT", "attack")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -283,7 +282,8 @@ def test_another_user_reaches_neither_ports_nor_files_of_ranks(
                 list(folder.iterdir())
 
     job = make_job(tmp_path / "store", steps=8)
-    compute = job.compute.model_copy(update={"shard": shard})
+    # Ranks that divide weights have the ports of those that do not, and may have more.
+    compute = job.compute.model_copy(update={"shard": "full"})
     job.model_copy(update={"compute": compute}).run(attack)
     assert attacks
 

@@ -49,6 +49,8 @@ from process_ranks import process_outcomes
 from short_runs import Killed, assert_close, assert_same, killing, metrics
 from short_runs import train as short_train
 
+pytestmark = pytest.mark.usefixtures("unprobed")
+
 NUM_PAIRS, WIDTH = 6, 16
 
 

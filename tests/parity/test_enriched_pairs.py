@@ -27,6 +27,8 @@ from biphasic.training.step.input import StepRows
 from short_runs import Killed, assert_same, killing
 from tiny_use import link_model
 
+pytestmark = pytest.mark.usefixtures("unprobed")
+
 SUBJECTS = ["cats", "dogs", "rivers", "stars", "engines", "violins", "bread", "glaciers"]
 FACTS = ["are described here at length", "occur in many old stories", "can be seen from a hill"]
 

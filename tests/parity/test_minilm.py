@@ -38,7 +38,7 @@ from biphasic.tasks.records import (
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
 MAX_SEQLEN = 64
-NUM_QUERIES, NUM_DOCUMENTS = 40, 100
+NUM_QUERIES, NUM_DOCUMENTS = 20, 60
 NUM_SENTENCES, NUM_QUESTIONS = 200, 100
 TOLERANCE = 1e-5  # of states up to 2, and of unit vectors
 
