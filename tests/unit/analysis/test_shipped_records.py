@@ -15,21 +15,26 @@ import pytest
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.study_file import read_study
+from mini_study import once
 
 CHECKOUT = Path(__file__).parents[3]
 ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
+def unpacked(tmp_path_factory, worker_id):
     """The folders of the shipped studies, beside their store, by archive."""
-    folders = {}
-    for archive in ARCHIVES:
-        root = tmp_path_factory.mktemp("records")
-        with tarfile.open(archive) as tar:
-            tar.extractall(root, filter="data")
-        folders[archive] = sorted(record.parent for record in root.glob("*/study.json"))
-    return folders
+
+    def unpack(folder):
+        for archive in ARCHIVES:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder / archive.parent.name, filter="data")
+
+    root = once(tmp_path_factory, worker_id, "shipped records", unpack)
+    return {
+        archive: sorted(file.parent for file in root.glob(f"{archive.parent.name}/*/study.json"))
+        for archive in ARCHIVES
+    }
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.parent.name)
