@@ -19,6 +19,11 @@ def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4)
     return HeldoutLoss(data, max_seqlen=max_seqlen, rows_per_batch=rows_per_batch)
 
 
+@pytest.fixture(autouse=True)
+def _two_batches(monkeypatch):
+    monkeypatch.setattr(module, "HELDOUT_TOKENS", 256)
+
+
 @pytest.fixture
 def model(training_data, make_recipe):
     return first_model(make_recipe(), training_data)
