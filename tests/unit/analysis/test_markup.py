@@ -252,6 +252,13 @@ def unescaped(name):
     return re.sub(r"\\u([0-9a-f]{4})", lambda code: chr(int(code[1], 16)), name)
 
 
+def test_the_csv_names_optimizer_and_attention():
+    scores = grid_scores()
+    models = tuple(replace(m, optimizer="muon", attention="causal") for m in scores.models)
+    rows = csv.DictReader(io.StringIO(to_csv(make_sheets(replace(scores, models=models)))))
+    assert {(row["optimizer"], row["attention"]) for row in rows} == {("muon", "causal")}
+
+
 def test_marks_and_missing_values_are_written():
     scores = grid_scores()
     cells = {**scores.cells}

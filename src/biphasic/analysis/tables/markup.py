@@ -37,8 +37,8 @@ _LATEX_SPECIAL = {
 _CSV_COLUMNS = (
     "group", "task", "dataset", "is_average", "metric", "model", "label", "size", "objective",
     "mask_rate", "clm_steps", "mlm_steps", "total_steps", "start", "continued_steps", "is_final",
-    "mean", "half_width", "num_seeds", "convention", "mark", "is_complete", "reference_mean",
-    "reference_half_width",
+    "optimizer", "attention", "mean", "half_width", "num_seeds", "convention", "mark",
+    "is_complete", "reference_mean", "reference_half_width",
 )  # fmt: skip
 _LONG_WORD = 24  # longer words may be broken anywhere
 
@@ -78,6 +78,7 @@ def to_csv(sheets: Iterable[Sheet]) -> str:
                 dataset.metric, model.name, model.label, model.size, model.objective,
                 model.mask_rate, model.clm_steps, model.mlm_steps, model.total_steps,
                 model.start or "", model.continued_steps, _flag(model.is_final),
+                model.optimizer, model.attention,
                 *_numbers(score.estimate), score.estimate.num_seeds if score.estimate else "",
                 sheet.scores.convention, sheet.marks.get(key) or "", _flag(score.is_complete),
                 *_numbers(reference),
