@@ -76,7 +76,7 @@ def change_config(**changes: object) -> Callable[[Path], None]:
 @LOADERS
 def test_damaged_folder_is_named_in_one_line(load, folder, damage):
     damage(folder)
-    with pytest.raises(ModelError, match="cannot be loaded") as error:
+    with pytest.raises(ModelError, match=r"cannot be loaded|no model\.safetensors") as error:
         load(folder)
     assert str(error.value).startswith(f"{folder}: ")
     assert "\n" not in str(error.value)
@@ -148,7 +148,7 @@ def test_poolers_are_left_out(tmp_path):
 def test_pickles_are_never_read(load, folder, model):
     (folder / WEIGHTS).unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match=r"no model\.safetensors"):
         load(folder)
 
 
