@@ -210,8 +210,8 @@ def _among(asked: Question, where: Selection, named: set[str], over: str) -> Row
             asked.lack(f"no dataset {name}")
     is_continued = bool({*named, over} & {"continued_steps", "extension"})
     # Of other tools' results nothing is known of training.
-    untrained = {d.task for d in asked.scores.datasets if d.is_zero_shot}
-    untrained = set[str]() if asked.scores.is_by_example else untrained
+    known = () if asked.scores.is_by_example else asked.scores.datasets
+    untrained = {dataset.task for dataset in known if dataset.is_zero_shot}
     return [
         row
         for row in asked.rows

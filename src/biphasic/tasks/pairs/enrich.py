@@ -119,15 +119,15 @@ def _embedder(model: str) -> tuple[Embedder, str]:
 
 def _by_role(model: str) -> tuple[tuple[Embedder, Embedder], dict[str, Any]]:
     """Load a miner: its embedders of queries and of documents, with their prompts; its origin."""
-    embedder, identity = _embedder(model)
-    folder = fetch_embedding_model(model)
-    by_role = choices_by_role(folder, Choices(normalize=True))
+    folder, choices = fetch_embedding_model(model), Choices(normalize=True)
+    embedder = load_embedder(embedding_settings(folder, choices))
+    by_role = choices_by_role(folder, choices)
     query, document = (
         replace(embedder, settings=embedding_settings(folder, by_role[role]))
         for role in ("query", "document")
     )
     prompts = [side.settings.prefix for side in (query, document)]
-    origin: dict[str, Any] = {"miner": identity}
+    origin: dict[str, Any] = {"miner": files_digest(folder)}
     if set(prompts) != {embedder.settings.prefix}:
         origin["prompts"] = prompts
     return (query, document), origin
