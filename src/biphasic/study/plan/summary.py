@@ -335,7 +335,8 @@ def _resource_lines(
             "a second (--rate: another machine)"
         )
     both = (summary.shared.flops, summary.finetuning_flops)
-    tokens = f"fine-tuning, at {example_tokens} tokens an example; scoring is not counted"
+    length = f"{example_tokens} tokens an example, or max_seqlen if that is less"
+    tokens = f"fine-tuning, at {length}; scoring is not counted"
     rows = [(summary.finetuning_flops, tokens)]
     if summary.num_states:
         rows = [
