@@ -52,6 +52,11 @@ class Diffusion(ObjectiveConfig):
         return (1 + self.least_rate) / 2
 
     @property
+    def heldout_weights(self) -> dict[str, float]:
+        """The bound alone."""
+        return {"diffusion": 1.0}
+
+    @property
     def heldout_measures(self) -> dict[str, tuple[ObjectiveConfig, int]]:
         """The bound with uniform shares; weights of 1 / t make it vary, so it is averaged."""
         return {"diffusion": (Diffusion(objective="diffusion"), 4)}

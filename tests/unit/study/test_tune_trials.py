@@ -64,7 +64,7 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
     assert tuning.untuned == {
         "untrained": "it is not trained",
         "own": "it sets recipe.learning_rate.peak itself",
-        "mntp": "held-out losses are of CLM and MLM, and its first objective is neither",
+        "mntp": "its first objective has no held-out loss",
     }
     assert tuning.later_schedules == ("adapted",)
     assert differing_arms(tuning.groups[1]) == ["rows"]
@@ -73,6 +73,16 @@ def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_name
     ).groups
     assert differing_arms(group) == ["long"]
     assert first_rates(tuning, None)["nano-clm"] == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+
+
+def test_diffusion_is_tuned_by_its_bound_alone_or_in_a_mix():
+    diffusion = {"objective": "diffusion"}
+    parts = [diffusion, {"objective": "clm"}]
+    mix = {"objective": "mix", "objectives": parts, "shares": [0.5, 0.5]}
+    tuning = plan_tuning(study(arm("alone", diffusion | FULL), arm("mix", mix | FULL)), 0.1)
+    alone, mixed = tuning.groups
+    assert (alone.weights, alone.measure) == ({"diffusion": 1}, "diffusion loss")
+    assert mixed.measure == "0.5 x CLM + 0.5 x diffusion loss"
 
 
 def test_each_optimizer_has_trials_of_its_own():
@@ -145,7 +155,7 @@ def test_each_arm_has_a_rate_and_replicates_share_one():
     ]
     # The last objective decides.
     assert [each.weights for each in tuning.groups] == [{"clm": 1}, {"mlm": 1}]
-    assert "its last objective is neither" in tuning.untuned["mntp"]
+    assert "its last objective has no held-out loss" in tuning.untuned["mntp"]
     lines = list(plan_lines(tuning, {each.name: [1e-3] for each in tuning.groups}, Path("none")))
     assert "    for both-3, both-4; trials have the seeds of 'both-3'" in lines
     trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})

@@ -36,7 +36,7 @@ _LONGEST_NAME = 80 - len(_SUFFIX)
 _LONGEST_GROUP = 64
 # Setting that trials leave out where they have a rate of their own, which has other faults.
 _SKIP = "skip_steps"
-_NO_MEASURE = "held-out losses are of CLM and MLM, and its {} objective is neither"
+_NO_MEASURE = "its {} objective has no held-out loss"
 _NO_LAST = "no phase has its own learning_rate; --by arm tunes it"
 _NO_PAIRS = "it trains on all pairs; set `heldout_fraction` in the phase, such as 0.05"
 
@@ -62,10 +62,12 @@ class RateGroup:
     def measure(self) -> str:
         """Human-readable description of the loss that trials are compared by."""
         names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
+        reading = _deciding(self.recipe.phases, self.by).reading
+        suffix = " loss" if reading is None else " loss of pairs"
         parts = [
             name if weight == 1 else f"{weight:.3g} x {name}"
             for objective, weight in self.weights.items()
-            for name in (names.get(objective, f"{objective} loss of pairs"),)
+            for name in (names.get(objective, f"{objective}{suffix}"),)
         ]
         return " + ".join(parts)
 
