@@ -273,7 +273,7 @@ def known_speed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(here, "speed_here", lambda _: here.Speed(1e11, 2))
         for module in (best, speed):
-            patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1e11))
+            patch.setattr(module, "measure_speed", lambda _: speed.Measured(1e11, 1))
         yield
 
 

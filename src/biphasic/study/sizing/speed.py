@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -41,20 +43,41 @@ _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class Measured(NamedTuple):
-    """FLOPs of forward and backward passes by second, and by second of this process alone."""
+    """Speed of a small model's passes in one precision, and what the other one would gain."""
 
-    per_second: float
-    per_own_second: float  # of the processor, whatever else runs on it; on a GPU, of time
+    per_second: float  # FLOPs of forward and backward passes.
+    other_gain: float  # How many times as fast passes in the other precision are.
 
 
 def measure_speed(precision: str) -> Measured:
-    """Measure passes of `nano` in this process for a second."""
+    """Measure passes of `nano` in this process for a second in each precision."""
     # Other models, reading and updates make training half to twice as fast.
+    flops, passes = 0, {}
+    for name in (precision, _other(precision)):
+        flops, passes[name] = _small_pass(_DTYPES[name])
+        passes[name]()  # libraries start, and buffers are made
+    # Other work on the machine slows passes and their processor time, so precisions alternate,
+    # and their fastest passes are compared.
+    own = time.perf_counter if compute_device().type == "cuda" else time.process_time
+    fastest = dict.fromkeys(passes, math.inf)
+    num_passes, passed, begin = 0, 0.0, time.perf_counter()
+    while time.perf_counter() - begin < len(passes) * _SECONDS:
+        for name, run in passes.items():
+            start, own_start = time.perf_counter(), own()
+            run()
+            fastest[name] = min(fastest[name], own() - own_start)
+            if name == precision:
+                num_passes, passed = num_passes + 1, passed + time.perf_counter() - start
+    return Measured(num_passes * flops / passed, fastest[precision] / fastest[_other(precision)])
+
+
+def _small_pass(dtype: torch.dtype) -> tuple[int, Callable[[], None]]:
+    """Return the FLOPs of a pass of `nano`, and a function that runs it."""
     config = architecture_config(
         PRESETS["nano"], vocab_size=_VOCABULARY, max_seqlen=_LENGTH, special_ids=_SPECIAL
     )
     model = new_model(config, init_seed=0)
-    torch.nn.Module.to(model, compute_device(), _DTYPES[precision])
+    torch.nn.Module.to(model, compute_device(), dtype)
     tokens = [len(_SPECIAL) + np.arange(_LENGTH) + _LENGTH * row for row in range(_ROWS)]
     packed = lay_out(tokens, [[row] for row in range(_ROWS)], row_length=_LENGTH, pad_id=2)
     pieces = tuple(Piece(0, row, 0, _LENGTH - 2) for row in range(_ROWS))
@@ -65,24 +88,26 @@ def measure_speed(precision: str) -> Measured:
     flops = step_flops(
         model_shape(model), rows=part.rows, supervised_tokens=len(part.labels), causal=False
     )
-    pass_loss(model, given).backward()  # libraries start, and buffers are made
-    num_passes, passed, start, own = 0, 0.0, time.perf_counter(), time.process_time()
-    while passed < _SECONDS:
+
+    def run() -> None:
         loss = pass_loss(model, given)
         loss.backward()
         loss.item()  # waits for a GPU
-        num_passes, passed = num_passes + 1, time.perf_counter() - start
-    own_passed = passed if compute_device().type == "cuda" else time.process_time() - own
-    return Measured(num_passes * flops / passed, num_passes * flops / own_passed)
+
+    return flops, run
 
 
-def precision_advice(precision: str, ours: Measured) -> str:
-    """Name the other precision if it is clearly faster on this machine."""
+def _other(precision: str) -> str:
     [other] = _DTYPES.keys() - {precision}
-    gain = measure_speed(other).per_own_second / ours.per_own_second
-    if gain < _CLEARLY:
+    return other
+
+
+def precision_advice(precision: str, measured: Measured) -> str:
+    """Name the other precision if it is clearly faster on this machine."""
+    if measured.other_gain < _CLEARLY:
         return ""
-    return f"precision: {other} would be {gain:.1f} times as fast on this processor"
+    gain = f"{measured.other_gain:.1f} times as fast on this processor"
+    return f"precision: {_other(precision)} would be {gain}"
 
 
 def cost_here(recipe: Recipe, *, start: int, vocab_size: int, compute: ComputeConfig) -> str:
