@@ -61,7 +61,14 @@ PROMPTS = {"query": "violins and glaciers: ", "other": "stars and engines: "}
 
 @pytest.mark.parametrize("prompts", [{}, PROMPTS])
 def test_mined_negatives_are_those_of_the_oracle(pairs, minilm, tmp_path, prompts):
-    plain = mine(pairs, minilm, tmp_path / "plain", number=3, margin=0.95, depth=10)
+    seen = []
+    options = {"number": 3, "margin": 0.95, "depth": 10}
+    plain = mine(pairs, minilm, tmp_path / "plain", **options, report=lambda *at: seen.append(at))
+    assert dict.fromkeys(text for *_, text in seen) == {
+        "embedding": None,
+        "searching negatives": None,
+    }
+    assert seen[-1] == (len(pairs) - 1, len(pairs), "searching negatives")
     if prompts:
         minilm = str(
             link_model(
@@ -110,7 +117,9 @@ def test_bm25_finds_negatives_with_the_words_of_the_query(pairs, tmp_path):
 
 
 def test_vectors_are_the_teachers_and_their_similarities_stay(pairs, taught, minilm, tmp_path):
-    whole = teach(pairs, minilm, tmp_path / "whole")
+    seen = []
+    whole = teach(pairs, minilm, tmp_path / "whole", report=lambda *at: seen.append(at))
+    assert seen[-1][1:] == (whole.num_texts, "embedding")
     texts = whole.texts(range(whole.num_texts))
     theirs = SentenceTransformer(minilm, device="cpu").encode(texts)
     np.testing.assert_allclose(whole.vectors, theirs, atol=1e-5)

@@ -82,6 +82,7 @@ def mine(
     negatives: int = 4,
     margin: float = 0.95,
     depth: int = 100,
+    quiet: bool = False,
 ) -> BuiltPairs:
     """Find hard negatives: documents that are similar to a query but do not answer it.
 
@@ -94,6 +95,7 @@ def mine(
         negatives: Maximum negatives per pair.
         margin: Maximum similarity of a negative, as a share of the positive's.
         depth: Documents searched for each query.
+        quiet: As in `pairs.build`.
 
     Raises:
         ConfigError: `out` holds other pairs, or the extra of BM25 is not installed.
@@ -105,10 +107,14 @@ def mine(
         'what purrs'
     """
     from biphasic.data.pairs.folder import Pairs
+    from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.pairs.enrich import mine as mine_pairs
 
     source, target = Pairs(expanded(folder)), expanded(out)
-    mined = mine_pairs(source, miner, target, number=negatives, margin=margin, depth=depth)
+    with progress_bar(progress_console(quiet=quiet), "mining", unit="texts") as report:
+        mined = mine_pairs(
+            source, miner, target, number=negatives, margin=margin, depth=depth, report=report
+        )
     notes = ()
     if not mined.details["num_negatives"]:
         notes = (
@@ -119,7 +125,12 @@ def mine(
 
 
 def teach(
-    folder: Path | str, teacher: str, out: Path | str, *, width: int | None = None
+    folder: Path | str,
+    teacher: str,
+    out: Path | str,
+    *,
+    width: int | None = None,
+    quiet: bool = False,
 ) -> BuiltPairs:
     """Add a teacher's vector of each text, for the objectives `distill` and `margin_mse`.
 
@@ -128,6 +139,7 @@ def teach(
         teacher: Folder or hub id of an embedding model.
         out: Folder for the pairs with the teacher's vectors.
         width: Principal dimensions to keep. Default: all of the teacher's.
+        quiet: As in `pairs.build`.
 
     Raises:
         ConfigError: The teacher has fewer dimensions, or `out` holds other pairs.
@@ -139,10 +151,13 @@ def teach(
         2
     """
     from biphasic.data.pairs.folder import Pairs
+    from biphasic.progress import progress_bar, progress_console
     from biphasic.tasks.pairs.enrich import teach as teach_pairs
 
-    target = expanded(out)
-    return BuiltPairs(target, teach_pairs(Pairs(expanded(folder)), teacher, target, width=width))
+    source, target = Pairs(expanded(folder)), expanded(out)
+    with progress_bar(progress_console(quiet=quiet), "teaching", unit="texts") as report:
+        taught = teach_pairs(source, teacher, target, width=width, report=report)
+    return BuiltPairs(target, taught)
 
 
 def inspect(folder: Path | str, *, samples: int = 3) -> InspectedPairs:

@@ -31,11 +31,22 @@ from biphasic.tasks.pairs.build import check_folder
 BM25 = "bm25"
 
 
-def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None) -> Pairs:
+# Reports how many texts are done, of how many, and what is done with them.
+_Report = Callable[[float, float, str], None]
+
+
+def teach(
+    pairs: Pairs,
+    teacher: str,
+    folder: Path,
+    *,
+    width: int | None = None,
+    report: _Report = lambda *_: None,
+) -> Pairs:
     """Write pairs with a teacher's vectors, of its own or a smaller width."""
     # A smaller width keeps the directions in which the vectors are largest.
     check_folder(folder)
-    embedder, identity = _embedder(teacher)
+    embedder, identity = _embedder(teacher, report)
     if width is not None and width > embedder.width:
         raise ConfigError(f"--width {width}: {teacher} gives {embedder.width} dimensions")
 
@@ -50,7 +61,14 @@ def teach(pairs: Pairs, teacher: str, folder: Path, *, width: int | None = None)
 
 
 def mine(
-    pairs: Pairs, miner: str, folder: Path, *, number: int, margin: float, depth: int
+    pairs: Pairs,
+    miner: str,
+    folder: Path,
+    *,
+    number: int,
+    margin: float,
+    depth: int,
+    report: _Report = lambda *_: None,
 ) -> Pairs:
     """Write pairs with negatives: the documents most similar to a query, but less than its own."""
     # A negative's similarity is at most `margin` times the positive's, so that few negatives are
@@ -58,12 +76,13 @@ def mine(
     # Reference: Moreira et al. 2024 (NV-Retriever), arXiv:2407.15831, section 4.2 (TopK-PercPos).
     check_folder(folder)
     documents, queries = np.unique(pairs.positives), np.unique(pairs.queries)
-    sides, of_miner = (None, {"miner": BM25}) if miner == BM25 else _by_role(miner)
+    sides, of_miner = (None, {"miner": BM25}) if miner == BM25 else _by_role(miner, report)
     settings = {"number": number, "margin": margin, "depth": depth}
     origin = {"pairs": pairs.content_hash, **of_miner, **settings}
     known = set(pairs.known.tolist())
 
     def negatives(pair: int, similarities: _Similarities) -> tuple[str, ...]:
+        report(pair, len(pairs), "searching negatives")
         query, positive = int(pairs.queries[pair]), int(pairs.positives[pair])
         scores = similarities(int(np.searchsorted(queries, query)))
         own = scores[np.searchsorted(documents, positive)]
@@ -110,17 +129,21 @@ def _bm25(documents: Sequence[str], queries: Sequence[str]) -> _Similarities:
     return lambda query: index.get_scores(words[query]) if words[query] else none
 
 
-def _embedder(model: str) -> tuple[Embedder, str]:
+def _embedder(model: str, report: _Report) -> tuple[Embedder, str]:
     """Load an embedding model, whose vectors have length 1; return a hash of its files as well."""
     folder = fetch_embedding_model(model)
     settings = embedding_settings(folder, Choices(normalize=True))
-    return load_embedder(settings), files_digest(folder)
+    return load_embedder(settings, watch=_embedding(report)), files_digest(folder)
 
 
-def _by_role(model: str) -> tuple[tuple[Embedder, Embedder], dict[str, Any]]:
+def _embedding(report: _Report) -> Callable[[int, int], None]:
+    return lambda done, total: report(done, total, "embedding")
+
+
+def _by_role(model: str, report: _Report) -> tuple[tuple[Embedder, Embedder], dict[str, Any]]:
     """Load a miner: its embedders of queries and of documents, with their prompts; its origin."""
     folder, choices = fetch_embedding_model(model), Choices(normalize=True)
-    embedder = load_embedder(embedding_settings(folder, choices))
+    embedder = load_embedder(embedding_settings(folder, choices), watch=_embedding(report))
     by_role = choices_by_role(folder, choices)
     query, document = (
         replace(embedder, settings=embedding_settings(folder, by_role[role]))
