@@ -190,6 +190,28 @@ def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, ta
     assert counts["by_task"] == found
 
 
+@pytest.mark.parametrize("template", [None, "First: {text_a}. Second: {text_b}."])
+def test_short_texts_that_a_template_joins_are_left_out_too(tmp_path, make, template):
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        both = {"text_a": f"How to learn Python, {split}?", "text_b": f"Who teaches it, {split}?"}
+        write_rows(
+            folder / f"{split}.jsonl", [{**both, "id": label, "label": label} for label in (0, 1)]
+        )
+    described = {"kind": "sc", **({"template": template} if template else {})}
+    (folder / "task.json").write_text(json.dumps(described))
+    (folder / "labels.json").write_text('["yes", "no"]')
+    rows = [
+        {"query": "how to learn python, test", "positive": "read a book"},
+        {"query": "a question", "positive": "Who teaches it, validation?"},
+        {"query": "how to learn Python, train", "positive": "with others"},
+    ]
+    pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", rows),), against=(str(folder),))
+    assert [pair.positive for pair in pairs] == ["with others"]
+    assert pairs.details["counts"]["rows.jsonl"]["by_task"] == {"questions: exact": 2}
+
+
 def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task):
     pairs = make(tasks=(f"ir:{task}",), against=(f"zs:{task}",))
     assert pairs.pair(0) == Pair("who purrs", f"Cats {LONG}", source="task")

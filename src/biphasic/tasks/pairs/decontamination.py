@@ -6,7 +6,7 @@ Two texts are near-duplicates if at least half of the word shingles of either oc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,8 +19,9 @@ from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
 from biphasic.files import file_sha256
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
-from biphasic.tasks.records import SPLITS, RetrievalTask
+from biphasic.tasks.records import SPLITS, ExampleTask, RetrievalTask
 from biphasic.tasks.rows.beir import read_texts
+from biphasic.tasks.rows.row import read_jsonl
 
 Match = Literal["exact", "near"]
 
@@ -56,16 +57,18 @@ class EvaluationTask:
     """The texts of a task that a model is scored on."""
 
     name: str  # name of the task
-    content: str  # hash of its examples
+    content: str  # hash of its examples, and which of their fields are compared one by one
     corpus: str  # hash of the file of its documents; empty for none
-    inputs: tuple[str, ...]  # what a model reads of the examples of validation and test splits
+    # What a model reads of the examples of validation and test splits; and the texts that a template
+    # joins, as a short one is not found in the joined text.
+    inputs: tuple[str, ...]
     documents: tuple[str, ...] = ()  # what retrieval searches; none for other kinds
 
     @classmethod
     def of(cls, folder: Path) -> EvaluationTask:
         """Read a task folder."""
         task = load_task(folder)
-        corpus, documents = "", ()
+        content, corpus, documents = task.info.sha256, "", ()
         if isinstance(task, RetrievalTask):  # without the prompts of the kind
             path = folder / "corpus.jsonl"
             corpus = file_sha256(path)
@@ -77,8 +80,19 @@ class EvaluationTask:
             kind = KINDS[task.info.kind]
             samples = chain.from_iterable(kind.inputs(task, split) for split in SPLITS[1:])
             inputs = [text for s in samples for text in ([s] if isinstance(s, str) else s)]
+            if task.template is not None or len(task.fields) > 1:
+                content = f"{content}:{','.join(task.fields)}"
+                inputs += _joined_texts(folder, task)
         different = tuple(dict.fromkeys(inputs))
-        return cls(task.info.name, task.info.sha256, corpus, different, documents)
+        return cls(task.info.name, content, corpus, different, documents)
+
+
+def _joined_texts(folder: Path, task: ExampleTask) -> Iterator[str]:
+    """Yield the texts that the template of a task joins, of validation and test splits."""
+    for split in SPLITS[1:]:
+        if split in task.splits:
+            for row in read_jsonl(folder / f"{split}.jsonl"):
+                yield from map(row.text, task.fields)
 
 
 class Decontamination:
