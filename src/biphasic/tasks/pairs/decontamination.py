@@ -59,8 +59,8 @@ class EvaluationTask:
     name: str  # name of the task
     content: str  # hash of its examples, and which of their fields are compared one by one
     corpus: str  # hash of the file of its documents; empty for none
-    # What a model reads of the examples of validation and test splits; and the texts that a template
-    # joins, as a short one is not found in the joined text.
+    # What a model reads of the examples of validation and test splits, and the texts that templates
+    # join: a short one is not found in the joined text.
     inputs: tuple[str, ...]
     documents: tuple[str, ...] = ()  # what retrieval searches; none for other kinds
 
