@@ -11,7 +11,7 @@ from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from biphasic.api.results.data import CheckedTokenizer, TrainedTokenizer
-    from biphasic.data.text.source import TextSource
+    from biphasic.data.text.source import SourceContext, TextSource
 
 
 def train(
@@ -26,14 +26,14 @@ def train(
 
     Args:
         sources: Files, folders, builtin:pydocs, hf:OWNER/NAME?name=CONFIG&split=SPLIT, or plugins,
-            as ./mine.py:Mine; or corpus files (YAML), whose sources are read.
+            as ./mine.py:Mine; or corpus files (YAML), whose sources are read whole.
         out: Output folder.
         vocab_size: Vocabulary size.
-        column: Column or JSON key of the text.
-        copies: Folder with local copies of hub datasets, as OWNER/NAME.
+        column: Column or JSON key of the text; corpus files have their own.
+        copies: Folder with local copies of hub datasets, as OWNER/NAME. Default: the corpus file's.
 
     Raises:
-        ConfigError: `out` holds something else.
+        ConfigError: `out` holds something else, or a corpus file names a finished corpus.
         DataError: A source is missing, or has no text.
 
     Example:
@@ -42,19 +42,20 @@ def train(
         300
     """
     from biphasic.api.results.data import TrainedTokenizer
-    from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import read_documents, source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
     from biphasic.files import digest, expanded, is_complete
     from biphasic.locks import sole_writer
 
     folder = expanded(out)
-    context = SourceContext(copies=None if copies is None else expanded(copies))
     if folder.exists() and not is_complete(folder):
         raise ConfigError(f"--out {folder}: already exists; choose another folder, or delete it")
+    if column is not None and all(map(_is_corpus_file, sources)):
+        raise ConfigError("--column: give the sources it applies to; corpus files have their own")
     shared = {} if column is None else {"column": column}
-    parsed = [each for named in sources for each in _sources_of(named, shared)]
-    origins = [source_origin(source, context) for source in parsed]
+    own_copies = None if copies is None else expanded(copies)
+    parsed = [each for named in sources for each in _sources_of(named, shared, own_copies)]
+    origins = [source_origin(source, context) for source, context in parsed]
     made_from = digest({"sources": origins, "vocab_size": vocab_size})
     if _is_made(folder, made_from):
         note = f"tokenizer: {folder} (already made from the same sources)"
@@ -62,7 +63,7 @@ def train(
     sizes: list[int] = []
 
     def texts() -> Iterator[str]:
-        documents = (read_documents(source, context) for source in parsed)
+        documents = (read_documents(source, context) for source, context in parsed)
         for document in chain.from_iterable(documents):
             if document.split != "heldout":
                 sizes.append(len(document.text.encode()))
@@ -130,17 +131,33 @@ def _is_made(out: Path, made_from: str) -> bool:
     return True
 
 
-def _sources_of(named: str, settings: Mapping[str, str]) -> Sequence[TextSource]:
-    """Return the sources of a corpus file, or the one that is named, with settings."""
+def _is_corpus_file(named: str) -> bool:
+    from biphasic.files import expanded
+
+    return expanded(named).suffix in {".yaml", ".yml"}
+
+
+def _sources_of(
+    named: str, settings: Mapping[str, str], copies: Path | None
+) -> Iterator[tuple[TextSource, SourceContext]]:
+    """Yield the sources of a corpus file, or the one that is named, and what they may use."""
     from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.text.source import SourceContext
     from biphasic.data.text.sources import SourceConfig
     from biphasic.files import expanded
     from biphasic.plugins import is_plugin, load_pinned
 
-    path, raw = expanded(named), {"source": named, **settings}
-    if path.suffix in {".yaml", ".yml"}:
-        return load_pinned(CorpusConfig, path).anchored(path.resolve().parent).sources
-    if is_plugin("sources", named):
-        return parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
-    return (parse_config(SourceConfig, raw, where="SOURCE"),)
+    raw, context = {"source": named, **settings}, SourceContext(copies=copies)
+    if _is_corpus_file(named):
+        path = expanded(named)
+        config = load_pinned(CorpusConfig, path).anchored(path.resolve().parent)
+        if config.folder is not None:
+            raise ConfigError(f"{path}: names a finished corpus, which has a tokenizer; give text")
+        context = SourceContext(config.libraries, copies or config.copies)
+        found = config.sources
+    elif is_plugin("sources", named):
+        found = parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
+    else:
+        found = (parse_config(SourceConfig, raw, where="SOURCE"),)
+    yield from ((source, context) for source in found)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from biphasic.cli.data import tokenizer_app
+from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
 
@@ -63,6 +64,31 @@ def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
     told = run("train", "hf:a/b", "--copies", tmp_path / "copies", "--out", out)
     assert told[0].startswith("read 2 documents")
     assert (out / "tokenizer.json").is_file()
+    spec = tmp_path / "corpus.yaml"
+    spec.write_text("sources: ['hf:a/b']\ncopies: copies\n")
+    assert run("train", spec, "--out", tmp_path / "same")[0] == told[0]
+
+
+def test_a_corpus_file_narrows_the_built_in_documentation(tmp_path):
+    spec = tmp_path / "corpus.yaml"
+    spec.write_text("sources: ['builtin:pydocs']\nlibraries: [packaging]\n")
+    told = run("train", spec, "--vocab-size", 300, "--out", tmp_path / "made")
+    documents = [each for each in load_documents(["packaging"]) if each.split == "train"]
+    assert told[0].startswith(f"read {len(documents)} documents")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("folder: corpora/mine", [], "names a finished corpus, which has a tokenizer"),
+        ("sources: [texts.jsonl]", ["--column", "body"], "--column: give the sources it applies"),
+    ],
+)
+def test_what_a_corpus_file_cannot_give_is_refused(texts, content, options, message):
+    spec = texts.with_name("corpus.yaml")
+    spec.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        run("train", spec, *options, "--out", texts.with_name("made"))
 
 
 @pytest.mark.parametrize(
