@@ -168,6 +168,16 @@ def test_truncation_and_padding_of_the_maker_are_not_applied(folder, tokenizer):
     assert loaded.encode_many([text, "the"]) == tokenizer.encode_many([text, "the"])
 
 
+def test_dropout_of_the_maker_is_not_applied(folder, tokenizer):
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    edit_json(folder / "tokenizer.json", model={**rules["model"], "dropout": 0.5})
+    loaded = TextTokenizer.load(folder)
+    text = "the array of rows holds tokens"
+    assert {tuple(loaded.encode(text)) for _ in range(20)} == {tuple(tokenizer.encode(text))}
+    assert loaded.encode_many([text] * 9) == [tokenizer.encode(text)] * 9
+    assert loaded.sha256 == tokenizer.sha256
+
+
 def test_a_missing_mask_token_is_reported_when_it_is_needed(folder):
     edit_json(folder / "tokenizer_config.json", mask_token=None)
     loaded = TextTokenizer.load(folder)

@@ -65,12 +65,15 @@ class TextTokenizer:
         *,
         further_tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """Wrap a tokenizer and disable its truncation, padding and special tokens in text."""
+        """Wrap a tokenizer; disable its truncation, padding, dropout and special tokens in text."""
         # Text that spells a special token must stay text.
         tokenizer.encode_special_tokens = True
         # Some tokenizers save these with the vocabulary; they would silently cut or pad documents.
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        # BPE dropout, which some were trained with, would give the same text other ids each time.
+        if getattr(tokenizer.model, "dropout", None):
+            tokenizer.model.dropout = None
         self._tokenizer = tokenizer
         self.special_tokens = dict(special_tokens)
         self._further_tokens = dict(further_tokens or {})
