@@ -94,6 +94,8 @@ def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):
         ([("id=str(number)", "id=number")], r"mailbox: documents yields SourceDocument\(id=0"),
         ([(f"{YIELD} text=", "yield (")], r"mailbox: documents yields 'message 0"),
         ([("get_payload", "payload")], r"mailbox: .*AttributeError"),
+        ([(" text=", " text=None and ")], "mailbox: document '0': its text is of type NoneType"),
+        ([(" text=", " split='test', text=")], "mailbox: document '0': its split is 'test'; it"),
     ],
 )
 def test_a_source_that_yields_something_else_is_refused(spec, tmp_path, edits, message):

@@ -28,6 +28,7 @@ from biphasic.plugins import accepting, code_of
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
 _ALONE = SourceContext()
+_SPLITS = (None, "train", "heldout")
 _TRUTH = {"true": True, "false": False}
 # The built-in test split is excluded: it belongs to the tasks made from the same texts.
 _BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
@@ -206,6 +207,18 @@ def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Itera
                 raise DataError(
                     f"documents yields {document!r:.80}; it must yield SourceDocument, with a text "
                     "as id",
+                    about=source.short_name,
+                )
+            if not isinstance(document.text, str):
+                kind = type(document.text).__name__
+                raise DataError(
+                    f"document {document.id!r:.80}: its text is of type {kind}",
+                    about=source.short_name,
+                )
+            if document.split not in _SPLITS:
+                raise DataError(
+                    f"document {document.id!r:.80}: its split is {document.split!r:.80}; it must "
+                    "be 'train', 'heldout' or None",
                     about=source.short_name,
                 )
             if source.license and not document.license:
