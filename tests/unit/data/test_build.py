@@ -409,6 +409,22 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
     assert total == len(kept)
 
 
+@pytest.mark.parametrize("limit", [{}, {"max_documents": 25}])
+def test_a_document_without_any_token_counts_as_empty(tmp_path, configure, tokenizer_folder, limit):
+    shutil.copytree(tokenizer_folder, tmp_path / "t")
+    removing = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}
+    edit_json(tmp_path / "t" / "tokenizer.json", normalizer=removing)
+    texts = ["\u200b", *(text for _, text in synthetic_documents(40, seed=9)), "\u200b\u200b"]
+    write_texts(tmp_path / "a.jsonl", texts)
+    config = configure(tmp_path / "a.jsonl", tokenizer=str(tmp_path / "t"), **limit)
+    folders = build(config, tmp_path / "c")
+    [counts] = record(tmp_path / "c")["sources"].values()
+    assert counts["left_out"]["empty"] == (1 if limit else 2)
+    assert len(Corpus(folders.train)) == (
+        25 if limit else len(texts) - 2 - len(names(folders.heldout))
+    )
+
+
 def test_few_held_out_documents_are_reported(tmp_path, files, configure):
     said = []
     folders = build(configure(files / "small.jsonl"), tmp_path / "c", say=said.append)

@@ -126,9 +126,14 @@ class Gathered:
     def left_out_counts(self) -> dict[str, int]:
         """Count the documents skipped before the source's end."""
         if self.stop is None:
-            return {reason: self.left_out[reason] for reason in REASONS}
-        counts = self.last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
-        return dict(zip(REASONS, counts, strict=True))
+            counts = {reason: self.left_out[reason] for reason in REASONS}
+        else:
+            row = self.last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
+            counts = dict(zip(REASONS, row, strict=True))
+        # Some tokenizers have no token for some characters, and so for a whole document.
+        indices = (self._kept(shard) for split in SPLITS for shard in self.shards[split])
+        counts["empty"] += sum(int(np.sum(index[:, LENGTHS] == 0)) for index in indices)
+        return counts
 
     def last_row(self) -> NDArray[np.int64]:
         """Return the index's row of the last document."""
