@@ -125,9 +125,8 @@ class Gathered:
 
     def left_out_counts(self) -> dict[str, int]:
         """Count the documents skipped before the source's end."""
-        if self.stop is None:
-            counts = {reason: self.left_out[reason] for reason in REASONS}
-        else:
+        counts: dict[str, int] = {reason: self.left_out[reason] for reason in REASONS}
+        if self.stop is not None:
             row = self.last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
             counts = dict(zip(REASONS, row, strict=True))
         # Some tokenizers have no token for some characters, and so for a whole document.
