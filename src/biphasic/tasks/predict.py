@@ -29,7 +29,7 @@ _WINDOW = 65_536
 class TextColumns:
     """The input columns of a task's fields; chosen by the first row.
 
-    By default those of the fields, of the task file, or with the usual names.
+    By default those that the task file named, those of the fields, or those with the usual names.
     """
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
@@ -65,10 +65,10 @@ class TextColumns:
 
     def _choose(self, row: Row) -> dict[str, str]:
         there = row.value
-        if all(field in there for field in self.fields):
-            return {field: field for field in self.fields}
-        if all(column in there for column in self._trained.values()):
-            return self._trained
+        # The columns of training go first: a file may also have others, with the fields' names.
+        for columns in (self._trained, {field: field for field in self.fields}):
+            if all(column in there for column in columns.values()):
+                return columns
         usual = [
             names
             for names in USUAL_TEXTS

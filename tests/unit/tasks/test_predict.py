@@ -190,6 +190,19 @@ def test_pairs_are_written_as_in_training(one_thread, finetuned, tmp_path):
     assert templated == run(finetuned("sc"), slash, tmp_path / "6.jsonl")[1]
 
 
+def test_the_columns_of_training_go_before_those_with_the_names_of_fields(
+    one_thread, finetuned, tmp_path
+):
+    folder = finetuned("sc", columns={"text": "review"})
+    both = write_jsonl(tmp_path / "a.jsonl", [{"text": "a title", "review": "the cat sat"}])
+    _, read = run(folder, both, tmp_path / "1.jsonl")
+    _, named = run(folder, both, tmp_path / "2.jsonl", columns=("review",))
+    _, other = run(folder, both, tmp_path / "3.jsonl", columns=("text",))
+    assert read == named != other
+    plain = write_jsonl(tmp_path / "b.jsonl", [{"text": "the cat sat"}])
+    assert run(folder, plain, tmp_path / "4.jsonl")[1] == read
+
+
 @pytest.mark.parametrize(
     ("kind", "rows", "columns", "message"),
     [
