@@ -19,7 +19,8 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.export import write
 from biphasic.export.finetuned.check import check_tokenizer
 from biphasic.export.finetuned.write import FinetunedFolder
-from biphasic.tasks.encoding import encode_texts
+from biphasic.model.loading.build import load_encoder
+from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
@@ -275,6 +276,23 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
         with torch.inference_mode():
             ours = finetuned.encoder.pooled(sequences).numpy()
         np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)
+
+
+@pytest.mark.parametrize("pooling", ["first", "last"])
+def test_sentence_transformers_pools_as_the_model_was_scored(one_thread, given, tmp_path, pooling):
+    from sentence_transformers import SentenceTransformer
+
+    model, task = given("eurobert", "zs")
+    made = fine_tune(
+        model, task, tmp_path / "out", root=tmp_path, protocol={**PROTOCOL, "pooling": pooling}
+    )
+    tokenizer = tiny_tokenizer()
+    sequences, _ = encode_texts(["the cat sat", "dog"], tokenizer, max_seqlen=64)
+    encoder = Encoder(load_encoder(model).eval(), tokenizer.pad_id, pooling=pooling)
+    with torch.inference_mode():
+        ours = encoder.pooled(sequences).numpy()
+    theirs = SentenceTransformer(str(made.folder), device="cpu").encode(["the cat sat", "dog"])
+    np.testing.assert_allclose(theirs, ours, atol=2e-6)
 
 
 def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_path, capsys):

@@ -228,5 +228,6 @@ def _write_form(
             hidden_size=form.config.hidden_size,
             max_seqlen=max_seqlen,
             prompts={name: prompt for name, prompt in prompts.items() if prompt},
+            pooling=record.protocol["pooling"],
         )
     write_json(folder / HEAD_RECORD, record.model_dump(mode="json", exclude_none=True))
