@@ -230,6 +230,7 @@ def finetune(
     from biphasic.model.compute.device import computing_on, parse_device
     from biphasic.progress import progress_console
     from biphasic.study.run.run import default_workers
+    from biphasic.tasks.kinds.registry import KINDS
 
     workers = default_workers(threads, device=device) if workers is None else workers
     check_cores(num_workers=workers, num_threads=threads)
@@ -247,7 +248,15 @@ def finetune(
         console=console,
         shared=PROTOCOL,
     )
-    if plan.tasks[0].training.protocol.is_causal:
+    planned = plan.tasks[0]
+    kind = KINDS[planned.info.kind]
+    if not kind.facts.is_trained and not kind.is_cosine:
+        raise ConfigError(
+            f"a task of kind {planned.info.kind} trains nothing and reads no vectors, so there is "
+            "no model to write; 'evaluate' scores it",
+            about=f"task '{planned.info.name}'",
+        )
+    if planned.training.protocol.is_causal:
         raise ConfigError(
             "attention: 'finetune' writes bidirectional models; 'evaluate' scores causal ones"
         )

@@ -24,7 +24,15 @@ from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
-from tiny_use import ANIMALS, LABELS, read_jsonl, tiny_tokenizer, write_model, write_task
+from tiny_use import (
+    ANIMALS,
+    LABELS,
+    read_jsonl,
+    tiny_tokenizer,
+    write_jsonl,
+    write_model,
+    write_task,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -60,7 +68,9 @@ print(json.dumps(found))
 """
 
 
-def fine_tune(model: Path, task: Path, out: Path, *, root: Path, **changes) -> FinetunedFolder:
+def fine_tune(
+    model: Path, task: Path | str, out: Path, *, root: Path, **changes
+) -> FinetunedFolder:
     """Fine-tune with one learning rate where no other are given."""
     settings = {"learning_rates": [3e-3], "protocol": PROTOCOL, **changes}
     return finetune(model, task, out, root=root, **settings)
@@ -361,6 +371,14 @@ def test_a_causal_model_is_not_written(make, tmp_path):
     with pytest.raises(ConfigError, match="'finetune' writes bidirectional models"):
         fine_tune(model, task_of(made), out, root=tmp_path, protocol=causal)
     assert not out.exists()
+
+
+def test_a_task_that_gives_no_model_is_refused(given, tmp_path):
+    model, _ = given("llama", "sc")
+    pairs = write_jsonl(tmp_path / "mp.jsonl", [{"sentence_good": "a cat", "sentence_bad": "a a"}])
+    with pytest.raises(ConfigError, match=r"task 'mp': .* kind mp trains nothing .* 'evaluate'"):
+        fine_tune(model, f"mp:{pairs}", tmp_path / "out", root=tmp_path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_fine_tuned_model_is_refused(make, tmp_path):
