@@ -87,6 +87,17 @@ class HeadRecord(Record):
     may_abstain: bool = False  # `qa`: whether the model may answer that there is no answer
     max_answer_tokens: PositiveInt = 1  # `qa`: longest answer, in tokens
 
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts before queries and documents, by sentence-transformers' names."""
+        prompts = {}
+        templates = {"query": self.query_template, "document": self.document_template}
+        for name, template in templates.items():
+            before, _, after = (template or "").partition("{text}")
+            # A template that adds more than a prefix gives no prompt.
+            prompts[name] = "" if after else before.partition("{title}")[0]
+        return {name: prompt for name, prompt in prompts.items() if prompt}
+
 
 @dataclass(frozen=True)
 class FinetunedModel:

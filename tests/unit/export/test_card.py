@@ -377,6 +377,24 @@ class TestFineTuned:
         assert rows(card, "macro F1") == [["macro F1", "50.00", "75.00"]]
         assert front_matter(card)["license"] is None
 
+    def test_vectors_are_made_as_for_the_scores(self, tmp_path):
+        def written(kind: str, query: str, document: str) -> str:
+            details = {"query_template": query, "document_template": document, "labels": ()}
+            return self.write(tmp_path, kind=kind, form="sentence-transformers", **details)
+
+        card = written("zs", "{text}", "{title} {text}")
+        assert "`some-owner/encoder`, scored on Reviews without training: it embeds" in card
+        assert "encode_query" not in card
+        assert "biphasic encode mine texts.txt --out vectors.npy" in card
+        prompted = written("zs", "query: {text}", "passage: {title} {text}")
+        assert "encode_query" in prompted
+        for role in ("query", "document"):
+            assert f"mine {role}.txt --prompt {role} --out {role}.npy" in prompted
+        assert "a document as `'passage: {title} {text}'`" in prompted
+        one = written("ir", "query: {text}", "{title} {text}")
+        assert "mine document.txt --out document.npy" in one
+        assert "`some-owner/encoder`, fine-tuned on Reviews" in one
+
     @pytest.mark.parametrize(
         ("kind", "form"),
         [

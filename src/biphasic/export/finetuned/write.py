@@ -217,17 +217,11 @@ def _write_form(
     max_seqlen = record.protocol["max_seqlen"]
     write_tokenizer(tokenizer, folder, max_seqlen=max_seqlen)
     if record.form == "sentence-transformers":
-        templates = {"query": record.query_template, "document": record.document_template}
-        prompts = {}
-        for name, template in templates.items():
-            before, _, after = (template or "").partition("{text}")
-            # A template that adds more than a prefix gives no prompt.
-            prompts[name] = "" if after else before.partition("{title}")[0]
         write_sentence_transformers(
             folder,
             hidden_size=form.config.hidden_size,
             max_seqlen=max_seqlen,
-            prompts={name: prompt for name, prompt in prompts.items() if prompt},
+            prompts=record.prompts,
             pooling=record.protocol["pooling"],
         )
     write_json(folder / HEAD_RECORD, record.model_dump(mode="json", exclude_none=True))
