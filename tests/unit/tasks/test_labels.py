@@ -69,6 +69,14 @@ def test_numbers_and_names(names, is_numbered, values):
     assert {value: labels.number(row(value), "label") for value in values} == values
 
 
+def test_numbers_are_no_positions_among_names_that_nobody_listed():
+    found = found_labels([row("yes"), row("no")], "label", source="the training split")
+    assert found.number(row("yes"), "label") == 1
+    for value in (0, "1"):
+        with pytest.raises(DataError, match=rf"train.csv:1: the label {value} is a number, but "):
+            found.number(row(value), "label")
+
+
 @pytest.mark.parametrize(
     ("names", "is_numbered", "value"),
     [

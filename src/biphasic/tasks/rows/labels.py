@@ -45,11 +45,18 @@ class Labels:
     names: tuple[str, ...]
     source: str  # where they are defined, for error messages
     is_numbered: bool = False
+    is_listed: bool = True  # in an order that somebody wrote; else numbers mean no positions
 
     def number(self, row: Row, key: str) -> int:
         """Return the number of a row's label."""
         value = label_of(row, key)
-        is_position = _WHOLE.fullmatch(value) and not any(map(_WHOLE.fullmatch, self.names))
+        is_whole = bool(_WHOLE.fullmatch(value))
+        is_position = is_whole and not any(map(_WHOLE.fullmatch, self.names))
+        if is_position and not self.is_listed:
+            raise row.error(
+                f"the label {value} is a number, but {self.source} has names; list the labels in "
+                "order (labels.json, or labels in a task file)"
+            )
         if is_position or (self.is_numbered and type(row.value[key]) is int):
             if 0 <= int(value) < len(self.names):
                 return int(value)
@@ -76,7 +83,7 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     are_numbers = all(map(_WHOLE.fullmatch, names))
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
     check_labels(ordered, where=f"{rows[0].path}: {source}" if rows else source)
-    return Labels(tuple(ordered), source)
+    return Labels(tuple(ordered), source, is_listed=False)
 
 
 def single_labels(row: Row, key: str) -> list[Row]:

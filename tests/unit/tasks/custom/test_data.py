@@ -119,6 +119,12 @@ def test_regression_refuses_what_is_no_number(store, custom, value):
         ),
         (
             ".csv",
+            "text,label\na,yes\nb,no\n",
+            "text,label\na,0\n",
+            "test.csv:2: the label 0 is a number, but the training split has names; list",
+        ),
+        (
+            ".csv",
             "text, label\na,x\n",
             "",
             "train.csv:1: no column 'label'; there are 'text', ' label'",
