@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -131,6 +132,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     for key in _needed(file):
         if key not in files:
             raise DataError(f"{where}: no {key} {_missing(file, key)}")
+    _check_limits(file, files, where=where)
     for key, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file; {where} names it as {key}")
@@ -138,11 +140,22 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     return files
 
 
+def _check_limits(file: TaskFile, files: Container[str], *, where: str) -> None:
+    made = _made(file)
+    for split in file.limits:
+        if split not in files and split not in made:
+            raise DataError(f"{where}: 'limits.{split}': the task has no {split} split")
+
+
 def _needed(file: TaskFile) -> list[str]:
-    kind = KINDS[file.kind]
-    made = {name.partition("_")[0] for name in _FRACTIONS if getattr(file, name)}
+    kind, made = KINDS[file.kind], _made(file)
     splits = kind.splits(trained_on=file.trained_on)
     return [*kind.needed, *(split for split in splits if split not in made)]
+
+
+def _made(file: TaskFile) -> set[str]:
+    """Return the splits that are taken out of the training split."""
+    return {name.partition("_")[0] for name in _FRACTIONS if getattr(file, name)}
 
 
 def _missing(file: TaskFile, key: str) -> str:

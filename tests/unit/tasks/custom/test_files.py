@@ -26,6 +26,13 @@ def test_a_missing_corpus_or_training_split(store, custom):
     refused(store, f"zs:{custom}", r"no corpus \(corpus.jsonl\)")
 
 
+def test_limits_of_a_split_that_is_not_there(store, custom):
+    write_beir(custom, "test")
+    text = "kind: zs\nfolder: .\nlimits: {validation: 5}"
+    refused(store, write_yaml(custom, text), "'limits.validation': the task has no validation")
+    assert store.said == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
