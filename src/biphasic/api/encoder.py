@@ -158,6 +158,7 @@ class TextEncoder:
                 objective of a state when None.
 
         Raises:
+            ConfigError: The vocabulary does not have so many tokens.
             DataError: The text has no mask, or is too long.
             ModelError: The model has no language-model head, or was last trained to predict the
                 next token.

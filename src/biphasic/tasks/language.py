@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DataError, ModelError
+from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import model_limits
 from biphasic.model.compute.device import on_compute_device
@@ -48,6 +48,8 @@ class LanguageModel:
                 f"{self.folder}: it was last trained to predict the next token, not masked ones; "
                 "adapt it first, or give reading='mlm'"
             )
+        if not 1 <= most <= self.tokenizer.vocab_size:
+            raise ConfigError(f"top: {most}; give 1 to {self.tokenizer.vocab_size}")
         mask = self.tokenizer.decode([self.tokenizer.mask_id])
         parts = text.split(mask)
         if len(parts) < 2:

@@ -141,6 +141,9 @@ def test_masks_are_refused_by_those_that_cannot_fill_them(one_thread, encoder, d
         biphasic.load(encoder).fill_mask("the cat")
     with pytest.raises(DataError, match="at most 64"):
         biphasic.load(encoder).fill_mask("the <|mask|> " + "cat " * 80)
+    for top in (0, 100_000):
+        with pytest.raises(ConfigError, match=rf"top: {top}; give 1 to "):
+            biphasic.load(encoder).fill_mask("the <|mask|>", top=top)
     with pytest.raises(ModelError, match="last trained to predict the next token"):
         biphasic.load(decoder).fill_mask("the <|mask|>")
 
