@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from biphasic.config import nearest
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
@@ -22,6 +22,7 @@ from biphasic.export.hf import (
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.locks import Say, sole_writer
+from biphasic.tasks.embedding import MODULES, Choices, embedding_settings, prompts_of
 from biphasic.tasks.finetuned import HEAD_RECORD, read_head
 from biphasic.tasks.trained_vectors import TrainedVectors
 
@@ -66,6 +67,8 @@ def write_export(
             f"warning: the export has no head for {head.task}, so it gives vectors and no answers; "
             f"for answers, serve {source.folder} itself (docs/export.md)"
         )
+    if format != "hf" and source.state is None and (other := _other_vectors(source.folder)):
+        say(f"warning: {source.folder}: {other}; the export has the plain mean, without prompts")
     with sole_writer(out, say=say):
         if format == "onnx":
             _write_with_graph(source, out, say, **settings)
@@ -75,6 +78,24 @@ def write_export(
                 _write(source, partial, out.name, say, **settings)
                 sign(partial, inputs)
     return out
+
+
+def _other_vectors(folder: Path) -> str:
+    """Say how a sentence-transformers model makes vectors, if an export makes others of it."""
+    if not (folder / MODULES).is_file():
+        return ""
+    try:
+        settings = embedding_settings(folder, Choices())
+    except ModelError as error:
+        return str(error)
+    ways = {
+        f"pooling {settings.pooling}": settings.pooling != "mean",
+        "length 1": settings.is_normalized,
+        "causal attention": settings.causal,
+        "prompts": any(prompts_of(folder).values()),
+    }
+    own = [name for name, is_so in ways.items() if is_so]
+    return f"its own vectors have {', '.join(own)}" if own else ""
 
 
 def _write_with_graph(source: Source, out: Path, say: Say, **settings: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.export import write
 from biphasic.export.finetuned.check import check_tokenizer
 from biphasic.export.finetuned.write import FinetunedFolder
+from biphasic.export.hf import write_sentence_transformers
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetuned import load_finetuned, read_head
@@ -327,6 +329,23 @@ def test_an_export_warns_that_the_head_is_left_out(make, tmp_path, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="stop"):
         write.write_export(made.folder, tmp_path / "out", say=said.append)
     assert said[0].startswith(f"warning: the export has no head for {made.record.task}, ")
+
+
+def test_an_export_warns_that_it_makes_other_vectors(given, tmp_path, monkeypatch):
+    model, _ = given("eurobert", "sc")
+    folder, said = shutil.copytree(model, tmp_path / "model"), []
+    how = {"hidden_size": 32, "max_seqlen": 64}
+    monkeypatch.setattr(write, "_write", lambda *_, **__: pytest.fail("stop"))
+    for format_ in ("hf", "sentence-transformers"):
+        for prompts in ({}, {"query": "query: "}):
+            write_sentence_transformers(folder, **how, prompts=prompts, pooling="first")
+            with pytest.raises(pytest.fail.Exception, match="stop"):
+                write.write_export(folder, tmp_path / "out", say=said.append, format=format_)
+    told = [text.partition(": its own vectors have ")[2] for text in said]
+    assert told == [
+        f"{own}; the export has the plain mean, without prompts"
+        for own in ("pooling first", "pooling first, prompts")
+    ]
 
 
 def test_the_best_on_validation_is_kept(one_thread, make):
