@@ -11,6 +11,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import paper_scores, replicate_of, study_scores
 from biphasic.analysis.scores.table import with_averages
+from biphasic.records import PhaseRecord
 
 
 def test_the_paper_has_46_distinct_models_and_repeats_agree():
@@ -119,6 +120,37 @@ def test_texts_of_pairs_are_no_predicted_tokens(tmp_path):
     [before], [after] = (study_scores(each).models for each in (records, longer))
     assert after.labels == before.labels > 0
     assert after.flops == 2 * before.flops
+
+
+@pytest.mark.parametrize(
+    ("phases", "objective", "rate"),
+    [
+        ([(20, 0.4, None), (20, 0.4, None)], "MLM", 0.4),
+        ([(40, 0.3, 0.05)], "MLM, masking 30, 5 %", None),
+        ([(20, 0.3, None), (10, 0.15, None), (10, 0.05, None)], "MLM, masking 30, 15, 5 %", None),
+        ([(10, None, None), (20, 0.3, 0.15), (10, 0.15, None)], "MLM, masking 30, 15 %", None),
+    ],
+)
+def test_a_model_whose_masking_rate_changed_is_at_none_of_the_rates(
+    tmp_path, phases, objective, rate
+):
+    records = load_study(*FakeStudy(steps=40, arms=ARMS[1:2], seeds=(0, 1)).write(tmp_path))
+    [arm] = records.arms
+    changed = tuple(
+        PhaseRecord(objective="mlm", steps=steps, mask_rate=first, final_mask_rate=last)
+        for steps, first, last in phases
+    )
+    record = arm.record.model_copy(update={"phases": changed})
+    [model] = study_scores(
+        dataclasses.replace(records, arms=(dataclasses.replace(arm, record=record),))
+    ).models
+    assert (model.objective, model.mask_rate) == (objective, rate)
+    # Continued by its last phase, it has the rate of this one.
+    record = record.model_copy(update={"continued_steps": phases[-1][0], "continues": "MLM"})
+    [model] = study_scores(
+        dataclasses.replace(records, arms=(dataclasses.replace(arm, record=record),))
+    ).models
+    assert (model.mask_rate is None) == (len(phases) == 1 and rate is None)
 
 
 def test_an_encoder_that_attends_otherwise_is_another_model(tmp_path):

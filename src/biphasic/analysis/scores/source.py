@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,9 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
     if record.attention and objective != UNTRAINED:
         # Figures and claims about an objective are not about models that attend otherwise.
         objective += f", {record.attention}"
+    rates = _mask_rates(phases, record.continued_steps)
+    if len(rates) > 1:  # nor about models that changed their masking rate
+        objective += f", masking {', '.join(f'{PERCENT * rate:g}' for rate in rates)} %"
     return ModelInfo(
         name=arm.name,
         label=arm.label,
@@ -200,7 +204,7 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         size=size.upper() if size in {"210m", "610m", "1b"} else size,
         parameters=record.parameters,
         objective=objective,
-        mask_rate=next((p.mask_rate for p in reversed(phases) if p.mask_rate is not None), None),
+        mask_rate=rates[0] if len(rates) == 1 else None,
         clm_steps=steps["clm"],
         mlm_steps=steps["mlm"],
         total_steps=record.steps,
@@ -220,6 +224,20 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         replicate_of=recipe,
         pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
+
+
+def _mask_rates(phases: Sequence[PhaseRecord], continued: int) -> list[float]:
+    """Return the masking rates in order, without repeats; since the model was continued, if so."""
+    rates: list[float | None] = []
+    steps = 0
+    for phase in reversed(phases):
+        if phase.mask_rate is not None:
+            rates += [phase.final_mask_rate, phase.mask_rate]
+        steps += phase.steps
+        if steps == continued:
+            break
+    known = [rate for rate in reversed(rates) if rate is not None]
+    return [rate for rate, _ in groupby(known)]
 
 
 def replicate_of(record: ArmRecord) -> str:
