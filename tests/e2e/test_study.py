@@ -258,7 +258,7 @@ def write_embedding_data(folder):
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_study_loads_and_plans(path, tmp_path):
     shutil.copytree(path.parent, tmp_path / "studies")  # relative paths begin there
-    if path.stem.startswith(("replication", "survives", "length", "embeddings")):
+    if path.stem.startswith(("replication", "survives", "length", "masking", "embeddings")):
         write_replication_data(tmp_path / "studies/data")
     if path.stem == "embeddings":
         write_embedding_data(tmp_path / "studies/data")

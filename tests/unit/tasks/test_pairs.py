@@ -266,8 +266,8 @@ def test_an_interrupted_enrichment_leaves_no_pairs_and_is_repeated(
 ):
     stub, out = Stub(fault), tmp_path / "out"
     module = "biphasic.tasks.pairs.enrich"
-    monkeypatch.setattr(f"{module}._embedder", lambda _: (stub, "stub"))
-    monkeypatch.setattr(f"{module}._by_role", lambda _: ((stub, stub), {"miner": "stub"}))
+    monkeypatch.setattr(f"{module}._embedder", lambda *_: (stub, "stub"))
+    monkeypatch.setattr(f"{module}._by_role", lambda *_: ((stub, stub), {"miner": "stub"}))
     pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", ROWS),))
     killed = tmp_path / ".partial-out-0123abcd"  # what a process leaves that cannot clean up
     killed.mkdir()
