@@ -394,6 +394,9 @@ class TestFineTuned:
         one = written("ir", "query: {text}", "{title} {text}")
         assert "mine document.txt --out document.npy" in one
         assert "`some-owner/encoder`, fine-tuned on Reviews" in one
+        similar = written("sts", "{text}", "{text}")
+        assert "scored on Reviews without training: it embeds sentences; similar ones" in similar
+        assert front_matter(similar)["pipeline_tag"] == "sentence-similarity"
 
     @pytest.mark.parametrize(
         ("kind", "form"),

@@ -75,6 +75,8 @@ class Similarity(ExampleKind):
 
     name = "sts"
     is_cosine = True
+    does = "embeds sentences; similar ones are close"
+    pipeline = "sentence-similarity"
     encoded = EncodedSentencePairs
     facts = KindFacts(
         "similarity of sentences",
