@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 
+@in_range()
 def run_study(
     study: StudyConfig | Path | str,
     *,
@@ -169,6 +171,7 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
     return cancel_study(folder, say=say_on(progress_console(quiet=quiet)))
 
 
+@in_range()
 def retry(
     study: Path | str,
     jobs: Sequence[str] = (),
@@ -285,6 +288,7 @@ def clean(
     return Cleaned(found, delete)
 
 
+@in_range()
 def tune(
     file: Path | str,
     *,
