@@ -353,7 +353,8 @@ def _resource_lines(
         return
     yield (
         f"Memory       {size(memory) if memory else _NOT_KNOWN} for a process of the largest "
-        "training (less with compute.max_tokens_per_pass)"
+        "training (less with compute.max_tokens_per_pass; a pretrained model's activations come on "
+        "top)"
     )
     disk = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"
