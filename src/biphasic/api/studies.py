@@ -210,7 +210,7 @@ def retry(
 
     folder, _ = find_study(study, Path(root))
     runner = find_owner(folder / LOCK)
-    if runner is not None:
+    if runner is not None and runner.seems_alive:
         asked = retry_jobs(folder, runner, jobs)
         return Retried(tuple(f"sent retry request to {runner}: {job.label}" for job in asked), None)
     if jobs:

@@ -352,6 +352,14 @@ def test_nothing_to_retry_is_reported(folder):
             retry_jobs(folder, holder, [])
 
 
+def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
+    write_progress(folder, record(failures=(failed("a on first", "abc" + "0" * 61),)))
+    locked_elsewhere(folder, silent_for=LEASE_SECONDS + 60)
+    code, _, err = cli("study", "retry", "one", "a on first", "--root", root)
+    assert (code, "one is not running" in err) == (2, True)
+    assert read_requests(folder) == []
+
+
 def test_the_command_line(root, folder, cli, quick):
     code, out, _ = cli("study", "status", "one", "--root", root)
     assert (code, out.splitlines()[0]) == (0, "one: finished")
