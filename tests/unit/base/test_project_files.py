@@ -56,3 +56,10 @@ def test_workflows_and_ci_run_targets_that_exist():
     for words in used:
         assert words[0] == "make"
         assert set(words[1:]) <= targets
+
+
+@pytest.mark.parametrize(
+    "path", sorted((TOP / "docs").glob("**/*.csv")), ids=lambda path: path.name
+)
+def test_tables_beside_pages_have_rows(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) > 1
