@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 
-@in_range()
 def run_study(
     study: StudyConfig | Path | str,
     *,
@@ -171,7 +169,6 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
     return cancel_study(folder, say=say_on(progress_console(quiet=quiet)))
 
 
-@in_range()
 def retry(
     study: Path | str,
     jobs: Sequence[str] = (),
@@ -210,7 +207,7 @@ def retry(
 
     folder, _ = find_study(study, Path(root))
     runner = find_owner(folder / LOCK)
-    if runner is not None and runner.seems_alive:
+    if runner is not None:
         asked = retry_jobs(folder, runner, jobs)
         return Retried(tuple(f"sent retry request to {runner}: {job.label}" for job in asked), None)
     if jobs:
@@ -288,7 +285,6 @@ def clean(
     return Cleaned(found, delete)
 
 
-@in_range()
 def tune(
     file: Path | str,
     *,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def predict(
     )
 
 
-@in_range()
 def encode(
     model: Path | str,
     source: Source,
@@ -255,7 +253,6 @@ def push(
     )
 
 
-@in_range()
 def run_mteb(
     model: Path | str,
     tasks: Sequence[str],
