@@ -51,6 +51,11 @@ class Owner:
     def __str__(self) -> str:
         return f"host {self.host}, process {self.pid}" if self.host else "an unknown process"
 
+    @property
+    def seems_alive(self) -> bool:
+        """Whether it runs on this machine, or its last heartbeat elsewhere is recent."""
+        return self.is_here or time.time() - self.heartbeat < LEASE_SECONDS
+
 
 class Lock:
     """A lock that this process holds."""

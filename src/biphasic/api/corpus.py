@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
 
 
+@in_range()
 def build(
     sources: Sequence[str] = (),
     *,
@@ -91,6 +93,7 @@ def build(
     return BuiltCorpus(folder, (how, *_left_out(folder)))
 
 
+@in_range()
 def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> InspectedCorpus:
     """Show counts, lengths, samples, row fill, duplicates and sources.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.protocol import FinetuneProtocol
 
 
+@in_range()
 def evaluate(
     model: Path | str,
     task: TaskConfig | Path | str,
@@ -63,6 +65,7 @@ def evaluate(
     return evaluation
 
 
+@in_range()
 def evaluate_all(
     model: Path | str,
     tasks: Sequence[TaskConfig | Path | str],
@@ -160,6 +163,7 @@ def evaluate_all(
     )
 
 
+@in_range()
 def finetune(
     model: Path | str,
     task: TaskConfig | Path | str,

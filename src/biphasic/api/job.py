@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from biphasic.study.run.jobs import AnyJob
 
 
+@in_range()
 def run(
     job: str | None = None,
     *,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 
 
+@in_range()
 def plan(
     file: Path | str,
     *,
@@ -51,8 +52,6 @@ def plan(
     from biphasic.study.spec.load import load_study
     from biphasic.study.study import Study
 
-    if rate is not None and not (math.isfinite(rate) and rate >= 1):
-        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
     config = load_study(file, overrides)
     planned = preview_study(Study(config, Path(root)))
     summary = summarise_plan(planned, example_tokens=example_tokens)
@@ -149,6 +148,7 @@ def jobs(
     return StudyJobs(study, tuple(items), last)
 
 
+@in_range()
 def jobset(
     file: Path | str,
     *,
@@ -201,6 +201,7 @@ def jobset(
     )
 
 
+@in_range()
 def register(
     file: Path | str,
     *,

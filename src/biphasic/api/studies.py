@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 
+@in_range()
 def run_study(
     study: StudyConfig | Path | str,
     *,
@@ -169,6 +171,7 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
     return cancel_study(folder, say=say_on(progress_console(quiet=quiet)))
 
 
+@in_range()
 def retry(
     study: Path | str,
     jobs: Sequence[str] = (),
@@ -207,7 +210,7 @@ def retry(
 
     folder, _ = find_study(study, Path(root))
     runner = find_owner(folder / LOCK)
-    if runner is not None:
+    if runner is not None and runner.seems_alive:
         asked = retry_jobs(folder, runner, jobs)
         return Retried(tuple(f"sent retry request to {runner}: {job.label}" for job in asked), None)
     if jobs:
@@ -285,6 +288,7 @@ def clean(
     return Cleaned(found, delete)
 
 
+@in_range()
 def tune(
     file: Path | str,
     *,

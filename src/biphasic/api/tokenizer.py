@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from biphasic.data.text.source import SourceContext, TextSource
 
 
+@in_range(vocab_size=(300, 1 << 17))  # 256 bytes, 4 special tokens, and some merges
 def train(
     sources: Sequence[str],
     out: Path | str,

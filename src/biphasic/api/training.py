@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.study import DEFAULT_ROOT, STORE
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from biphasic.training.recipe import Precision, Recipe
 
 
+@in_range(max_seqlen=(1, None))
 def adapt(
     model: Path | str,
     out: Path | str,
@@ -135,6 +137,7 @@ def adapt(
         )
 
 
+@in_range()
 def pretrain(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,
@@ -242,6 +245,7 @@ def pretrain(
         )
 
 
+@in_range(weight=(0, 1))
 def merge_models(
     base: Path | str,
     adapted: Path | str,
@@ -291,6 +295,7 @@ def merge_models(
     return write_merge(base, adapted, target, merge)
 
 
+@in_range(devices=(1, None), vocab_size=(1, None))
 def estimate(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,
@@ -344,9 +349,6 @@ def estimate(
     from biphasic.study.spec.arms import read_recipe
 
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
-    for name, value in (("devices", devices), ("vocab_size", vocab_size)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value}; give 1 or more")
     if mfu is not None and not 0 < mfu <= 1:
         raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
     chosen = choose_device(device, flops=flops, memory=memory, watts=watts)

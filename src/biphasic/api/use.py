@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def predict(
     )
 
 
+@in_range()
 def encode(
     model: Path | str,
     source: Source,
@@ -253,6 +255,7 @@ def push(
     )
 
 
+@in_range()
 def run_mteb(
     model: Path | str,
     tasks: Sequence[str],

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo, ParameterInfo
 
 import biphasic
+from biphasic.api.ranges import Range, ranges_of
 from biphasic.cli.output import echo
 from biphasic.errors import ConfigError
 
@@ -93,39 +94,24 @@ _READ: dict[str, Callable[[Any], Any]] = {
 # What an option is called and may be, where its argument's name and type do not say it.
 _OPTIONS: dict[str, ParameterInfo] = {
     "against": typer.Option(metavar="TASK"),
-    "batch_tokens": typer.Option(min=1),
-    "checkpoint_every": typer.Option(min=0),
     "columns": typer.Option("--column"),
     "compute": typer.Option(metavar="KEY=VALUE"),
     "dataset": typer.Option(metavar="NAME"),
-    "example_tokens": typer.Option(min=1),
     "formats": typer.Option("--format", metavar="ENDING"),
-    "gpus": typer.Option(min=0),
-    "heldout_every": typer.Option(min=0),
     "learning_rates": typer.Option("--learning-rate"),
-    "max_seqlen": typer.Option(min=8),
     "only": typer.Option(metavar="ID"),
     "out": typer.Option(),
     "overrides": typer.Option("--set", metavar="KEY=VALUE"),
-    "parallelism": typer.Option(min=1),
-    "per_gpu": typer.Option(min=1),
     "pilot": typer.Option(metavar="STUDY"),
     "print_config": typer.Option(help="Print all settings as YAML, with defaults, and exit."),
-    "rate": typer.Option(min=1.0),
     "recipe": typer.Argument(metavar="file"),
-    "rewinds": typer.Option(min=0, metavar="K"),
-    "samples": typer.Option(min=0),
+    "rewinds": typer.Option(metavar="K"),
     "seeds": typer.Option("--seed"),
     "shares": typer.Option("--share"),
-    "skip_steps": typer.Option("--skip-step", min=0, metavar="N"),
-    "spread": typer.Option(min=0.001),
-    "steps": typer.Option(min=1),
+    "skip_steps": typer.Option("--skip-step", metavar="N"),
     "tasks": typer.Option("--task", metavar="TASK"),
-    "threads": typer.Option(min=1),
-    "tries": typer.Option(min=1),
     "wandb": typer.Option(metavar="PROJECT"),
     "without": typer.Option(metavar="NAME"),
-    "workers": typer.Option(min=1),
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -168,7 +154,7 @@ class _Call:
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        texts = _texts(self._function)[1]
+        texts, ranges = _texts(self._function)[1], ranges_of(self._function)
         flags = [
             inspect.Parameter(
                 flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
@@ -180,6 +166,7 @@ class _Call:
                 one.replace(default=self._defaults.get(one.name, one.default)),
                 self._options.get(one.name),
                 texts.get(one.name),
+                ranges.get(one.name),
             )
             for one in (*self._arguments.values(), *flags)
             if texts.get(one.name) != ""
@@ -197,7 +184,10 @@ class _Call:
 
 
 def _option(
-    argument: inspect.Parameter, info: ParameterInfo | None, text: str | None
+    argument: inspect.Parameter,
+    info: ParameterInfo | None,
+    text: str | None,
+    limits: Range | None,
 ) -> inspect.Parameter:
     """Return the option, or positional argument, of a command for an argument of its function."""
     positional = argument.kind is argument.POSITIONAL_OR_KEYWORD
@@ -208,6 +198,8 @@ def _option(
     elif argument.name in _NAMES and argument.annotation.startswith("Path"):
         kind = str if kind is Path else str | None
     is_repeated = str(kind).startswith("list") and isinstance(info, OptionInfo)
+    if limits is not None:
+        info.min, info.max = limits
     if text is not None:
         info.help = text + " Repeat for several." * is_repeated
     default = None if argument.default == () else argument.default

@@ -13,8 +13,6 @@ from biphasic.cli.output import echo
 if TYPE_CHECKING:
     from biphasic.api.results.corpus import InspectedCorpus, IntactCorpus
 
-_LEAST_VOCABULARY = 300  # 256 bytes, 4 special tokens, and some merges
-
 corpus_app = Commands("Build and inspect corpora for pretraining.")
 corpus_app.prints("build", corpus.build, sources=typer.Argument(metavar="SOURCE..."))
 
@@ -35,30 +33,11 @@ def _verify(intact: IntactCorpus) -> None:
 corpus_app.prints("merge", corpus.merge)
 
 pairs_app = Commands("Build and inspect pairs of texts for contrastive training.")
-pairs_app.prints(
-    "build",
-    pairs.build,
-    tables=typer.Argument(metavar="TABLE..."),
-    per_document=typer.Option(min=1),
-    max_weak_pairs=typer.Option(min=1),
-    seed=typer.Option(min=0),
-)
-pairs_app.prints(
-    "mine",
-    pairs.mine,
-    miner=typer.Option(),
-    negatives=typer.Option(min=1),
-    margin=typer.Option(min=0, max=1),
-    depth=typer.Option(min=1),
-)
-pairs_app.prints("teach", pairs.teach, teacher=typer.Option(), width=typer.Option(min=1))
+pairs_app.prints("build", pairs.build, tables=typer.Argument(metavar="TABLE..."))
+pairs_app.prints("mine", pairs.mine, miner=typer.Option())
+pairs_app.prints("teach", pairs.teach, teacher=typer.Option())
 pairs_app.prints("inspect", pairs.inspect)
 
 tokenizer_app = Commands("Train tokenizers and check them.")
-tokenizer_app.prints(
-    "train",
-    tokenizer.train,
-    sources=typer.Argument(metavar="SOURCE"),
-    vocab_size=typer.Option(min=_LEAST_VOCABULARY, max=1 << 17),
-)
+tokenizer_app.prints("train", tokenizer.train, sources=typer.Argument(metavar="SOURCE"))
 tokenizer_app.prints("check", tokenizer.check, tokenizer=typer.Argument(metavar="NAME_OR_FOLDER"))

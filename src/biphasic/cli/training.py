@@ -84,9 +84,7 @@ def _adaptation_text(**given: Any) -> str:
     return adaptation_text(**given)
 
 
-@commands.calls(
-    "adapt", adapt, instead={"print_config": _adaptation_text}, max_seqlen=typer.Option()
-)
+@commands.calls("adapt", adapt, instead={"print_config": _adaptation_text})
 def _adapt(folder: Path) -> None:
     echo(f"encoder: {folder}")
 
@@ -95,7 +93,6 @@ def _adapt(folder: Path) -> None:
     "merge",
     merge_models,
     out=typer.Option(),
-    weight=typer.Option(min=0, max=1),
     groups=typer.Option("--group", metavar="GROUP=WEIGHT"),
 )
 def _merge(folder: Path) -> None:

@@ -81,10 +81,10 @@ def prepare_task(
         origin = published_origin(name, **settings)
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
-    elif is_mteb(source):
-        making = _of_mteb(source, copies)
     elif revision is not None:
         raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
+    elif is_mteb(source):
+        making = _of_mteb(source, copies)
     else:
         with reading(f"task '{source}'", DataError):
             making = _own(source)

@@ -102,7 +102,7 @@ def test_one_text_is_not_taken_for_its_letters(encoder):
 def test_settings_of_vectors_are_checked_without_the_command_line(encoder):
     with pytest.raises(ConfigError, match="precision: 'fp16'; give fp32 or bf16"):
         biphasic.encode(encoder, TEXTS, precision="fp16")
-    with pytest.raises(ConfigError, match="--max-seqlen 2: give at least 8"):
+    with pytest.raises(ConfigError, match="max_seqlen: 2; give 8 or more"):
         biphasic.encode(encoder, TEXTS, max_seqlen=2)
     with pytest.raises(ConfigError, match="--max-seqlen 7: give at least 8"):
         biphasic.load(encoder).encode(TEXTS, max_seqlen=7)

@@ -72,6 +72,13 @@ def test_names_follow_a_rule(phases, settings, name):
     assert names({"phases": phases, "recipe": settings}) == [name]
 
 
+def test_finished_encoders_are_named_by_their_models():
+    encoders = ["org/Some-Model", "./models/mine/"]
+    axes = {"encoder.pretrained": encoders}
+    assert names({"encoder": {"pretrained": encoders[0]}}) == ["some-model"]
+    assert names({"axes": axes, "attention": "causal"}) == ["some-model-causal", "mine-causal"]
+
+
 def test_an_optimizer_is_an_axis():
     arm = {"phases": [clm(9)], "axes": {"recipe.optimizer.name": ["adamw", "muon"]}}
     assert names(arm) == ["610m-clm-9", "610m-clm-9-muon"]

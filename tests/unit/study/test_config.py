@@ -53,6 +53,30 @@ def recipe(**changes):
             {"tasks": [{"name": "pydocs-sc", "protocol": {"max_seqlen": 129}}]},
             "task 'pydocs-sc': protocol.max_seqlen 129 exceeds the model's 128",
         ),
+        (
+            {
+                "tasks": [
+                    {
+                        "name": "pydocs-sc",
+                        "train_examples": [16],
+                        "protocol": {"train_examples": 5},
+                    }
+                ]
+            },
+            "tasks.0: give train_examples at the task or in its protocol, not both",
+        ),
+        (
+            {"compare": [{"arms": ["mlm", "mlm"], "tasks": ["pydocs-sc", "pydocs-sc"]}]},
+            "compare.0: tasks: pydocs-sc given more than once",
+        ),
+        (
+            {
+                "arms": [{"name": "a", "phases": [clm(10)]}, {"name": "b", "phases": [mlm(10)]}],
+                "evaluation_points": [{"arms": ["a"], "steps": [10]}],
+                "compare": [{"arms": ["a-10", "b"]}],
+            },
+            "compare.0: no arm 'a-10'",
+        ),
         ({"arms": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "arms: a given more than once"),
         (
             {"tasks": [{"name": "pydocs-sc"}, {"name": "pydocs-sc"}]},

@@ -5,14 +5,16 @@ import json
 import pytest
 
 from biphasic.data.building.config import CorpusConfig
-from biphasic.errors import DataError
+from biphasic.errors import DataError, LockHeldError
 from biphasic.execution.job import save_job
 from biphasic.files import PARTIAL
+from biphasic.locks import lock_work
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.run.jobs import load_job
 from biphasic.study.run.report import ReportJob
 from biphasic.tasks.protocol import FinetuneProtocol
+from small_root import prepare, study_of, write_texts
 
 JOB, RUN, STUDY = "a" * 64, "b" * 64, "report-c"
 CORPUS = CorpusConfig(libraries=("rich",))
@@ -110,3 +112,23 @@ def test_what_is_no_job_is_named(store, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match="not a job of this version"):
         load_job(store, JOB)
+
+
+def test_studies_with_other_seeds_leave_each_other_s_jobs(root, tmp_path, make_task):
+    texts, task = write_texts(tmp_path), make_task(tmp_path / "task")
+
+    def job(name, seeds):
+        finetuning = {"seeds": seeds, "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}}
+        config = study_of(texts, task, name=name, finetuning=finetuning)
+        return prepare(config, root).missing_work()[-1].make()
+
+    one, other = job("first", [3]), job("second", [3, 4])
+    for each in (one, other):
+        save_job(each)
+    for each in (one, other):
+        assert load_job(root / "store", each.id) == each
+    # What both have to do is done once: they wait for each other.
+    with lock_work(root / "store", one.id.partition("-")[0]):
+        for each in (one, other):
+            with pytest.raises(LockHeldError):
+                each.run(lambda _: None)

@@ -19,6 +19,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.execution.requests import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
 from biphasic.study.find import find_study
+from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
 from biphasic.study.status import status as status_module
@@ -33,7 +34,8 @@ from biphasic.study.status.record import (
 )
 from biphasic.study.status.status import status_lines, study_status
 from biphasic.study.study import Study
-from small_root import fake_state, prepare
+from small_root import fake_result, fake_state, prepare, study_of, write_texts
+from tiny_study import clm, mlm
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
 
@@ -107,6 +109,24 @@ def test_a_finished_study_is_reported_as_finished(folder):
     assert status.device_seconds_spent == pytest.approx(28.0)
     assert status.device_seconds_left == 0.0
     assert text_of(status).startswith("one: finished\n  4 done, 0 running, 0 waiting, of 4 jobs\n")
+
+
+def test_arms_that_were_trained_apart_need_no_state_where_they_branch(root, tmp_path, make_task):
+    arms = [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(2), mlm(2)]}]
+    config = study_of(write_texts(tmp_path), make_task(tmp_path / "task"), name="two", arms=arms)
+    Study(config, root).save()
+    study = prepare(config, root)
+    _, *ends = study.plan.segments
+    for segment in ends:
+        fake_state(root / "store", segment.id)  # without a parent, as a study of its own leaves it
+    for group in study.plan.groups:
+        for name in group.run_ids():
+            fake_result(root / "store", name, state=group.state)
+    assert study.missing_work() == []
+    summary = summarise_plan(study.plan)
+    assert (summary.left.steps, summary.done.steps) == (0, summary.shared.steps)
+    status = study_status(root / "two")
+    assert (status.phase, status.notes, status.device_seconds_left) == ("finished", (), 0.0)
 
 
 def test_without_a_runner_the_status_comes_from_the_store(root, folder):
@@ -330,6 +350,14 @@ def test_nothing_to_retry_is_reported(folder):
         assert holder is not None
         with pytest.raises(ConfigError, match="has no failed jobs"):
             retry_jobs(folder, holder, [])
+
+
+def test_a_runner_that_is_gone_is_not_asked_to_retry(root, folder, cli):
+    write_progress(folder, record(failures=(failed("a on first", "abc" + "0" * 61),)))
+    locked_elsewhere(folder, silent_for=LEASE_SECONDS + 60)
+    code, _, err = cli("study", "retry", "one", "a on first", "--root", root)
+    assert (code, "one is not running" in err) == (2, True)
+    assert read_requests(folder) == []
 
 
 def test_the_command_line(root, folder, cli, quick):

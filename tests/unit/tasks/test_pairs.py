@@ -316,6 +316,13 @@ def test_weak_pairs_are_headings_and_paragraphs_and_neighbours():
     ]
 
 
+def test_a_repeated_paragraph_is_no_pair():
+    first, second = (f"{word} {LONG}." for word in ("first", "second"))
+    text = "\n\n".join([first, first, second])
+    pairs = document_pairs([document(text)], seed=0, per_document=9, most=None)
+    assert pairs == [Pair(first, second, source="paragraph and next")]
+
+
 def test_the_draw_of_weak_pairs_follows_from_the_seed():
     texts = [
         document("\n\n".join(f"{place} {number} {LONG}." for number in range(8)))

@@ -211,3 +211,5 @@ def test_sources_that_are_none(custom, monkeypatch, source, kind, message):
 def test_only_published_datasets_have_revisions(store, custom):
     with pytest.raises(ConfigError, match="only published datasets have revisions"):
         store.folder_of(f"sc:{custom}", revision="abc")
+    with pytest.raises(ConfigError, match="only published datasets have revisions"):
+        store.folder_of("mteb:STSBenchmark", revision="abc")

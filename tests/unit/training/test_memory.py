@@ -81,6 +81,21 @@ def test_creeping_growth_stays_bounded_by_the_need():
     assert process.releases < 1000 / 15
 
 
+def test_where_little_is_free_nothing_unused_is_kept():
+    process, bound = bounded(in_use=20, settling_calls=1)
+    free = iter([25, 15, 15, 15])
+    bound._free_bytes = lambda: next(free)
+    process.held = 20
+    assert bound.check() == 0  # the need is unknown, and 25 are free
+    assert bound.check() == 0  # releases: 20 may be unused, and 15 are free
+    assert (process.releases, bound.check()) == (1, 0)  # settles at a need of 20
+    process.held = 29
+    assert (bound.check(), process.releases) == (0, 1)
+    process.held = 29
+    free = iter([8])
+    assert (bound.check(), process.releases) == (9, 2)
+
+
 def test_the_need_is_measured_again_after_each_release():
     process, bound = bounded(in_use=4, settling_calls=1)
     for held in (100, 100, 151):  # release, settle at 100, exceed 150

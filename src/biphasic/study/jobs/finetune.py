@@ -58,7 +58,7 @@ class FinetuneJob(Job):
     """Fine-tune one state on one task, once per learning rate and seed, and score tasks."""
 
     kind: Literal["finetune"] = "finetune"
-    id: str  # Identity of the group.
+    id: str  # Identity of the group; of a part of its grid, with `-0-of-2`.
     tokenizer: Path  # Folder of the tokenizer.
     encoder: Path  # Folder of the model to start from.
     state: str  # Identity of the model.
@@ -70,7 +70,9 @@ class FinetuneJob(Job):
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results."""
-        with lock_work(self.store, self.id) as held:
+        # Jobs with other grids of the same training wait for it; parts of one grid do not.
+        work = self.id if "-of-" in self.id else self.id.partition("-")[0]
+        with lock_work(self.store, work) as held:
             report = while_held(report, held, should_stop=should_stop)
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]

@@ -29,7 +29,7 @@ from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 class FinetuneGroup:
     """All fine-tunings of one state on one task."""
 
-    id: str
+    id: str  # Identity of its job: that of the training, and a hash of tasks and grid.
     state: str
     # The tasks that are scored after each fine-tuning; they share a training.
     evaluations: tuple[PlannedTask, ...]
@@ -40,6 +40,11 @@ class FinetuneGroup:
     def training(self) -> PlannedTask:
         """The task that is trained on."""
         return self.evaluations[0].training
+
+    @property
+    def training_id(self) -> str:
+        """Identity of state and training, which all grids share."""
+        return self.id.partition("-")[0]
 
     @property
     def attention(self) -> Attention:
@@ -119,8 +124,12 @@ def plan_group(
         # Nothing is trained: no rate to choose, nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)
-    identity = digest(_run_determinants(state, training))
-    return FinetuneGroup(identity, state, evaluations, tuple(grid), f"{name} on {scored}")
+    shared = digest(_run_determinants(state, training))
+    # Studies with other tasks or another grid have jobs of their own in the same store.
+    own = digest({"tasks": [_run_determinants(state, task) for task in evaluations], "grid": grid})
+    return FinetuneGroup(
+        f"{shared}-{own[:16]}", state, evaluations, tuple(grid), f"{name} on {scored}"
+    )
 
 
 def check_lengths(

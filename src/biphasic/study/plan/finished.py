@@ -36,8 +36,15 @@ class Finished:
         return cls(plan, *(frozenset(complete_names(place)) for place in places))
 
     def missing_segments(self) -> list[Segment]:
-        """Return the segments whose state is missing."""
-        return [segment for segment in self.plan.segments if segment.id not in self.states]
+        """Return the segments whose state is missing and is evaluated, or leads to such a one."""
+        # Arms that were trained apart have no state where they branch, and need none.
+        needed: set[str | None] = {point.state for point in self.plan.points}
+        missing: list[Segment] = []
+        for segment in reversed(self.plan.segments):  # those that need a state before it
+            if segment.id in needed and segment.id not in self.states:
+                missing.append(segment)
+                needed |= {segment.parent, segment.base}
+        return missing[::-1]
 
     def missing_groups(self) -> list[FinetuneGroup]:
         """Return the groups of fine-tunings with a missing result."""

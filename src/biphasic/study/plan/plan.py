@@ -270,7 +270,7 @@ def _groups(
                 seeds=of_all_runs if point.arm.encoder else own,
                 name=point.name,
             )
-            both = (groups.setdefault(group.id, group), group)
+            both = (groups.setdefault(group.training_id, group), group)
             one, other = ([task.info.name for task in each.evaluations] for each in both)
             if one != other:
                 raise ConfigError(

@@ -96,7 +96,8 @@ def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanS
     tasks, finished = _tasks(plan), Finished.of(plan)
     missing = finished.missing_segments()
     trainings = [group for group in plan.groups if group.training.is_trained]
-    trained = [segment for segment in plan.segments if segment.id in finished.states]
+    left = {segment.id for segment in missing}
+    trained = [segment for segment in plan.segments if segment.id not in left]
     return PlanSummary(
         name=plan.study.config.name,
         groups=groups,
@@ -353,7 +354,8 @@ def _resource_lines(
         return
     yield (
         f"Memory       {size(memory) if memory else _NOT_KNOWN} for a process of the largest "
-        "training (less with compute.max_tokens_per_pass)"
+        "training (less with compute.max_tokens_per_pass; a pretrained model's activations come on "
+        "top)"
     )
     disk = summary.state_bytes
     yield f"Disk         {_NOT_KNOWN if disk is None else size(disk)} for the states"

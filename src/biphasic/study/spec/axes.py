@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from biphasic.config import Config, nearest, parse_config, put
 from biphasic.errors import ConfigError
 from biphasic.study.spec.arms import ArmConfig, RecipeConfig
-from biphasic.study.spec.naming import arm_name
+from biphasic.study.spec.naming import arm_name, encoder_name
 
 _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
@@ -175,5 +175,8 @@ def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> st
     single = parse_config(ArmConfig, {**raw, "name": _UNNAMED}, where=where)
     if shared is None:
         return _UNNAMED
-    name = arm_name(single.recipe_from(shared, where=where), shared)
+    if single.encoder is not None:
+        name = encoder_name(single.encoder)
+    else:
+        name = arm_name(single.recipe_from(shared, where=where), shared)
     return f"{name}-{single.attention}" if single.attention else name

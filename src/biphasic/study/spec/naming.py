@@ -28,8 +28,16 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
         parts += [_phase_name(placed), f"{mark}{thousands(placed.end)}"]
     if not phases:
         parts.append("untrained")
-    name = "-".join([*parts, *_differences(recipe, shared)])
-    return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")  # for file names
+    return _for_files("-".join([*parts, *_differences(recipe, shared)]))
+
+
+def encoder_name(encoder: PretrainedModel) -> str:
+    """Return the name of an arm that is a finished encoder: `all-minilm-l6-v2`."""
+    return _for_files(model_name(encoder))
+
+
+def _for_files(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")
 
 
 def recipe_name(recipe: Recipe) -> str:

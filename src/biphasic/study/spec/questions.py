@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest
+from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.errors import ConfigError
 
 
@@ -23,6 +23,11 @@ class PlannedComparison(Config):
     ends with its step."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Tasks on which they are compared; defaults to all."""
+
+    @model_validator(mode="after")
+    def _each_task_once(self) -> Self:
+        refuse_repeats("tasks", list(self.tasks or ()))
+        return self
 
 
 class Forecast(Config):

@@ -78,7 +78,9 @@ class TaskConfig(Config):
     `protocol.train_examples`."""
 
     @model_validator(mode="after")
-    def _known_task(self) -> TaskConfig:
+    def _checked(self) -> TaskConfig:
+        if self.train_examples is not None and "train_examples" in self.protocol:
+            raise ValueError("give train_examples at the task or in its protocol, not both")
         if self.name == PRETRAINING:
             raise ValueError(f"'{PRETRAINING}' is reserved for held-out losses; rename the task")
         known = [*BUILTIN_TASKS, *PUBLISHED]
@@ -305,8 +307,10 @@ class StudyConfig(Config):
             recipe += f"-{arm.attention}" if arm.attention else ""
             recipe += f"-{arm.encoder.model_dump_json()}" if arm.encoder else ""
             recipes[arm.name] = recipe
+            end = sum(phase.steps for phase in arm.phases)
             for step in points.get(arm.name, ()):
-                recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
+                if step < end:  # the state at the end has the arm's name alone
+                    recipes.setdefault(point_name(arm.name, step), f"{recipe}-{step}")
         return recipes
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:

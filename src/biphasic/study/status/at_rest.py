@@ -13,7 +13,6 @@ from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
-from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.status.record import JobCounts, StudyStatus, progress_by_arm, read_progress
 from biphasic.study.study import Study
@@ -33,7 +32,7 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     left_over = waiting.keys() - done
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
-    notes = [*notes, *_damage(done, plan)]
+    notes = [*notes, *_damage(done, finished)]
     kinds = _training(finished), _finetuning(finished)
     left = [kind.seconds_left for kind in kinds]
     known = [seconds for seconds in left if seconds is not None]
@@ -51,12 +50,13 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     )
 
 
-def _damage(done: Set[str], plan: Plan) -> Iterator[str]:
+def _damage(done: Set[str], finished: Finished) -> Iterator[str]:
     """Yield missing files and files of wrong size."""
+    plan = finished.plan
     for problem in report_damage(plan.study.folder, hashes=False):
         yield f"{problem}; run the study again to rewrite its report"
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
-    names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
+    names = {"states": done & finished.states, "finetunes": results}
     places = [
         plan.store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)
     ]
@@ -107,6 +107,7 @@ class _Kind:
 
 def _training(finished: Finished) -> _Kind:
     kind, plan = _Kind(), finished.plan
+    missing = {segment.id for segment in finished.missing_segments()}
     for segment in plan.segments:
         cost = segment_cost(segment)
         # Steps if operations are unknown: steps of one study cost about the same.
@@ -115,7 +116,7 @@ def _training(finished: Finished) -> _Kind:
             state = read_state_record(plan.store / "states" / segment.id, identity=segment.id)
             kind.seconds += state.seconds * int(state.compute.get("processes", 1))
             kind.done += amount
-        else:
+        elif segment.id in missing:
             kind.left += amount
     return kind
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.amounts import clock, hours
 from biphasic.errors import DataError
-from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
+from biphasic.locks import LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
 from biphasic.study.status.record import (
     JobCounts,
@@ -33,7 +33,7 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
     notes: list[str] = []
     if owner is not None:
         silence = time.time() - owner.heartbeat
-        if owner.is_here or silence < LEASE_SECONDS:
+        if owner.seems_alive:
             return _running(folder, owner, silence)
         notes.append(
             f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "

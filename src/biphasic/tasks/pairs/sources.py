@@ -101,7 +101,8 @@ def document_pairs(
             keys = uniforms(stream("weak pairs", seed, number), len(candidates)).tolist()
             ranked = sorted(zip(keys, range(len(keys)), candidates, strict=True))[:per_document]
             for key, place, (query, positive, sort) in ranked:
-                yield key, number, place, Pair(query, positive, source=sort)
+                if query != positive:  # a repeated paragraph teaches nothing
+                    yield key, number, place, Pair(query, positive, source=sort)
 
     kept = list(drawn()) if most is None else heapq.nsmallest(most, drawn(), key=lambda d: d[:3])
     return [pair for *_, pair in sorted(kept, key=lambda d: d[1:3])]

@@ -1,0 +1,74 @@
+"""Ranges of the arguments of public functions, which the options of their commands share."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from biphasic.errors import ConfigError
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Range = tuple[float, float | None]  # the least and the greatest value, if there is one
+
+# By the name of an argument, in every function that has it.
+_RANGES: dict[str, Range] = {
+    "batch_tokens": (1, None),
+    "checkpoint_every": (0, None),
+    "example_tokens": (1, None),
+    "gpus": (0, None),
+    "heldout_every": (0, None),
+    "max_seqlen": (8, None),
+    "parallelism": (1, None),
+    "per_gpu": (1, None),
+    "rate": (1.0, None),
+    "rewinds": (0, None),
+    "samples": (0, None),
+    "skip_steps": (0, None),
+    "spread": (0.001, None),
+    "steps": (1, None),
+    "threads": (1, None),
+    "tries": (1, None),
+    "workers": (1, None),
+}
+_FOUND = "_biphasic_ranges"
+
+
+def in_range(
+    **own: Range,
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Check the numbers that a function is called with: a ConfigError names the first outside.
+
+    The ranges are those of all functions with an argument of this name, and the function's own.
+    """
+    both = _RANGES | own
+
+    def add(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        names = inspect.signature(function).parameters
+        ranges = {name: both[name] for name in names if name in both}
+
+        @wraps(function)
+        def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+            given = dict(zip(names, args, strict=False)) | options
+            for name, (least, most) in ranges.items():
+                value = given.get(name)
+                for number in value if isinstance(value, list | tuple) else (value,):
+                    if not isinstance(number, int | float):
+                        continue  # not given; other types are refused where they are used
+                    if not (math.isfinite(number) and least <= number <= (most or number)):
+                        wanted = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+                        raise ConfigError(f"{name}: {number:g}; give {wanted}")
+            return function(*args, **options)
+
+        setattr(checked, _FOUND, ranges)
+        return checked
+
+    return add
+
+
+def ranges_of(function: Callable[..., object]) -> dict[str, Range]:
+    """Return the ranges that `in_range` gave a function, by argument."""
+    return getattr(function, _FOUND, {})

@@ -1,0 +1,51 @@
+"""Numbers outside their range are refused before any work, in Python as on the command line."""
+
+import inspect
+import math
+from operator import attrgetter
+
+import pytest
+
+import biphasic
+from biphasic.api.ranges import in_range, ranges_of
+from biphasic.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "given", "said"),
+    [
+        ("corpus.build", ((),), {"out": "c", "workers": -1}, "workers: -1; give 1 or more"),
+        ("corpus.inspect", ("c",), {"max_seqlen": 0}, "max_seqlen: 0; give 8 or more"),
+        ("tokenizer.train", (("t.txt",), "t"), {"vocab_size": 100}, "100; give 300 to 131072"),
+        ("pairs.build", ((),), {"out": "p", "per_document": 0}, "per_document: 0"),
+        ("pairs.mine", ("p", "m", "o"), {"margin": 1.5}, "margin: 1.5; give 0 to 1"),
+        ("pairs.teach", ("p", "m", "o"), {"width": -1}, "width: -1"),
+        ("plan", ("s.yaml",), {"rate": math.inf}, "rate: inf"),
+        ("plan", ("s.yaml",), {"rate": math.nan}, "rate: nan"),
+        ("run_study", ("s.yaml",), {"tries": 0}, "tries: 0"),
+        ("pretrain", ("r.yaml",), {"skip_steps": (4, -2)}, "skip_steps: -2; give 0 or more"),
+        ("merge_models", ("a", "b", "out"), {"weight": 2.0}, "weight: 2; give 0 to 1"),
+        ("estimate", ("r.yaml",), {"vocab_size": 0}, "vocab_size: 0"),
+        ("adapt", ("m", "out"), {"max_seqlen": 0}, "max_seqlen: 0; give 1 or more"),
+        ("encode", ("m", ["a"]), {"max_seqlen": 7}, "max_seqlen: 7"),
+    ],
+)
+def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, given, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        attrgetter(name)(biphasic)(*args, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_ends_of_a_range_and_what_is_not_given_pass():
+    @in_range(share=(0, 1))
+    def kept(share: float, *, workers: int | None = None) -> tuple[float, int | None]:
+        return share, workers
+
+    assert [kept(0), kept(1, workers=1), kept(share=0.5, workers=None)] == [
+        (0, None), (1, 1), (0.5, None)
+    ]  # fmt: skip
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'share'"):
+        kept()
+    assert ranges_of(kept) == {"share": (0, 1), "workers": (1, None)}
+    assert list(inspect.signature(kept).parameters) == ["share", "workers"]
