@@ -46,7 +46,14 @@ def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
 
 
 def fake_state(
-    store, identity, *, parent=None, corpus_hash=CORPUS_HASH, num_bytes=1000, seconds=10.0
+    store,
+    identity,
+    *,
+    parent=None,
+    pretrained=None,
+    corpus_hash=CORPUS_HASH,
+    num_bytes=1000,
+    seconds=10.0,
 ):
     with complete_folder(store / "states" / identity, identity=identity) as partial:
         (partial / "model.safetensors").write_bytes(bytes(num_bytes))
@@ -56,7 +63,7 @@ def fake_state(
             "step": 4,
             "parent": parent,
             "rows_sha256": "",
-            "ground": {"corpus_hash": corpus_hash},
+            "ground": {"corpus_hash": corpus_hash, "pretrained": pretrained},
             "seconds": seconds,
         }
         write_json(partial / "state.json", state)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError
 from biphasic.files import is_complete, write_json
 from biphasic.locks import lock_work, locked_folder
@@ -19,6 +20,7 @@ from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean, cleaning_lines
 from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.run.record import settings_digest
+from biphasic.study.spec.study import StudyConfig
 from biphasic.study.study import Study
 from small_root import fake_checkpoint, fake_result, fake_state, study_of
 
@@ -115,6 +117,26 @@ def test_ancestors_of_needed_states_stay(root, store):
     fake_state(store, states[0], parent="parent")
     fake_state(store, "child", parent=states[0])
     assert names(clean(root)) == ["child"]
+
+
+def test_states_that_a_study_names_as_models_stay(root, store):
+    config = Study.saved(root / "one").config
+    for name in ("encoder", "start", "other"):
+        fake_state(store, name)
+        folder = store / "states" / name
+        write_json(folder / "config.json", {})
+    link_states(store, "gone", {"mlm": "encoder"}, say=print)
+    raw = config.model_dump(exclude_unset=True) | {"name": "two"}
+    raw["arms"] = [
+        {"name": "e", "encoder": {"pretrained": str(store / "states/by-name/gone/mlm")}},
+        {"name": "s", "recipe": {"model": {"pretrained": str(store / "states/start")}}},
+    ]
+    Study(parse_config(StudyConfig, raw, where="two"), root).save()
+    assert names(clean(root)) == ["other"]
+    # So does what a trained state began with, whoever trained it.
+    fake_state(store, "trained", pretrained="other")
+    record_pin(store, "trained", made_by="pretrain", states=["trained"])
+    assert names(clean(root)) == []
 
 
 def test_checkpoints_stay_as_long_as_their_state_is_missing(root, store):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from biphasic.study.gc.pins import Pin
 from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
+from biphasic.training.recipe import PretrainedModel
 from biphasic.training.state import read_state_record
 
 
@@ -57,10 +58,11 @@ def add_ancestors(reachable: Reachable, store: Path) -> None:
     while left:
         folder = store / "states" / left.pop()
         if is_complete(folder):
-            parent = read_state_record(folder, identity=folder.name).parent
-            if parent and parent not in reachable.states:
-                reachable.states.add(parent)
-                left.append(parent)
+            record = read_state_record(folder, identity=folder.name)
+            for before in (record.parent, record.ground.get("pretrained")):
+                if before and before not in reachable.states:
+                    reachable.states.add(before)
+                    left.append(before)
 
 
 def corpus_hash(folder: Path) -> str | None:
@@ -79,6 +81,7 @@ def add_study(reachable: Reachable, folder: Path) -> None:
         )
     study = Study.saved(folder)
     reachable.studies.add(study.config.name)
+    reachable.states.update(_models(study))
     record = study_record_of(folder)
     problem = _add_plan(reachable, study)
     settings = record and record.provenance.get("settings_sha256")
@@ -92,6 +95,16 @@ def add_study(reachable: Reachable, folder: Path) -> None:
     if record is not None:
         reachable.states.update(record.states)
         reachable.results.update(run.id for run in record.runs)
+
+
+def _models(study: Study) -> Iterator[str]:
+    """Yield the states of the store that arms begin with, or are."""
+    for arm in study.config.arms:
+        model = arm.encoder or study.recipes[arm.name].model
+        if isinstance(model, PretrainedModel):
+            folder = Path(model.pretrained).resolve()  # names lead to states
+            if folder.parent == study.store / "states":
+                yield folder.name
 
 
 def study_record_of(folder: Path) -> StudyRecord | None:
