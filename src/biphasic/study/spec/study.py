@@ -32,6 +32,7 @@ from biphasic.study.spec.questions import (
     resolve_question,
 )
 from biphasic.study.spec.tuned_rates import (
+    ArmRate,
     ObjectiveRate,
     TunedRate,
     check_rates,
@@ -257,19 +258,24 @@ class StudyConfig(Config):
                     )
 
     def unused_rates(self) -> list[str]:
-        """Return a note for each tuned rate that no arm uses, perhaps because of an override."""
+        """Return a note for each tuned rate that no arm uses, or not all arms that it names."""
         rates = self.tuned_rates
-        used = [
-            rate
-            for arm in self.arms
-            for rate in (self.tuned_rate_of(arm), last_rate(arm, self.tuned_rates))
-        ]
-        return [
-            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm without a rate of its "
-            "own has its name, or begins with its model and phase"
-            for index, rate in enumerate(rates)
-            if rate not in used
-        ]
+        used = {arm.name: (self.tuned_rate_of(arm), last_rate(arm, rates)) for arm in self.arms}
+        notes: list[str] = []
+        for index, rate in enumerate(rates):
+            place = f"tuned_rates.{index} (peak {rate.peak:g}) is not used"
+            if not any(rate in of_arm for of_arm in used.values()):
+                notes.append(
+                    f"{place}: no arm without a rate of its own has its name, or begins with its "
+                    "model and phase"
+                )
+            elif isinstance(rate, ArmRate):
+                notes += [
+                    f"{place} by arm '{name}', which has no such schedule, or its own rate for it"
+                    for name in rate.arms
+                    if rate not in used[name]
+                ]
+        return notes
 
     def points_by_arm(self) -> dict[str, list[int]]:
         """Return the intermediate steps at which arms are evaluated, ascending, by arm."""
