@@ -67,7 +67,9 @@ def test_a_registration_is_sealed_once(register, folder):
     assert [one.task for one in first.detectable] == ["first"]
     # Two seeds of an arm: 1.5 * sqrt(2) per difference, and t(0.975; 1) = 12.7.
     assert first.detectable[0].points > 12.7
-    assert register() == (first,) == read_registrations(folder)
+    assert register() == register(spread=1.5) == (first,) == read_registrations(folder)
+    with pytest.raises(ConfigError, match="is registered as it is"):
+        register(spread=2)
     # Titles, descriptions and how steps are computed are not a part of it.
     assert register(title="Two", description="Other words") == (first,)
 

@@ -53,7 +53,13 @@ def register_study(
                 *changed_parts(known[-1].fixed, fixed),
                 *(("code",) if is_other_code else ()),
             )
+        spread_on, source = _spreads(spread, pilot)
         if known and not changed:
+            if source not in ("", known[-1].spread_from):
+                raise ConfigError(
+                    f"{known[-1].id[:12]}: this study is registered as it is, with its detectable "
+                    "differences; omit --spread and --pilot"
+                )
             return known
         num_scores = len(_existing_scores(prepared.plan, known))
         if num_scores and not known:
@@ -62,7 +68,6 @@ def register_study(
                 "it cannot be registered before the first one; change the arms or their seeds"
             )
         amends = known[-1].id if known else None
-        spread_on, source = _spreads(spread, pilot)
         record = RegistrationRecord(
             format="biphasic.registration/1",
             id=registration_id(fixed, code, amends),
