@@ -98,6 +98,6 @@ def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None
         raise ConfigError(f"--list {list_file}: cannot be read ({error})") from None
     if not lines:
         raise ConfigError(f"--list {list_file}: has no jobs")
-    if index is None or index >= len(lines):
+    if index is None or not 0 <= index < len(lines):
         raise ConfigError(f"--index: give a line of {list_file}, from 0 to {len(lines) - 1}")
     return lines[index].strip()

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from biphasic.api.job import run
 from biphasic.data.building.config import CorpusConfig
-from biphasic.errors import DataError, LockHeldError
+from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.execution.job import save_job
 from biphasic.files import PARTIAL
 from biphasic.locks import lock_work
@@ -117,12 +118,12 @@ def test_what_is_no_job_is_named(store, text):
 def test_studies_with_other_seeds_leave_each_other_s_jobs(root, tmp_path, make_task):
     texts, task = write_texts(tmp_path), make_task(tmp_path / "task")
 
-    def job(name, seeds):
+    def made(name, seeds):
         finetuning = {"seeds": seeds, "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}}
         config = study_of(texts, task, name=name, finetuning=finetuning)
         return prepare(config, root).missing_work()[-1].make()
 
-    one, other = job("first", [3]), job("second", [3, 4])
+    one, other = made("first", [3]), made("second", [3, 4])
     for each in (one, other):
         save_job(each)
     for each in (one, other):
@@ -132,3 +133,10 @@ def test_studies_with_other_seeds_leave_each_other_s_jobs(root, tmp_path, make_t
         for each in (one, other):
             with pytest.raises(LockHeldError):
                 each.run(lambda _: None)
+
+
+def test_lines_of_a_list_are_counted_from_its_beginning(tmp_path):
+    lines = tmp_path / "level-0.txt"
+    lines.write_text(f"{JOB}\n")
+    with pytest.raises(ConfigError, match="from 0 to 0"):
+        run(list_file=lines, index=-1, root=tmp_path)
