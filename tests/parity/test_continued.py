@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
+from biphasic import merge_models
 from biphasic.data.corpus import Corpus
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import read_json
+from biphasic.model.loading.build import load_pretrained
 from biphasic.model.loading.hub import fetch_model
 from biphasic.training.data import TrainingData
 from biphasic.training.step.input import StepRows
-from families import save_family
+from families import SHARED, save_family, with_head
 from short_runs import CLM, MLM, Killed, killing
 from text_corpus import write_corpus
 
@@ -172,6 +175,31 @@ def test_interrupted_equals_uninterrupted(pretrained, train, make_recipe):
         assert not changed(whole, resumed)
         for name in ("optimizer.safetensors", "config.json"):
             assert (whole / name).read_bytes() == (resumed / name).read_bytes()
+
+
+def test_buffers_that_a_family_saves_with_its_weights_are_kept(
+    tmp_path, training_data, train, make_recipe, tokenizer
+):
+    """Biases of routers choose experts; no training changes them."""
+    settings = {**SHARED, "vocab_size": tokenizer.vocab_size, "num_hidden_layers": 2}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    config = transformers.Glm4MoeConfig(
+        **settings, **experts, num_key_value_heads=2, head_dim=8, first_k_dense_replace=1
+    )
+    model, bias = with_head(config), "model.layers.1.mlp.gate.e_score_correction_bias"
+    model.get_buffer(bias).copy_(torch.tensor([0.5, -0.5, 0.25, 0.0]))
+    model.save_pretrained(tmp_path / "model")
+    data = dataclasses.replace(training_data, pretrained=fetch_model(tmp_path / "model"))
+    phases = (MLM, {"objective": "merge", "before_phase": 0}, MLM)
+    recipe = make_recipe(*phases, model={"pretrained": "tiny"})
+    whole = train(recipe, "whole", data=data)
+    torch.testing.assert_close(weights(whole)[bias], model.get_buffer(bias))
+    with pytest.raises(Killed):
+        train(recipe, "killed", data=data, options={**EVERY, "report": killing(2)})
+    assert not changed(whole, train(recipe, "killed", data=data))
+    load_pretrained(whole)
+    merged = merge_models(tmp_path / "model", whole, tmp_path / "merged")
+    torch.testing.assert_close(weights(merged)[bias], model.get_buffer(bias))
 
 
 def test_a_merge_is_a_state_with_which_a_run_goes_on(training_data, train, make_recipe):

@@ -23,7 +23,7 @@ _FORMAT = "biphasic.merge/1"
 
 def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) -> Path:
     """Write the model between two models; see `merge_models`."""
-    from biphasic.model.loading.build import empty_body, load_pretrained  # noqa: PLC0415
+    from biphasic.model.loading.build import empty_body, load_pretrained, saved_tensors  # noqa: PLC0415
     from biphasic.training.state import save_tensors  # noqa: PLC0415
 
     sides = [fetch_model(each) for each in (base, adapted)]
@@ -34,7 +34,7 @@ def write_merge(base: Path | str, adapted: Path | str, out: Path, merge: Merge) 
     bodies = [empty_body(side.folder).named_parameters() for side in sides]  # without weights
     check_shapes(*({name: tuple(tensor.shape) for name, tensor in body} for body in bodies))
     models = [load_pretrained(side.folder, head_for=()) for side in sides]
-    merged = merge.between(*(dict(model.named_parameters()) for model in models))
+    merged = merge.between(*map(saved_tensors, models))
     # As it was saved: loading for training changes attention. Weights are written in fp32.
     config = {**read_json(sides[1].folder / "config.json"), "dtype": "float32"}
     identities = {"base": sides[0].identity, "adapted": sides[1].identity}

@@ -27,6 +27,8 @@ from biphasic.model.loading.build import (
     load_pretrained,
     load_weights,
     new_model,
+    saved_buffers,
+    saved_tensors,
     stores_head,
 )
 from biphasic.model.loading.hub import check_model
@@ -183,8 +185,9 @@ class Run:
             code=self.code,
             plugins=named_plugins(self.lineage.recipe),
         )
+        buffers = {name: buffer.to("cpu") for name, buffer in saved_buffers(self.model).items()}
         return Snapshot(
-            weights=taken(self.optimizer.weights.masters),
+            weights={**taken(self.optimizer.weights.masters), **buffers},
             moments=taken(self.optimizer.state_tensors()),
             record=record,
             metrics=self.log.text(),
@@ -261,7 +264,7 @@ def _merged(
         earlier = lineage.identities[step]
         base = load_state(store / "states" / earlier, identity=earlier).weights
     else:
-        base = dict(first_model(lineage.recipe, data).named_parameters())
+        base = saved_tensors(first_model(lineage.recipe, data))
     weights = settings.between(base, snapshot.weights)
     record = snapshot.record
     costs = {"documents": 0, "tokens": 0, "supervised_tokens": 0, "flops": 0}

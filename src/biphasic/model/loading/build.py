@@ -147,23 +147,33 @@ def stores_head(config: PretrainedConfig, names: Iterable[str]) -> bool:
     return any(name.startswith(body) for name in names)
 
 
+def saved_buffers(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the buffers that a family saves with its weights, such as biases of routers."""
+    saved = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
+
+
+def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return all that a state stores of a model, by name; a tied head is absent."""
+    return {**dict(model.named_parameters()), **saved_buffers(model)}
+
+
 @torch.no_grad()
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model in place."""
-    # Names are those of `named_parameters`, so a tied head is absent.
-    parameters = dict(model.named_parameters())
-    differing = sorted(parameters.keys() ^ tensors.keys())
+    """Copy the tensors of `saved_tensors` into a model in place."""
+    own = saved_tensors(model)
+    differing = sorted(own.keys() ^ tensors.keys())
     if differing:
         side = "are missing or unknown"
         raise ModelError(f"weights do not fit: {len(differing)} {side}, first {differing[0]}")
-    for name, parameter in parameters.items():
-        if parameter.shape != tensors[name].shape:
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
             raise ModelError(
                 f"weights do not fit: {name} is {list(tensors[name].shape)}, but the model has "
-                f"{list(parameter.shape)}"
+                f"{list(tensor.shape)}"
             )
-    for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
 
 
 def _load_with_head(
