@@ -60,7 +60,7 @@ soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and write docs/re
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py
 
-numerics: $(INSTALLED)  ## Vouch for edited code: reproduce the golden numbers, then list its hash.
+numerics: $(INSTALLED)  ## Reproduce the golden numbers with edited code, and list its hash.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 tests/golden/test_golden.py
 	$(BIN)/python tests/golden/record_code.py
 
@@ -69,7 +69,7 @@ lint: $(INSTALLED)  ## Check style and import contracts.
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-format: $(INSTALLED)  ## Mend what ruff can mend.
+format: $(INSTALLED)  ## Correct what ruff can correct.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
