@@ -47,6 +47,30 @@ def test_arms_that_differ_in_a_setting_of_a_phase_are_no_replicates():
     assert len({replicate_of(record) for record in found.values()}) == len(arms)
 
 
+def test_arms_of_other_dimensions_or_tuned_rates_are_no_replicates():
+    wide = {
+        "num_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    arms = {
+        "wide": {"model": wide},
+        "narrow": {"model": {**wide, "intermediate_size": 48}, "seed": 1},
+        "plain": {},
+        "run": {"seed": 1},
+        "tuned": {"seed": 2},
+    }
+    found = records(
+        *({"name": name, "recipe": recipe, "phases": [clm(4)]} for name, recipe in arms.items()),
+        tuned_rates=[{"arms": ["tuned"], "peak": 4e-3}],
+    )
+    recipes = {name: replicate_of(record) for name, record in found.items()}
+    assert recipes["plain"] == recipes["run"]
+    assert len({*recipes.values()}) == 4
+
+
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():
     last = {"arms": ["mlm"], "schedule": "last", "peak": 7e-4, "trials": 3}
     tuned = [{"arms": ["mlm"], "peak": 4e-3, "trials": 5}, last]

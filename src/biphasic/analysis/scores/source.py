@@ -246,7 +246,9 @@ def replicate_of(record: ArmRecord) -> str:
         return ""
     recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
     phases = [phase.model_dump() for phase in record.phases]
-    settings = [record.model, phases, record.continues, record.is_final, recipe]
+    # Names of models say layers and width alone, and a tuned rate is not in the recipe.
+    others = [record.parameters, record.peak, record.last_peak]
+    settings = [record.model, phases, record.continues, record.is_final, recipe, others]
     if record.is_finished_encoder:  # another one may have its name
         settings.append(record.state)
     return digest([*settings, record.attention] if record.attention else settings)
