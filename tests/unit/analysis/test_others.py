@@ -90,6 +90,40 @@ def test_other_examples_under_the_same_numbers_are_named(tmp_path, draws):
     assert analyze(tmp_path).problems == (expected,)
 
 
+def test_metrics_that_are_better_if_lower_are_left_out(tmp_path):
+    path = tmp_path / "m" / f"samples_crows_{EARLIER}.jsonl"
+    path.parent.mkdir()
+    rows = [
+        {"doc_id": n, "filter": "none", "metrics": ["acc", "pct_stereotype"], "acc": n,
+         "pct_stereotype": 1 - n}
+        for n in range(2)
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+    summary = {"higher_is_better": {"crows": {"acc": True, "pct_stereotype": False}}}
+    path.with_name(f"results_{EARLIER}.json").write_text(json.dumps(summary))
+    found = analyze(tmp_path)
+    assert [row["dataset"] for row in found.table()] == ["crows"]
+    assert found.problems == (
+        "left out: crows pct_stereotype: lower is better, and biphasic takes higher as better",
+    )
+
+
+def test_models_with_the_same_answers_are_compared(tmp_path, draws):
+    for model in ("a", "b"):
+        samples(tmp_path, model, draws[0])
+    found = compare(tmp_path)
+    assert [row["verdict"] for row in found.table()] == ["undecided"]
+    assert any("have the same mean" in line for line in found.lines())
+
+
+def test_tasks_of_a_benchmark_with_other_languages_are_counted(tmp_path):
+    for model, second in (("org__a", [0.5]), ("org__b", [0.5, 0.1])):
+        task_file(tmp_path, model, "r1", "A", 0.2)
+        task_file(tmp_path, model, "r1", "B", *second)
+    expected = "1 of 2 tasks differ between models in their data: revision, splits or languages"
+    assert analyze(tmp_path).problems == (f"mixed: MTEB: {expected}",)
+
+
 def test_the_average_over_filters_of_a_task_counts_its_examples_once(tmp_path, draws):
     for model, scores in zip(("a", "b"), draws, strict=True):
         samples(tmp_path, model, scores)

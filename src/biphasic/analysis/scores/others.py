@@ -45,8 +45,17 @@ Values = dict[str, float]  # scores of examples, by their names
 # By the data that the examples are of, which datasets of several filters share; dataset; metric.
 Found = Mapping[tuple[str, str, str], Values]
 Cells = dict[tuple[str, str, str, str], Values]  # by model, and as in `Found`
-# The harness's hash of each example: by task, number of the example and folder of a model.
-Hashes = dict[str, dict[str, dict[Path, str]]]
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What files say about results beside their scores."""
+
+    problems: list[Problem]
+    # What identifies the data of an example: by task, name of the example and folder of a model.
+    data: dict[str, dict[str, dict[Path, str]]]
+    # Metrics that are better if lower: folder of a model, task and metric.
+    lower: set[tuple[Path, str, str]]
 
 
 @dataclass(frozen=True)
@@ -136,13 +145,13 @@ def _common(dataset: str, by_model: Mapping[str, Values], problems: list[Problem
 def _read_all(folder: Path, problems: list[Problem]) -> Cells:
     """Read every file that has results."""
     cells: Cells = {}
-    hashes: Hashes = {}
+    notes = _Notes(problems, defaultdict(lambda: defaultdict(dict)), set())
     names = _model_names(folder)
     for path in _files(folder):
         where = path.relative_to(folder).as_posix()
         try:
             with reading(where, DataError, remedy="skipped"):
-                found = _read(path, problems, hashes)
+                found = _read(path, notes)
         except DataError as error:
             problems.append(Problem("damaged", str(error)))
             continue
@@ -155,10 +164,14 @@ def _read_all(folder: Path, problems: list[Problem]) -> Cells:
                 cells.setdefault((model, *place), {}).update(values)
             else:
                 cells[model, *place] = values
-    for task, examples in hashes.items():
+    for task, examples in notes.data.items():
         if different := sum(len({*of_models.values()}) > 1 for of_models in examples.values()):
-            text = f"{different:,} of {count(len(examples), 'example')} differ between models"
-            problems.append(Problem("mixed", f"{task}: {text}, by their doc_hash"))
+            which = f"{different:,} of {count(len(examples), 'example')}"
+            text = f"{which} differ between models, by their doc_hash"
+            if task == _BENCHMARK:
+                which = f"{different:,} of {count(len(examples), 'task')}"
+                text = f"{which} differ between models in their data: revision, splits or languages"
+            problems.append(Problem("mixed", f"{task}: {text}"))
     return cells
 
 
@@ -186,49 +199,66 @@ def _model_names(folder: Path) -> dict[Path, str]:
     }
 
 
-def _read(path: Path, problems: list[Problem], hashes: Hashes) -> Found:
+def _read(path: Path, notes: _Notes) -> Found:
     """Read a file; nothing if it has no results."""
     if match := _SAMPLES.fullmatch(path.name):
-        return _samples(path, match["task"], problems, hashes)
-    if path.suffix == ".json" and path.name != _META and not path.name.startswith(_SUMMARY):
-        return _task(path)
+        return _samples(path, match["task"], notes)
+    if path.suffix == ".json" and path.name.startswith(_SUMMARY):
+        _summary(path, notes)
+    elif path.suffix == ".json" and path.name != _META:
+        return _task(path, notes)
     return _table(path) if path.suffix in _TABLES else {}
 
 
-def _samples(path: Path, task: str, problems: list[Problem], hashes: Hashes) -> Found:
+def _summary(path: Path, notes: _Notes) -> None:
+    """Read which metrics are better if lower; a summary's name sorts before those of samples."""
+    raw = json.loads(path.read_text("utf-8"))
+    for task, metrics in (
+        (raw.get("higher_is_better") or {}) if isinstance(raw, dict) else {}
+    ).items():
+        notes.lower.update(
+            (path.parent, task, name) for name, is_higher in metrics.items() if is_higher is False
+        )
+
+
+def _samples(path: Path, task: str, notes: _Notes) -> Found:
     """Read the samples of a task of lm-evaluation-harness: a dataset for each metric and filter."""
     found: dict[tuple[str, str, str], Values] = defaultdict(dict)
-    unusable: dict[str, Any] = {}
+    unusable: dict[str, str] = {}
     for row in _lines(path):
         name = task if row["filter"] == "none" else f"{task} {row['filter']}"
         if "doc_hash" in row:
-            by_model = hashes.setdefault(task, {}).setdefault(str(row["doc_id"]), {})
-            by_model[path.parent] = str(row["doc_hash"])
+            notes.data[task][str(row["doc_id"])][path.parent] = str(row["doc_hash"])
         for metric in row["metrics"]:
             score = _share(row[metric])
-            if score is None:
-                unusable[metric] = row[metric]
-            else:
+            if (path.parent, task, metric) in notes.lower:
+                unusable[metric] = "lower is better, and biphasic takes higher as better"
+            elif score is not None:
                 found[task, name, metric][str(row["doc_id"])] = score
-    for metric, value in unusable.items():
+            elif isinstance(row[metric], list | dict | str):
+                unusable[metric] = "the score of an example is not a number"
+            else:
+                unusable[metric] = "the score of an example is not within -1 and 1"
+    for metric, reason in unusable.items():
         found = {key: values for key, values in found.items() if key[2] != metric}
-        kind = (
-            "is not a number" if isinstance(value, list | dict | str) else "is not within -1 and 1"
-        )
-        problems.append(Problem("left out", f"{task} {metric}: the score of an example {kind}"))
+        notes.problems.append(Problem("left out", f"{task} {metric}: {reason}"))
     return found
 
 
-def _task(path: Path) -> Found:
+def _task(path: Path, notes: _Notes) -> Found:
     """Read a task of mteb: the mean over its splits and languages, as mteb computes it."""
     raw = json.loads(path.read_text("utf-8"))
     if not (isinstance(raw, dict) and "task_name" in raw and isinstance(raw.get("scores"), dict)):
         return {}  # another file
-    parts = [part["main_score"] for split in raw["scores"].values() for part in split]
-    shares = [share for share in map(_share, parts) if share is not None]
-    if len(shares) < len(parts) or not parts:
+    parts = [(split, part) for split, of_split in raw["scores"].items() for part in of_split]
+    shares = [_share(part["main_score"]) for _, part in parts]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(parts) or not parts:
         raise DataError(f"{path.name}: a main_score is not a number between -1 and 1; skipped")
-    return {(_BENCHMARK, _BENCHMARK, "main_score"): {str(raw["task_name"]): fmean(shares)}}
+    read = sorted((split, str(part.get("hf_subset"))) for split, part in parts)
+    name = str(raw["task_name"])
+    notes.data[_BENCHMARK][name][path.parent] = f"{raw.get('dataset_revision')} {read}"
+    return {(_BENCHMARK, _BENCHMARK, "main_score"): {name: fmean(known)}}
 
 
 def _table(path: Path) -> Found:

@@ -96,9 +96,9 @@ class Contrast:
         return corrected if self.blocks is None else max(corrected, self.p_alone or 0.0)
 
     def detectable(self, num_comparisons: int, *, num_arms: int | None = None) -> float | None:
-        """Return the smallest difference that is clear with 80 % power; None without a test."""
+        """Return the smallest difference that is clear with 80 % power; None without a spread."""
         # It is corrected for all pairs of `num_arms` by Tukey, else for `num_comparisons`.
-        if self.p_value is None:
+        if self.p_value is None or not self.deciding.error:
             return None
         share, of_alone = 1 - LEVEL / 2 / num_comparisons, len(self.by_seed) - 1
 
