@@ -256,14 +256,19 @@ def _names(data: TrainingData) -> str:
     return " ".join(load_file(data.pretrained.folder / "model.safetensors"))
 
 
-def test_positions_that_cannot_grow_are_refused(
-    tmp_path, training_data, train, make_recipe, tokenizer
+@pytest.mark.parametrize(
+    ("family", "problem"),
+    [("roberta", "no rotary positions"), ("phi3", "frequencies of the whole batch")],
+)
+def test_positions_that_cannot_grow_are_refused_before_any_step(
+    family, problem, tmp_path, training_data, train, make_recipe, tokenizer
 ):
-    folder = save_family("roberta", tmp_path / "model", vocab_size=tokenizer.vocab_size)
+    folder = save_family(family, tmp_path / "model", vocab_size=tokenizer.vocab_size)
     data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
-    recipe = make_recipe({**MLM, "max_seqlen": 128}, model={"pretrained": "tiny"})
-    with pytest.raises(ModelError, match="positions"):
-        train(recipe, "store", data=data)
+    recipe = make_recipe(MLM, {**MLM, "max_seqlen": 128}, model={"pretrained": "tiny"})
+    with pytest.raises(ModelError, match=problem):
+        train(recipe, "store", data=data, options=EVERY)
+    assert not (tmp_path / "store" / "progress").exists()
 
 
 def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(

@@ -24,12 +24,18 @@ def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
             f"{type(model).__name__} has positions for {limit - first_position(model)} tokens, "
             f"not for max_seqlen {max_seqlen}"
         )
+    _check_frequencies(config, max_seqlen)
+
+
+def _check_frequencies(config: PretrainedConfig, max_seqlen: int) -> None:
+    """Raise an error if longer sequences than the original ones change those beside them."""
+    limit = getattr(config, "max_position_embeddings", None)
     for parameters in _rope_parameters(config):
         original = int(parameters.get("original_max_position_embeddings") or limit or 0)
         if parameters.get("rope_type") in _BY_LENGTH and max_seqlen > original:
             raise ModelError(
-                f"{type(model).__name__} changes the rotary frequencies of the whole batch if one "
-                f"sequence is longer than {original} tokens (rope type "
+                f"a model of type '{config.model_type}' changes the rotary frequencies of the "
+                f"whole batch if one sequence is longer than {original} tokens (rope type "
                 f"'{parameters['rope_type']}'), so packed documents would affect each other; set "
                 f"max_seqlen to at most {original}"
             )
@@ -51,6 +57,7 @@ def extend_config(
             f"a model of type '{config.model_type}' has no rotary positions: it reads at most "
             f"{limit} tokens, and has no rope_theta"
         )
+    _check_frequencies(config, max_seqlen)  # the original length may follow from the limit
     config.max_position_embeddings = max(limit, max_seqlen)
     if rope_theta is not None:
         for changed in parameters:

@@ -89,6 +89,15 @@ class TestFrequenciesByLength:
         with pytest.raises(ModelError, match="set max_seqlen to at most 32"):
             extend_context(model, max_seqlen=128)
 
+    def test_dynamic_scaling_begins_at_the_models_own_limit(self):
+        """Its configuration need not state an original length."""
+        rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+        config = tiny_config("smollm2", rope_parameters=rope)
+        with pytest.raises(ModelError, match="set max_seqlen to at most 64"):
+            extend_config(config, max_seqlen=128)
+        assert config.max_position_embeddings == 64
+        extend_config(config, max_seqlen=64)
+
     def test_a_longer_neighbour_would_change_a_document(self):
         model = new_model(tiny_config("phi3"), init_seed=0).eval()
         documents = [np.arange(4, 14), np.arange(4, 44)]
