@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import inspect
 import re
@@ -295,12 +296,12 @@ def put(settings: dict[str, Any], path: str, value: Any, *, where: str) -> None:
     *parents, last = path.split(".")
     node: Any = settings
     for name in parents:
-        if isinstance(node, list):
-            child = node[_index(node, name, where)]
-        elif (child := node.get(name)) is None:
-            child = node[name] = {}
+        key = _index(node, name, where) if isinstance(node, list) else name
+        child = {} if isinstance(node, dict) and node.get(key) is None else node[key]
         if not isinstance(child, dict | list):
             raise ConfigError(f"{where}: '{name}' is a value, not a group of settings")
+        # A copy: an alias in YAML, or a value of an axis, is in several places.
+        node[key] = child = copy.copy(child)
         node = child
     node[_index(node, last, where) if isinstance(node, list) else last] = value
 

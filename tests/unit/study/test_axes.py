@@ -120,6 +120,17 @@ def test_every_combination_of_axes_is_an_arm():
     assert {len(each.phases) for each in found} == {1, 2}
 
 
+def test_an_axis_changes_one_arm_and_one_place_only():
+    schedules = [{"peak": 1e-3}, {"peak": 2e-3}]
+    warm = {"recipe.learning_rate": schedules, "recipe.learning_rate.warmup_steps": [1, 2]}
+    arms = study({"phases": [clm(9)], "axes": warm}).arms
+    rates = [arm.recipe["learning_rate"] for arm in arms]
+    assert rates == [{**each, "warmup_steps": steps} for each in schedules for steps in (1, 2)]
+    phase = mlm(4)  # in both places, as by an alias in YAML
+    [arm] = study({"phases": [phase, phase], "axes": {"phases.1.mlm_probability": [0.2]}}).arms
+    assert [phase.mlm_probability for phase in arm.phases] == [0.4, 0.2]
+
+
 def test_a_budget_is_spent_in_shares_and_a_phase_without_steps_is_dropped():
     arm = {"steps": 20, "phases": [CLM, MLM], "axes": {"phases.0.steps": [0, 5, 20]}}
     found = study(arm).arms

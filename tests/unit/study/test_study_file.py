@@ -48,6 +48,18 @@ def test_groups_are_merged_and_lists_replaced(write):
     assert len(config.arms) == 2
 
 
+def test_an_override_changes_one_place_of_an_alias_only(write):
+    phases = "phases: [{objective: clm, steps: 10}]"
+    path = write(
+        "own.yaml",
+        "include: base.yaml\narms:\n"
+        f"  - {{name: a, recipe: &shared {{max_seqlen: 64}}, {phases}}}\n"
+        f"  - {{name: b, recipe: *shared, {phases}}}\n",
+    )
+    config = load_study(path, ["arms.0.recipe.max_seqlen=96"])
+    assert [arm.recipe["max_seqlen"] for arm in config.arms] == [96, 64]
+
+
 def test_what_is_named_later_and_the_command_line_win(write):
     write("more.yaml", "recipe: {model: pico}\ntitle: More\n")
     path = write("deep/own.yaml", "include: [../base.yaml, ../more.yaml]\nname: own\n")
