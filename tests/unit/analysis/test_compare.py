@@ -293,6 +293,12 @@ def test_the_reason_for_missing_examples_is_reported():
         assert reason in found.contrast.missing
 
 
+def test_zero_shot_scores_without_examples_are_not_tested():
+    dataset = DatasetInfo("d", "ZS", "ndcg_at_10")
+    scores = made_scores({"a": [60.0], "b": [50.0], "c": [40.0]}, datasets=(dataset,))
+    assert [one.verdict for one in family_of(scores, "d").with_best] == ["unknown"] * 2
+
+
 def test_zero_shot_scores_are_judged_by_examples_alone():
     matrices = examples_of({"a": [0.8], "b": [0.6], "c": [0.59]}, num_examples=500)
     scores = scores_with_examples(matrices, datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),))

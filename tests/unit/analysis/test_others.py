@@ -116,6 +116,15 @@ def test_models_with_the_same_answers_are_compared(tmp_path, draws):
     assert any("have the same mean" in line for line in found.lines())
 
 
+def test_examples_that_all_differ_alike_decide_nothing(tmp_path):
+    for model, score in (("a", 1), ("b", 0)):
+        table(tmp_path / model / "wic.csv", f"id,score\n1,{score}\n2,{score}\n3,{score}\n")
+    found = compare(tmp_path)
+    assert [(row["verdict"], row["p"]) for row in found.table()] == [("unknown", None)]
+    text = "a is 100.00 points above b: every test example gives the same difference"
+    assert any(text in line for line in found.lines())
+
+
 def test_tasks_of_a_benchmark_with_other_languages_are_counted(tmp_path):
     for model, second in (("org__a", [0.5]), ("org__b", [0.5, 0.1])):
         task_file(tmp_path, model, "r1", "A", 0.2)

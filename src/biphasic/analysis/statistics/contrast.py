@@ -22,6 +22,7 @@ from biphasic.analysis.statistics.blocks import SPREAD_LEVEL, Blocks, blocks_of
 from biphasic.analysis.statistics.crossed import (
     NO_EXAMPLES,
     CrossedErrors,
+    are_alike,
     joint_errors,
     joint_p_values,
     seed_freedom,
@@ -174,7 +175,9 @@ def contrast_of(
     if blocks is not None:
         pooled = by(blocks.squared_errors(own, squares=squares), np.array([float(blocks.freedom)]))
         tests = (pooled,) if blocks.are_spreads_equal else (alone, pooled)
-    has_test = spread or (without_seeds and errors.num_examples)
+    has_test = spread or (
+        without_seeds and errors.num_examples and not are_alike(mean, math.sqrt(errors.examples[0]))
+    )
     return Contrast(
         by_seed=by_seed,
         tests=tests,

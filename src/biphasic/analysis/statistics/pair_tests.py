@@ -19,6 +19,7 @@ from biphasic.analysis.statistics.blocks import Blocks
 from biphasic.analysis.statistics.crossed import (
     NO_EXAMPLES,
     CrossedErrors,
+    are_alike,
     joint_errors,
     joint_p_values,
     seed_freedom,
@@ -129,7 +130,10 @@ def _p_values(alone: PairTests, known: CrossedErrors, *, without_seeds: bool) ->
     of_seeds = seed_freedom(alone.num_seeds)
     values = joint_p_values(alone.means, alone.squared_errors, of_seeds, known)
     values = np.where(np.isnan(values), alone.p_values, values)  # Welch's, without common seeds
-    values[np.isnan(alone.p_values) & (not without_seeds)] = np.nan
+    if without_seeds:
+        values[are_alike(alone.means, np.sqrt(known.examples))] = np.nan
+    else:
+        values[np.isnan(alone.p_values)] = np.nan
     return values
 
 

@@ -10,6 +10,7 @@ from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.blocks import FEWEST
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.comparison import ModelComparison
+from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import listing, number, probability, short
 from biphasic.records import Convention
@@ -70,8 +71,11 @@ def _verdict(comparison: ModelComparison) -> str:
         ):
             return f"clear over {comparison.unit}s, but other test examples could reverse it"
         return "there is no clear difference"
-    if comparison.num_pairs > 1:
-        return f"every {comparison.unit} gives the same difference, so its spread is unknown"
+    one = comparison.contrast
+    has_alike = one is not None and one.num_examples > 0 and are_alike(one.mean, one.example_error)
+    if comparison.num_pairs > 1 or has_alike:
+        unit = "test example" if has_alike else comparison.unit
+        return f"every {unit} gives the same difference, so its spread is unknown"
     return f"with fewer than two {comparison.unit}s of each, it cannot be tested"
 
 
