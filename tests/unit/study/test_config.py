@@ -167,6 +167,20 @@ def test_inputs_are_limited_by_the_recipes_of_trained_arms_alone(trained, protoc
     assert config.protocol_of(config.tasks[0]).max_seqlen == expected
 
 
+def test_inputs_may_be_as_long_as_the_rows_of_the_phases():
+    def longest(*arms, **changes):
+        tasks = [{"name": "pydocs-sc", "protocol": {"max_seqlen": 512}}]
+        config = study(arms=[*arms], tasks=tasks, **changes)
+        return config.protocol_of(config.tasks[0]).max_seqlen
+
+    extended = {"name": "a", "phases": [mlm(10), mlm(10, max_seqlen=512)]}
+    assert longest(extended) == 512
+    with pytest.raises(ConfigError, match=r"512 exceeds the model's 128 .*arm 'b'"):
+        longest(extended, {"name": "b", "phases": [mlm(10)]})
+    with pytest.raises(ConfigError, match="512 exceeds the model's 128"):
+        longest(extended, evaluation_points=[{"arms": ["a"], "steps": [10]}])
+
+
 def test_a_task_overrides_one_setting_of_the_optimizer():
     config = study(
         finetuning={"protocol": {"max_seqlen": 64, "optimizer": {"weight_decay": 0.2}}},

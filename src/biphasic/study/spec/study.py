@@ -354,12 +354,23 @@ class StudyConfig(Config):
         except ConfigError as error:
             raise ConfigError(str(error), about=f"task '{task.name}'") from None
         if longest is not None and protocol.max_seqlen > longest:
-            raise ConfigError(
-                f"protocol.max_seqlen {protocol.max_seqlen} exceeds the model's {longest} "
-                "(recipe.max_seqlen)",
-                about=f"task '{task.name}'",
-            )
+            self._check_positions(protocol.max_seqlen, task)
         return protocol
+
+    def _check_positions(self, max_seqlen: int, task: TaskConfig) -> None:
+        """Check that each evaluated state reads so long an input; phases may have longer rows."""
+        points = self.points_by_arm()
+        for arm in self.arms:
+            recipe = arm.recipe_from(self.recipe)
+            for end in () if arm.encoder else (*points.get(arm.name, ()), recipe.total_steps):
+                begun = [placed.longest for placed in recipe.placed_phases if placed.start < end]
+                longest = max(begun, default=recipe.max_seqlen)
+                if max_seqlen > longest:
+                    raise ConfigError(
+                        f"protocol.max_seqlen {max_seqlen} exceeds the model's {longest} "
+                        f"(max_seqlen of the recipe and its phases, arm '{arm.name}')",
+                        about=f"task '{task.name}'",
+                    )
 
     def anchored(self, folder: Path) -> StudyConfig:
         """Return the study with relative paths resolved against the study file's folder."""
