@@ -41,7 +41,8 @@ class Site(Config):
     account: Word | None = None
     """Account or project that is charged."""
     max_blocks: int = Field(1, ge=1, le=1000)
-    """Most blocks at once. A block is one batch job, which runs many of ours."""
+    """Most blocks at once; those for trainings with several processes are counted apart. A block is
+    one batch job, which runs many of ours."""
     nodes_per_block: int = Field(1, ge=1, le=1000)
     """Nodes of a block."""
     walltime: str = Field("01:00:00", pattern=DURATION)
