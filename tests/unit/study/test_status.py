@@ -19,6 +19,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.execution.requests import read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
 from biphasic.study.find import find_study
+from biphasic.study.gc.verify import verify_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
@@ -127,6 +128,7 @@ def test_arms_that_were_trained_apart_need_no_state_where_they_branch(root, tmp_
     assert (summary.left.steps, summary.done.steps) == (0, summary.shared.steps)
     status = study_status(root / "two")
     assert (status.phase, status.notes, status.device_seconds_left) == ("finished", (), 0.0)
+    assert verify_study(root / "two", say=print).missing["states"] == 0
 
 
 def test_without_a_runner_the_status_comes_from_the_store(root, folder):

@@ -17,6 +17,7 @@ from biphasic.locks import Say
 from biphasic.records import StudyRecord
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
+from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
@@ -90,7 +91,9 @@ def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], li
         states.update(record.states)
         results.update(run.id for run in record.runs)
     if plan is not None and not plan.assumed:
-        states.update(segment.id for segment in plan.segments)
+        finished = Finished.of(plan)
+        needed = finished.states.union(segment.id for segment in finished.missing_segments())
+        states.update(segment.id for segment in plan.segments if segment.id in needed)
         results.update(plan.run_ids())
     return sorted(states), sorted(results)
 
