@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from biphasic.errors import ModelError
 from biphasic.model.head import check_head, language_model_head
 from biphasic.model.loading.build import new_model
-from families import FAMILIES, tiny_config
+from families import FAMILIES, SHARED, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 WITH_TRANSFORM = {"bert", "roberta", "modernbert", "modernbert-decoder"}
@@ -57,6 +57,13 @@ def test_a_head_that_does_more_is_refused(change):
     check_head(model)
     change(model)
     with pytest.raises(ModelError, match=r"Qwen3ForCausalLM: .*head does more"):
+        check_head(model)
+
+
+@pytest.mark.parametrize("config", [transformers.ElectraConfig, transformers.AlbertConfig])
+def test_a_head_that_changes_the_width_is_refused(config):
+    model = new_model(config(**SHARED, embedding_size=16), init_seed=0)
+    with pytest.raises(ModelError, match=r"ForMaskedLM: .*head does more .*their widths differ"):
         check_head(model)
 
 

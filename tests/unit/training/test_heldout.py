@@ -102,6 +102,15 @@ def test_an_objective_of_a_file_adds_a_measure(make_recipe, training_data, model
     assert found == {**sample(training_data).evaluate(model), "mlm10": found["mlm10"]}
 
 
+def test_a_measure_may_have_several_parts(make_recipe, training_data, model):
+    objectives = [{"objective": "clm"}, {"objective": "mlm"}]
+    mix = {"objective": "mix", "steps": 1, "objectives": objectives, "shares": [0.5, 0.5]}
+    own = {"both": (make_recipe(mix).phases[0], 1)}
+    found = sample(training_data).evaluate(model, own=own)
+    losses = sorted(found[name] for name in ("clm", "mlm"))
+    assert losses[0] - 0.1 < found["both"] < losses[1] + 0.1
+
+
 def test_evaluation_changes_nothing(training_data, model):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state, was_training = torch.random.get_rng_state(), model.training

@@ -76,9 +76,9 @@ class HeldoutLoss:
                     place = f"batch {number:,} of {len(self._batches):,}"
                     report(f"held-out {name.upper()} loss, {place}")
                 for seed in range(HELDOUT_SEED, HELDOUT_SEED + num_draws):
-                    (part,) = objective.supervise(batch, self._vocabulary, mask_seed=seed)
-                    for supervision in part.split(rows_per_pass):
-                        total += float(summed_loss(model, supervision, loss=loss))
-                    count += part.normaliser
+                    for part in objective.supervise(batch, self._vocabulary, mask_seed=seed):
+                        for supervision in part.split(rows_per_pass):
+                            total += float(summed_loss(model, supervision, loss=loss))
+                        count += part.normaliser
             losses[name] = total / count
         return losses
