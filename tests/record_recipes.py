@@ -92,12 +92,13 @@ _OPTIMIZERS = """
 Other optimizers need a `name` and have settings of their own. `muon` updates two-dimensional
 weights in the layers (not embeddings) with their momentum, after five Newton-Schulz iterations have
 set all its singular values to about 1 ([Jordan
-2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms and biases use AdamW.
-Its steps are scaled to the root mean square of AdamW's ([Liu et al.
-2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves both. Each of the model's
-parameters is one matrix: queries, keys and values that share a parameter are updated together. A
-matrix in a layer has one moment instead of two. The time of the iterations does not depend on the
-number of rows. On a CPU they are computed in fp32, on CUDA in bf16, which is untested.
+2024](https://kellerjordan.github.io/posts/muon/)); embeddings, head, norms, biases, and weights
+that are stacks of experts' matrices use AdamW. Its steps are scaled to the root mean square of
+AdamW's ([Liu et al. 2025](https://arxiv.org/abs/2502.16982)), so that one learning rate serves
+both. Each of the model's parameters is one matrix: queries, keys and values that share a parameter
+are updated together. A matrix in a layer has one moment instead of two. The time of the iterations
+does not depend on the number of rows. On a CPU they are computed in fp32, on CUDA in bf16, which is
+untested.
 """
 _SIZING = """\
 `biphasic estimate FILE` estimates a run before it is trained, without a corpus. `--json` prints a

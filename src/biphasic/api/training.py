@@ -68,8 +68,9 @@ def adapt(
         decay_steps: Final linear decay steps. Default: 1/10 of the steps.
         optimizer: adamw or muon. Default: the state's, else adamw. In Python also its settings.
         reset_optimizer: Reset the optimizer moments of a state.
-        max_seqlen: Row length in tokens. Default: the state's, else 512 or the model's limit.
-        rows_per_step: Rows per batch. Default: the state's, else 32.
+        max_seqlen: Row length in tokens. Default: that of a state's run, else 512 or
+            the model's limit.
+        rows_per_step: Rows per batch. Default: that of a state's run, else 32.
         precision: bf16 or fp32. Default: the state's, else bf16.
         seed: Seed of masks and data order. Default: the state's, else 0.
         compute: As in `pretrain`.
