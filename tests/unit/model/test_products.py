@@ -53,6 +53,17 @@ def test_a_user_without_a_home_gets_the_first_choice(fresh, monkeypatch):
     assert products() == module._first_choice()
 
 
+@pytest.mark.parametrize(
+    ("name", "library"), [("Intel(R) Xeon(R) Processor", "mkl"), ("AMD EPYC 9R14", "onednn")]
+)
+def test_noise_does_not_choose_between_libraries_that_are_as_fast(monkeypatch, name, library):
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN to choose")
+    monkeypatch.setattr(module, "processor", lambda: name)
+    monkeypatch.setattr(module, "_gain", lambda *_: 1.04)
+    assert module._measured()[:3] == (library, library, "mkl")
+
+
 def test_the_faster_library_is_chosen(monkeypatch):
     """oneDNN's forward product and MKL's weight gradient are made slow: a loop of ten."""
     multiply = module.multiply

@@ -30,8 +30,8 @@ _LIMITS = (
     "DNNL_MAX_CPU_ISA",
     "MKL_ENABLE_INSTRUCTIONS",
 )  # environment variables that limit the instructions of torch and of both libraries
-# Tokens, outputs and inputs of what is measured: a layer, and a block of a head.
-_SHAPES = ((2048, 512, 192), (1024, 4096, 192))
+# Tokens, outputs and inputs of what is measured: layers of `nano` and `25m`, and a block of a head.
+_SHAPES = ((2048, 512, 192), (2048, 1408, 512), (1024, 4096, 192))
 _ROUNDS = 10
 # A smaller gain leaves the first choice: noise would decide, and equal machines would differ.
 _CLEARLY = 1.05
@@ -102,9 +102,10 @@ def _machine() -> str:
 def _first_choice() -> Products:
     if not torch.backends.mkldnn.is_available():
         return Products("mkl", "mkl", "mkl", widens_bf16=False)
-    # oneDNN copies the transposed factors of a weight gradient.
+    # MKL is slow on some AMD processors; oneDNN copies the transposed factors of a weight gradient.
+    library: Library = "mkl" if "Intel" in processor() else "onednn"
     has_kernels = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return Products("onednn", "onednn", "mkl", widens_bf16=not has_kernels)
+    return Products(library, library, "mkl", widens_bf16=not has_kernels)
 
 
 def _measured() -> Products:
