@@ -10,7 +10,7 @@ from biphasic.data.packing import pack_sequences
 from biphasic.model.compute.dropout import dropout, speed_up_dropout
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import load_encoder, load_pretrained, new_model
-from families import FAMILIES, save_family, tiny_config
+from families import FAMILIES, SHARED, save_family, tiny_config
 
 SIZE = 400_000
 
@@ -112,8 +112,20 @@ def test_pretraining_drops_nothing(family, way, tmp_path):
     else:
         model = load_pretrained(save_family(family, tmp_path, **rates))
     batch = pack_sequences([np.arange(4, 14)], row_length=12, pad_id=0)
-    trained, evaluated = (
-        hidden_states(each, batch, causal=False) for each in (model.train(), model.eval())
-    )
-    assert torch.equal(trained, evaluated)
+    trained = hidden_states(model.train(), batch, causal=False)
+    assert torch.equal(trained, hidden_states(model.eval(), batch, causal=False))
     assert all(getattr(model.config, name) == 0.5 for name in rates)  # for fine-tuning
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (transformers.BioGptConfig, {"layerdrop": 0.9}),
+        (transformers.MixtralConfig, {"router_jitter_noise": 0.1, "num_key_value_heads": 2}),
+    ],
+)
+def test_pretraining_omits_no_layer_and_adds_no_noise(kind, settings):
+    model = new_model(kind(**SHARED, **settings), init_seed=0)
+    batch = pack_sequences([np.arange(4, 14)], row_length=12, pad_id=0)
+    trained = hidden_states(model.train(), batch, causal=False)
+    assert torch.equal(trained, hidden_states(model.eval(), batch, causal=False))

@@ -18,12 +18,13 @@ _RANGE = 1 << 16  # of the random numbers, which start at minus half of it
 
 
 def switch_off_dropout(model: nn.Module) -> None:
-    """Disable a model's dropout in training mode too, without changing its configuration."""
+    """Disable a model's dropout and noise in training mode, without changing its configuration."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in vars(module).items():
-            if "dropout" in name and isinstance(value, float):  # attention weights
+            # Of attention weights, whole layers (OPT), and inputs of routers (Mixtral).
+            if ("drop" in name or name == "jitter_noise") and isinstance(value, float):
                 setattr(module, name, 0.0)
 
 
