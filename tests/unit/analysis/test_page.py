@@ -26,6 +26,7 @@ from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.summary import finetunings
+from biphasic.analysis.tables.text import score_rows
 from biphasic.palette import SeriesStyle
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
@@ -198,6 +199,20 @@ def test_tasks_share_a_fine_tuning_if_all_its_settings_are_equal(tmp_path, numbe
         path.write_text(json.dumps({**result, "trained_on": "msmarco", "protocol": protocol}))
         seal_again(path.parent)
     assert len(finetunings(load_study(*study))) == expected
+
+
+def test_scores_name_the_task_that_encoders_were_trained_on(tmp_path):
+    tasks = tuple((name, *TASKS[3][1:]) for name in ("msmarco", "nq"))
+    folder, store = FakeStudy(
+        steps=40, arms=ARMS[:2], tasks=tasks, learning_rates=(1e-4,), seeds=(0, 1)
+    ).write(tmp_path)
+    study = json.loads((folder / "study.json").read_text())
+    study["tasks"][1]["trained_on"] = "msmarco"
+    (folder / "study.json").write_text(json.dumps(study))
+    rows = score_rows(study_scores(load_study(folder, store)))
+    assert {row["dataset"]: row["trained_on"] for row in rows} == {
+        "msmarco": None, "nq": "msmarco", "IR Average": None
+    }  # fmt: skip
 
 
 def test_only_a_score_clearly_above_all_others_has_a_star(tmp_path):

@@ -153,6 +153,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
                 task.name,
                 short_name(task.kind).upper(),
                 task.metric,
+                trained_on=task.trained_on or "",
                 num_train=task.num_train,
                 data=str(hashes.get(task.name, "")),
                 about=task.about,
