@@ -13,6 +13,7 @@ import shutil
 import signal
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ if importlib.util.find_spec("mteb") is None:  # not imported here: it takes seco
 from biphasic import analyze, evaluate, run_mteb
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.evaluation import benchmark
 from biphasic.files import write_text
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.study import Study
@@ -210,6 +212,20 @@ def test_examples_of_a_type_have_the_scores_whose_mean_is_the_tasks(copies, tmp_
     assert found == {
         "MTEB": "main_score", names[0]: "map_at_1000", names[1]: "accuracy"
     }  # fmt: skip
+
+
+def test_languages_of_unequal_size_leave_no_examples(tmp_path, monkeypatch):
+    """Their mean would not be the task's score, in which each language counts the same."""
+    by_language = {"de": {"test": {"1": 0.0}}, "en": {"test": {"1": 1.0, "2": 1.0}}}
+    predictions = tmp_path / "predictions.json"
+    predictions.write_text(json.dumps(by_language))
+    monkeypatch.setattr(benchmark, "_scores", lambda _task, data, _found: data)
+    parts = [{"hf_subset": name, "main_score": score} for name, score in (("de", 0), ("en", 1))]
+    result = SimpleNamespace(scores={"test": parts})
+    task = SimpleNamespace(dataset=by_language)
+    assert benchmark._examples(task, result, predictions) == {}
+    by_language["de"]["test"]["2"] = 0.0
+    assert list(benchmark._examples(task, result, predictions).values()) == [0, 0, 1, 1]
 
 
 def test_two_models_in_folders_of_one_name_get_their_own_scores(copies, tmp_path, monkeypatch):
