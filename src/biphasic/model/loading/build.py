@@ -18,6 +18,7 @@ from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.dropout import speed_up_dropout, switch_off_dropout
 from biphasic.model.compute.linear import speed_up_linear_layers
 from biphasic.model.compute.norm import speed_up_norms
+from biphasic.model.compute.sums import sum_in_fp32
 from biphasic.model.head import check_head, has_head
 from biphasic.model.loading.directions import close_again, open_both_ways
 from biphasic.model.loading.reading import (
@@ -80,6 +81,7 @@ def new_model(
         model = kind._from_config(config, dtype=torch.float32, **PACKED, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
+    sum_in_fp32(model)
     switch_off_dropout(model)
     return model
 
@@ -103,6 +105,7 @@ def load_pretrained(
         _add_rows(model, num_embeddings)
     speed_up_linear_layers(model)
     speed_up_norms(model)
+    sum_in_fp32(model)
     switch_off_dropout(model)
     if has_head(model):
         check_head(model)
@@ -127,6 +130,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
     model, _ = _load_body(folder, config, **options)
     speed_up_linear_layers(model)
     speed_up_norms(model)
+    sum_in_fp32(model)
     speed_up_dropout(model)
     return model
 
