@@ -296,7 +296,7 @@ def put(settings: dict[str, Any], path: str, value: Any, *, where: str) -> None:
     *parents, last = path.split(".")
     node: Any = settings
     for name in parents:
-        key = _index(node, name, where) if isinstance(node, list) else name
+        key: Any = _index(node, name, where) if isinstance(node, list) else name
         child = {} if isinstance(node, dict) and node.get(key) is None else node[key]
         if not isinstance(child, dict | list):
             raise ConfigError(f"{where}: '{name}' is a value, not a group of settings")

@@ -81,7 +81,7 @@ def joint_errors(seeds: Array, of_seeds: Array, errors: CrossedErrors) -> tuple[
 def are_alike(mean: ArrayLike, example_error: ArrayLike) -> NDArray[np.bool_]:
     """Return where all test examples differ by the same amount, so their spread is unknown."""
     # Up to rounding. Without a difference, there is nothing to find.
-    return (np.asarray(mean) != 0) & (example_error <= 1e-6 * np.abs(mean))
+    return (np.asarray(mean) != 0) & (np.asarray(example_error) <= 1e-6 * np.abs(mean))
 
 
 def seed_freedom(num_seeds: ArrayLike) -> Array:
