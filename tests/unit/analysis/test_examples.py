@@ -167,9 +167,8 @@ def test_what_seeds_and_examples_do_together_counts_once():
     assert found.p_value == pytest.approx(2 * stdtr(freedom, -2 / math.sqrt(0.45)))
 
 
-def test_an_interval_without_any_error_is_a_point():
-    found = contrast_from([1.0], errors(0.0))
-    assert (*found.interval, found.p_value) == (1.0, 1.0, 0.0)
+def test_without_any_error_only_equal_scores_have_a_p_value():
+    assert contrast_from([1.0], errors(0.0)).p_value is None
     assert contrast_from([0.0], errors(0.0)).p_value == 1.0
 
 

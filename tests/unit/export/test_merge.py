@@ -159,7 +159,7 @@ def test_the_command(models, tmp_path, cli):
     assert (code, json.loads((parts / "merge.json").read_text())["groups"]) == (0, {"0-1": 0.1})
     code, _, error = cli("merge", *models, "--out", tmp_path / "z", "--group", "0-1")
     assert (code, error) == (2, "error: --group 0-1: give GROUP=WEIGHT, as 0-5=0.3\n")
-    with pytest.raises(ConfigError, match=r"weight: .*less than or equal to 1"):
+    with pytest.raises(ConfigError, match=r"weight: .*give 0 to 1"):
         merge_models(*models, tmp_path / "x", weight=1.5)
     code, _, error = cli("merge", *models, "--out", tmp_path / "y", "--method", "cubic")
     assert (code, "method: unknown value 'cubic' (known: linear, spherical)" in error) == (2, True)

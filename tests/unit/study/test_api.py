@@ -507,7 +507,7 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
     settings = {**GRID, "root": tmp_path / "root", "quiet": True}
     with pytest.raises(ConfigError, match=r"max_seqlen 65 .* 64 positions"):
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
-    with pytest.raises(ConfigError, match="workers: expected 1 to"):
+    with pytest.raises(ConfigError, match="workers: 0; give 1 or more"):
         evaluate(plain_model, task, workers=0, **settings)
     with pytest.raises(ConfigError, match=r"convention.*did you mean 'paper'"):
         evaluate(plain_model, task, convention="papers", **settings)

@@ -93,7 +93,8 @@ def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], li
     if plan is not None and not plan.assumed:
         finished = Finished.of(plan)
         needed = finished.states.union(segment.id for segment in finished.missing_segments())
-        states.update(segment.id for segment in plan.segments if segment.id in needed)
+        states.update(segment.id for segment in plan.segments)
+        states -= {segment.id for segment in plan.segments} - needed
         results.update(plan.run_ids())
     return sorted(states), sorted(results)
 
