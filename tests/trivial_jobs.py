@@ -21,6 +21,7 @@ def save_trivial(
     task = {"name": "t", "folder": store / folder, "protocol": FinetuneProtocol()}
     job = FinetuneJob(
         id=letter * 64,
+        lock=letter * 64,
         label="a job",
         store=store,
         tokenizer=store / "none",

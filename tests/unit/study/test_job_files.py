@@ -29,6 +29,7 @@ def store(tmp_path):
     jobs = (
         FinetuneJob(
             id=JOB,
+            lock=JOB,
             label="a job",
             store=store,
             tokenizer=tmp_path / "model",

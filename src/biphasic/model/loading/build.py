@@ -66,6 +66,13 @@ def architecture_config(
     )
 
 
+def _use_own_layers(model: nn.Module) -> None:
+    """Compute layers of known kinds by our own code, with the same weights."""
+    speed_up_linear_layers(model)
+    speed_up_norms(model)
+    sum_in_fp32(model)
+
+
 def new_model(
     config: PretrainedConfig, *, init_seed: int, with_head: bool = True
 ) -> PreTrainedModel:
@@ -79,9 +86,7 @@ def new_model(
         torch.manual_seed(derive_seed("init", init_seed))
         options = {} if with_head else without_pooler(kind)
         model = kind._from_config(config, dtype=torch.float32, **PACKED, **options)
-    speed_up_linear_layers(model)
-    speed_up_norms(model)
-    sum_in_fp32(model)
+    _use_own_layers(model)
     switch_off_dropout(model)
     return model
 
@@ -103,9 +108,7 @@ def load_pretrained(
     _refuse_left_over(folder, model, left_over)
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
-    speed_up_linear_layers(model)
-    speed_up_norms(model)
-    sum_in_fp32(model)
+    _use_own_layers(model)
     switch_off_dropout(model)
     if has_head(model):
         check_head(model)
@@ -128,9 +131,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         close_again(config)
         options |= PACKED
     model, _ = _load_body(folder, config, **options)
-    speed_up_linear_layers(model)
-    speed_up_norms(model)
-    sum_in_fp32(model)
+    _use_own_layers(model)
     speed_up_dropout(model)
     return model
 

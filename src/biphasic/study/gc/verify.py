@@ -91,10 +91,9 @@ def _names(record: StudyRecord | None, plan: Plan | None) -> tuple[list[str], li
         states.update(record.states)
         results.update(run.id for run in record.runs)
     if plan is not None and not plan.assumed:
-        finished = Finished.of(plan)
-        needed = finished.states.union(segment.id for segment in finished.missing_segments())
-        states.update(segment.id for segment in plan.segments)
-        states -= {segment.id for segment in plan.segments} - needed
+        finished, planned = Finished.of(plan), {segment.id for segment in plan.segments}
+        missing = {segment.id for segment in finished.missing_segments()}
+        states = (states - planned) | (planned & finished.states) | missing
         results.update(plan.run_ids())
     return sorted(states), sorted(results)
 

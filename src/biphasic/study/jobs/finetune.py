@@ -59,6 +59,7 @@ class FinetuneJob(Job):
 
     kind: Literal["finetune"] = "finetune"
     id: str  # Identity of the group; of a part of its grid, with `-0-of-2`.
+    lock: str  # Jobs with other grids of the same training wait for it; parts of one grid do not.
     tokenizer: Path  # Folder of the tokenizer.
     encoder: Path  # Folder of the model to start from.
     state: str  # Identity of the model.
@@ -70,9 +71,7 @@ class FinetuneJob(Job):
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Run the fine-tunings without results."""
-        # Jobs with other grids of the same training wait for it; parts of one grid do not.
-        work = self.id if "-of-" in self.id else self.id.partition("-")[0]
-        with lock_work(self.store, work) as held:
+        with lock_work(self.store, self.lock) as held:
             report = while_held(report, held, should_stop=should_stop)
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
@@ -126,7 +125,8 @@ class FinetuneJob(Job):
         return [
             self.model_copy(
                 update={
-                    "id": f"{self.id}-{part}-of-{count}",
+                    "id": (own := f"{self.id}-{part}-of-{count}"),
+                    "lock": own,
                     "label": f"{self.label}, part {part + 1} of {count}",
                     "evaluations": tuple(
                         scored.model_copy(update={"runs": scored.runs[part::count]})

@@ -29,7 +29,7 @@ from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 class FinetuneGroup:
     """All fine-tunings of one state on one task."""
 
-    id: str  # Identity of its job: that of the training, and a hash of tasks and grid.
+    training_id: str  # Identity of state and training, which all grids share.
     state: str
     # The tasks that are scored after each fine-tuning; they share a training.
     evaluations: tuple[PlannedTask, ...]
@@ -41,10 +41,12 @@ class FinetuneGroup:
         """The task that is trained on."""
         return self.evaluations[0].training
 
-    @property
-    def training_id(self) -> str:
-        """Identity of state and training, which all grids share."""
-        return self.id.partition("-")[0]
+    @cached_property
+    def id(self) -> str:
+        """Identity of its job: studies with other tasks or another grid have jobs of their own."""
+        tasks = [_run_determinants(self.state, task) for task in self.evaluations]
+        own = digest({"tasks": tasks, "grid": self.grid})
+        return f"{self.training_id}-{own[:16]}"
 
     @property
     def attention(self) -> Attention:
@@ -81,6 +83,7 @@ class FinetuneGroup:
         training = self.training
         return FinetuneJob(
             id=self.id,
+            lock=self.training_id,
             label=self.label,
             store=store,
             tokenizer=tokenizer,
@@ -125,11 +128,7 @@ def plan_group(
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)
     shared = digest(_run_determinants(state, training))
-    # Studies with other tasks or another grid have jobs of their own in the same store.
-    own = digest({"tasks": [_run_determinants(state, task) for task in evaluations], "grid": grid})
-    return FinetuneGroup(
-        f"{shared}-{own[:16]}", state, evaluations, tuple(grid), f"{name} on {scored}"
-    )
+    return FinetuneGroup(shared, state, evaluations, tuple(grid), f"{name} on {scored}")
 
 
 def check_lengths(
