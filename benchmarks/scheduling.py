@@ -30,7 +30,6 @@ from biphasic.execution.executor import Work
 from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
-from biphasic.files import digest
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.finetune import FinetuneJob, ScoredTask, TaskInput
 from biphasic.study.plan.finished import Finished
@@ -172,11 +171,7 @@ def reference_work(
     """
     plan = preview_study(Study(load_study(PAPER, overrides), root))
     if num_finetunings:
-        single = [
-            replace(group, id=digest([group.id, *point]), grid=(point,))
-            for group in plan.groups
-            for point in group.grid
-        ]
+        single = [replace(group, grid=(point,)) for group in plan.groups for point in group.grid]
         spread = single[:: max(len(single) // num_finetunings, 1)]
         plan = replace(plan, groups=tuple(spread[:num_finetunings]))
     tokenizer, train, heldout = (plan.store / name for name in ("tokenizer", "train", "heldout"))
@@ -232,6 +227,7 @@ def trivial(store: Path) -> Any:
     def make(job_id: str) -> FinetuneJob:
         return FinetuneJob(
             id=job_id,
+            lock=job_id,
             label="trivial",
             store=store,
             tokenizer=store / "t",
