@@ -62,7 +62,7 @@ def run_plain(options: Namespace) -> None:
     tokenizer.add_special_tokens({"mask_token": tokenizer.mask_token or "<|mask|>"})
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     model.config.is_causal = False
-    model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
+    model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size))
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=MLM_PROBABILITY)
     length, batch = options.max_seqlen, options.rows
     tokens = (token for text in _texts(options.text) for token in tokenizer(text)["input_ids"])

@@ -31,6 +31,7 @@ from setup_pretraining import (
 from torch.nn import functional
 
 from biphasic.training.memory import tune_allocator
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.input import StepRows
 
 VOCABULARY = 8_192
@@ -47,6 +48,7 @@ class LeanLoop:
         self._rows = StepRows(setting.recipe, self._data)
         self.model = trainer_model(setting, self._data)
         adamw = setting.recipe.optimizer
+        assert isinstance(adamw, AdamW)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim <= 1]
         self._optimizer = torch.optim.AdamW(

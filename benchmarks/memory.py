@@ -63,10 +63,12 @@ class Case:
     def predict(self, data: str) -> dict[str, int]:
         """Return the parts of the predicted memory."""
         recipe = self.setting(data).recipe
+        parameters = parameters_of(recipe, vocab_size=TRAINED_VOCABULARY)
         assert recipe.architecture is not None, "a preset has dimensions"
+        assert parameters is not None
         training = Training(
             architecture=recipe.architecture,
-            parameters=parameters_of(recipe, vocab_size=TRAINED_VOCABULARY),
+            parameters=parameters,
             precision=recipe.precision,
             processes=1,
             kernels="cpu",

@@ -49,6 +49,7 @@ from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
 from biphasic.training.memory import release_excess, tune_allocator
+from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.step.input import StepRows
 
 VOCABULARIES = (8_192, 131_072)
@@ -177,6 +178,8 @@ def measure_trainer(setting: Setting, *, is_packed: bool, is_tuned: bool) -> dic
     collator = CountingCollator(tokenizer, setting)
     clock = Clock(setting.seconds)
     constants = setting.recipe.optimizer
+    assert isinstance(constants, AdamW)
+    assert constants.max_gradient_norm is not None
     with tempfile.TemporaryDirectory() as output:
         arguments = transformers.TrainingArguments(
             output_dir=output,

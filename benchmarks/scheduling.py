@@ -24,11 +24,11 @@ from harness import exponent, measured, write_records
 from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.cluster.site import Site
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import Work
 from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
+from biphasic.execution.registry import Cluster
 from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.finetune import FinetuneJob, ScoredTask, TaskInput
@@ -107,11 +107,13 @@ def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
 
 def through_parsl(num_jobs: int, num_slots: int) -> dict[str, Any]:
     """Run trivial jobs in one block of Parsl on this machine."""
-    site = Site(scheduler="local", jobs_per_node=num_slots, poll_seconds=1)
+    site = Cluster.model_validate(
+        {"scheduler": "local", "jobs_per_node": num_slots, "poll_seconds": 1}
+    )
     return {**through(site, num_jobs), "limit_ms": PARSL_LIMIT_MS}
 
 
-def through(settings: Local | Site, num_jobs: int) -> dict[str, Any]:
+def through(settings: Local | Cluster, num_jobs: int) -> dict[str, Any]:
     """Run trivial jobs, after a few that start the workers."""
     num_slots = settings.num_slots
     with tempfile.TemporaryDirectory() as folder:

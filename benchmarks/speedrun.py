@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from harness import machine
 from scipy.stats import ttest_1samp
@@ -166,6 +167,8 @@ def run(entry: Path, seed: int, folder: Path) -> Record:
         state, folder / "blimp.yaml", root=folder / "evaluation",
         protocol={"reading": "mlm", "precision": "fp32"},
     )  # fmt: skip
+    test = judged.results[0].test
+    assert test is not None
     trained = read_json(state / "state.json")
     return Record(
         entry=entry.stem,
@@ -174,7 +177,7 @@ def run(entry: Path, seed: int, folder: Path) -> Record:
         tokens=clock.tokens,
         cpu_seconds=round(clock.cpu_seconds, 3),
         mlm_loss=trained["heldout"]["mlm"],
-        blimp=judged.results[0].test["accuracy"],
+        blimp=test["accuracy"],
         state=trained["identity"],
         corpus=data.corpus.content_hash,
         tokenizer=data.tokenizer.sha256,
@@ -216,7 +219,8 @@ def p_value(values: Sequence[float], target: float, *, is_below: bool) -> float:
     if len(values) < 3:
         return 1.0
     side = "less" if is_below else "greater"
-    return float(ttest_1samp(values, target, alternative=side).pvalue)
+    result: Any = ttest_1samp(values, target, alternative=side)
+    return float(result.pvalue)
 
 
 def table(records: dict[str, list[Record]]) -> Iterator[str]:
