@@ -6,6 +6,7 @@ records have none.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -97,9 +98,16 @@ def facts_to_record(kind: str, facts: KindFacts) -> KindFacts | None:
     return None if FIRST_KINDS.get(kind) == facts else facts
 
 
+NATS = "nats per token"
 LOSS_UNITS = {
+    **dict.fromkeys(("clm", "mlm", "mntp", "diffusion", "mix", "alternate"), NATS),
     "contrastive": "nats per pair",
     "distill": "squared distance per text",
     "margin_mse": "squared error per margin",
 }
-"""Units of objectives' losses that are not in nats per token."""
+"""Units of the losses of our own objectives; records name those of plugins."""
+
+
+def only(units: Collection[str]) -> str:
+    """Return the unit that losses have in common; empty if they have none."""
+    return next(iter(units)) if len(units) == 1 else ""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading, refuse_newer
-from biphasic.facts import KindFacts, facts_of
+from biphasic.facts import LOSS_UNITS, KindFacts, facts_of
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
@@ -262,8 +262,10 @@ class StateRecord(Record):
     step: NonNegativeInt
     parent: str | None = None
     recipe: dict[str, Any] = {}  # Recipe from step 0.
-    # Mean loss per supervised token on held-out text, in nats, by objective.
+    # Mean loss on held-out text, by objective.
     heldout: dict[str, float] = {}
+    # Units of losses by objective, where they are not those of `LOSS_UNITS`; not written if none.
+    loss_units: Annotated[dict[str, str], Field(exclude_if=lambda units: not units)] = {}
     heldout_sha256: str | None = None  # Hash of the held-out text; None in old states.
     rows_sha256: str  # Hash of all rows read from step 0 up to this step.
     ledger: tuple[LedgerEntry, ...] = ()
@@ -277,6 +279,10 @@ class StateRecord(Record):
     code: tuple[str, ...] = ()
     # File, or distribution and version, with the hash of the code; not written if none.
     plugins: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda found: not found)] = {}
+
+    def loss_unit(self, objective: str) -> str:
+        """Return the unit of a loss; empty if it is unknown."""
+        return self.loss_units.get(objective, LOSS_UNITS.get(objective, ""))
 
 
 class TrainingLine(Record):

@@ -16,7 +16,7 @@ from biphasic.data.pairs.folder import DETAILS, Pairs
 from biphasic.data.pairs.rows import count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
-from biphasic.facts import LOSS_UNITS
+from biphasic.facts import NATS
 from biphasic.files import (
     digest,
     is_complete,
@@ -73,13 +73,18 @@ def training_facts(
         "amount": amount,
         "reads_pairs": any("pairs" in _phase(recipe, number) for number in ledger),
         "heldout": [
-            (objective_name(n), f"{loss:.3f} {LOSS_UNITS.get(n, '')}".rstrip())
+            (objective_name(n), f"{loss:.3f} {_unit(state, n)}".rstrip())
             for n, loss in sorted(state.heldout.items())
         ],
         "score_rows": [_score_row(score) for score in scores],
         "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
         "plugins": [*sources, *(text for texts in state.plugins.values() for text in texts)],
     }
+
+
+def _unit(state: StateRecord, objective: str) -> str:
+    unit = state.loss_unit(objective)
+    return "" if unit == NATS else unit or "in a unit that its plugin does not name"
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -18,7 +18,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from biphasic.data.packing import Attention
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.data.rows import RowBatch
-from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
@@ -94,7 +93,6 @@ class PairObjective(ObjectiveConfig):
 class Contrastive(PairObjective):
     """Queries find their documents, and other documents of the step are negatives."""
 
-    loss_unit: ClassVar[str] = LOSS_UNITS["contrastive"]
     objective: Literal["contrastive"]  # type: ignore[assignment]
     temperature: PositiveFloat = 0.05
     """Cosine similarities are divided by it."""

@@ -8,13 +8,12 @@ teacher's instead. Hofstätter et al. 2020, arXiv:2010.02666, section 3.2, for m
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
-from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.supervision import StatesLoss
 
@@ -22,7 +21,6 @@ from biphasic.objectives.supervision import StatesLoss
 class Distill(PairObjective):
     """Squared distance of unit vectors to those of a teacher, per text."""
 
-    loss_unit: ClassVar[str] = LOSS_UNITS["distill"]
     objective: Literal["distill"]  # type: ignore[assignment]
 
     @property
@@ -45,7 +43,6 @@ class Distill(PairObjective):
 class MarginMse(PairObjective):
     """Squared error of the margin of each document over each of its negatives."""
 
-    loss_unit: ClassVar[str] = LOSS_UNITS["margin_mse"]
     objective: Literal["margin_mse"]  # type: ignore[assignment]
     hard_negatives: NonNegativeInt | None = None
     """Most negatives of a pair that are read, the first ones; by default all."""

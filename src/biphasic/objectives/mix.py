@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from biphasic.amounts import percent
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError, DataError
+from biphasic.facts import only
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.objectives.supervision import Supervision, Vocabulary
@@ -44,6 +45,11 @@ class SeveralObjectives(ObjectiveConfig):
     def most_labels(self) -> float:
         """The most of any of the objectives."""
         return max(objective.most_labels for objective in self.objectives)
+
+    @property
+    def unit(self) -> str:
+        """Unit of all losses; empty if they differ."""
+        return only({objective.unit for objective in self.objectives})
 
     @property
     @abstractmethod

@@ -13,6 +13,7 @@ from biphasic.data.pairs.rows import PairReading
 from biphasic.data.rows import RowBatch
 from biphasic.data.text.files import with_contents
 from biphasic.errors import ConfigError
+from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.supervision import Supervision, Vocabulary, problems
 from biphasic.plugins import Plugin, code_of, short_name
 
@@ -29,7 +30,8 @@ class ObjectiveConfig(Config):
     # What stands for a plugin's code in identities, if it declares them (docs/plugins.md).
     version: ClassVar[str] = ""
     golden: ClassVar[str] = ""
-    loss_unit: ClassVar[str] = "nats per token"
+    # Unit of a plugin's loss, such as "nats per token"; ours are in `LOSS_UNITS`.
+    loss_unit: ClassVar[str] = ""
     objective: str
     """Its name, or what names a plugin."""
 
@@ -37,6 +39,11 @@ class ObjectiveConfig(Config):
     def short_name(self) -> str:
         """Its name in tables: that of a plugin has no file and no hash."""
         return short_name(self.objective)
+
+    @property
+    def unit(self) -> str:
+        """Unit of its loss; empty if its class does not say."""
+        return self.loss_unit or LOSS_UNITS.get(self.short_name, "")
 
     @property
     def name_in_arms(self) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, create_model
 
 from biphasic.config import Config
 from biphasic.errors import ConfigError
+from biphasic.facts import LOSS_UNITS
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.contrastive import Contrastive
 from biphasic.objectives.distill import Distill, MarginMse
@@ -75,6 +76,16 @@ else:
         for kind in PHASE_OBJECTIVES
     )
     Phase = one_of(*_KINDS, MergePhase, mixin=PhaseConfig)
+
+
+def loss_units(phases: Iterable[ObjectiveConfig]) -> dict[str, str]:
+    """Return units of logged losses by name, where they are not those of `LOSS_UNITS`."""
+    units: dict[str, str] = {}
+    for phase in phases:
+        units[phase.short_name] = phase.unit
+        for part in (part for turn in phase.turns for _, part in turn.parts):
+            units |= {name: own.unit for name, (own, _) in part.heldout_measures.items()}
+    return {name: unit for name, unit in units.items() if unit != LOSS_UNITS.get(name, "")}
 
 
 def uses_of_head(phases: Iterable[ObjectiveConfig]) -> tuple[str, ...]:

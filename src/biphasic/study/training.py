@@ -119,9 +119,14 @@ def _say_losses(state: Path, say: Say) -> None:
     """Say on how many tokens a state was trained, and its held-out losses."""
     record = read_state_record(state, identity=state.name)
     tokens = sum(phase.tokens for phase in record.ledger)
-    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())
-    heldout = f"; held-out loss in nats per token: {losses}" if losses else ""
-    say(f"trained on {tokens:,} tokens{heldout}")
+    losses: dict[str, list[str]] = {}
+    for name, loss in record.heldout.items():
+        losses.setdefault(record.loss_unit(name), []).append(f"{name.upper()} {loss:.3f}")
+    heldout = (
+        f"; held-out loss{unit and f' in {unit}'}: {', '.join(of_unit)}"
+        for unit, of_unit in losses.items()
+    )
+    say(f"trained on {tokens:,} tokens{''.join(heldout)}")
 
 
 def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:

@@ -34,7 +34,7 @@ from biphasic.model.loading.build import (
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
 from biphasic.numerics import running_code
-from biphasic.objectives.phases import uses_of_head
+from biphasic.objectives.phases import loss_units, uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
 from biphasic.training.compute import ComputeConfig
@@ -175,6 +175,7 @@ class Run:
             recipe=self.lineage.recipe.model_dump(mode="json"),
             ground=asdict(self.lineage.fingerprint),
             heldout=heldout[-1]["heldout"] if heldout else {},
+            loss_units=loss_units(self.lineage.recipe.phases),
             heldout_sha256=self.data.heldout.content_hash,
             rows_sha256=self.position.rows_sha256,
             ledger=self.position.ledger,

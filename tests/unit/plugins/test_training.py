@@ -1,6 +1,7 @@
 """What training refuses of plugins in files: it names what is wrong, and where."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -23,6 +24,7 @@ OBJECTIVES = {
     "error": ([("self.every]", "self.evry]")], r"stride\.py:\d+: AttributeError: .*'evry'"),
 }
 """Edits of an objective, and what the message says."""
+QUIET = ("--quiet",)
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def train(cli, tmp_path):
     corpus = {"sources": ["texts.jsonl"], "vocab_size": 300, "heldout_fraction": 0.2}
     (tmp_path / "corpus.yaml").write_text(json.dumps(corpus))
 
-    def run(text, *edits, objective="./stride.py:Stride", optimizer=None, **own):
+    def run(text, *edits, objective="./stride.py:Stride", optimizer=None, options=QUIET, **own):
         for old, new in edits:
             assert old in text, old
             text = text.replace(old, new)
@@ -50,7 +52,7 @@ def train(cli, tmp_path):
             "optimizer": optimizer or {"name": "adamw"},
         }
         (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-        options = ("--corpus", tmp_path / "corpus.yaml", "--root", tmp_path / "root", "--quiet")
+        options = ("--corpus", tmp_path / "corpus.yaml", "--root", tmp_path / "root", *options)
         code, _, error = cli("pretrain", tmp_path / "recipe.yaml", *options)
         return code, error
 
@@ -76,6 +78,29 @@ def test_rows_may_be_read_both_ways_in_one_step(train):
     assert train(STRIDE, *BOTH_WAYS, objective="mix", **parts) == (0, "")
     code, error = train(STRIDE, (RETURNED, "return None"), objective="mix", **parts)
     assert (code, "stride: breaks the rule 'rows'" in error) == (2, True)
+
+
+def test_a_loss_has_the_unit_that_its_class_declares(train, tmp_path):
+    measure = """    @property
+    def heldout_measures(self):
+        return {"strided": (self, 1)}
+
+    def supervise("""
+    own = {"objective": "./stride.py:Stride"}
+    mixed = {"objective": "mix", "shares": [0.5, 0.5], "objectives": [own, {"objective": "clm"}]}
+    bits, bare = ("    every:", '    loss_unit = "bits"\n    every:'), ("    every:", "    every:")
+    for unit, phase, units in (
+        (bits, own, {"stride": "bits", "strided": "bits"}),
+        (bits, mixed, {"mix": "", "strided": "bits"}),
+        (bare, own, {}),
+    ):
+        assert train(STRIDE, unit, ("    def supervise(", measure), **phase) == (0, "")
+        state = max((tmp_path / "root/store/states").glob("*/state.json"), key=os.path.getmtime)
+        record = json.loads(state.read_text())
+        assert record.get("loss_units", {}) == units
+        assert {*record["heldout"]} == {"clm", "mlm", "strided"}
+    _, said = train(STRIDE, bits, ("    def supervise(", measure), options=(), steps=2)
+    assert re.search(r"loss in nats per token: CLM .*, MLM .*; held-out loss in bits: STRID", said)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from biphasic.analysis.figures.choose import arm_styles, steps_text
 from biphasic.analysis.records import ArmData, Curve, StudyRecords
 from biphasic.analysis.scores.table import UNTRAINED
 from biphasic.analysis.text import OBJECTIVES, flat, objective_name
-from biphasic.facts import LOSS_UNITS
+from biphasic.facts import only
 from biphasic.palette import SeriesStyle, distinct_styles
 
 LOSS_FIGURE = "continued-losses"
@@ -117,10 +117,11 @@ def _panels(
                 for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place, size=size)
             ]
             if series:
+                unit = only({arm.state.loss_unit(objective) for arm, _ in drawn if arm.state})
                 level = levels.get(objective) if kind == "Held-out" else None
                 panel = Panel(
                     f"{kind}-{objective}", title.format(objective_name(objective)),
-                    LOSS_UNITS.get(objective, "nats per token"), tuple(series), level, floor_name,
+                    unit, tuple(series), level, floor_name,
                 )  # fmt: skip
                 panels.append(replace(panel, top=_top(panel)))
     return tuple(panels)

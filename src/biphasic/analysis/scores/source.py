@@ -39,7 +39,7 @@ from biphasic.analysis.scores.table import (
     with_averages,
 )
 from biphasic.errors import DataError, is_system_fault
-from biphasic.facts import LOSS_UNITS
+from biphasic.facts import LOSS_UNITS, NATS
 from biphasic.files import digest
 from biphasic.plugins import short_name
 from biphasic.records import (
@@ -215,7 +215,9 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         is_finished_encoder=record.is_finished_encoder,
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         # Phases on pairs predict no tokens; their ledger counts texts.
-        labels=sum(e.supervised_tokens for e in arm.ledger if e.objective not in LOSS_UNITS)
+        labels=sum(
+            e.supervised_tokens for e in arm.ledger if LOSS_UNITS.get(e.objective, NATS) == NATS
+        )
         if arm.ledger
         else None,
         optimizer=next(filter(None, optimizers), ""),

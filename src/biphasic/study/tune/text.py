@@ -60,7 +60,7 @@ def result_lines(record: TuneRecord) -> Iterator[str]:
         f"{record.budget:,}), held-out losses"
     )
     for curve in record.curves:
-        yield f"  {curve.name}, by {curve.measure}, in {curve.unit}"
+        yield f"  {curve.name}, by {curve.measure}{curve.unit and f', in {curve.unit}'}"
         if record.by != "objective" and len(curve.arms) > 1:
             yield f"    for {tuned_arms(record.by, curve.arms)}"
         for trial in curve.trials:

@@ -13,8 +13,9 @@ from itertools import count
 from biphasic.analysis.tune_record import TuneBy
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
+from biphasic.facts import LOSS_UNITS, only
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.phases import Phase
+from biphasic.objectives.phases import Phase, loss_units
 from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
@@ -74,7 +75,8 @@ class RateGroup:
     @property
     def unit(self) -> str:
         """Unit of this loss."""
-        return _deciding(self.recipe.phases, self.by).loss_unit
+        own = loss_units(self.recipe.phases)
+        return only({own.get(name, LOSS_UNITS.get(name, "")) for name in self.weights})
 
     def tuned(self, peak: float, *, trials: int) -> ArmRate | ObjectiveRate:
         """Return the entry of the study file for a rate."""

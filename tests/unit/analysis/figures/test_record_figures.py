@@ -169,6 +169,18 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
     assert long[:52] == short[:52]
 
 
+def test_a_panel_has_the_unit_of_its_losses(records):
+    [mlm] = (arm for arm in records.arms if arm.name == "mlm")
+    curve = {"focal": mlm.training["mlm"]}
+    own = replace(mlm, training=curve, heldout=curve)
+    bits = own.state.model_copy(update={"loss_units": {"focal": "bits"}})
+    other = replace(own, state=bits)
+    cases = (([mlm], "nats per token"), ([own], ""), ([other], "bits"), ([own, other], ""))
+    for arms, unit in cases:
+        panels = study_losses(replace(records, arms=tuple(arms))).panels
+        assert {panel.unit for panel in panels} == {unit}
+
+
 def test_without_continued_training_the_figure_is_left_out(records):
     found = {each.name: each for each in run_figures(study_scores(records), records)}
     assert isinstance(found["learning-rate"], Chart)
