@@ -146,6 +146,27 @@ def test_the_average_over_filters_of_a_task_counts_its_examples_once(tmp_path, d
     assert (average["low"], average["high"]) == pytest.approx((alone["low"], alone["high"]))
 
 
+def test_filters_of_a_task_have_the_weight_of_one_task_in_an_average(tmp_path, draws):
+    for model, scores in zip(("a", "b"), draws, strict=True):
+        samples(tmp_path, model, 0.5 + scores / 4, task="boolq")
+        samples(tmp_path, model, scores)
+        path = next((tmp_path / model).glob("samples_copa_*"))
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [{**row, "filter": name} for name in "xyz" for row in rows]
+        path.write_text("\n".join(map(json.dumps, rows)))
+    means = {
+        row["dataset"]: row["mean"] for row in analyze(tmp_path).table() if row["model"] == "a"
+    }
+    copa, boolq = 100 * draws[0].mean(), 100 * (0.5 + draws[0] / 4).mean()
+    assert means["ACC Average"] == pytest.approx((copa + boolq) / 2)
+    [average] = (row for row in compare(tmp_path).table() if row["dataset"] == "ACC Average")
+    difference = draws[0] - draws[1]
+    assert average["difference"] == pytest.approx(100 * difference.mean() * (1 + 1 / 4) / 2)
+    # The mean of two independent samples.
+    error = 100 * np.sqrt(difference.var(ddof=1) / NUM * (1 + 1 / 16) / 4)
+    assert average["high"] - average["difference"] == pytest.approx(error * 1.96, rel=0.01)
+
+
 def test_a_benchmark_is_compared_over_its_tasks(tmp_path):
     draw = np.random.default_rng(0)
     ease = draw.random(30)

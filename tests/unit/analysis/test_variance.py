@@ -102,14 +102,14 @@ def test_test_examples_spread_as_the_error_of_a_share():
 
 
 # Two datasets that err apart: 2.165 / sqrt(2). With the same examples they err together.
-@pytest.mark.parametrize(("data", "expected"), [(("", ""), 1.531), (("x", "x"), 2.165)])
+@pytest.mark.parametrize(
+    ("data", "expected"), [(("", ""), 1.531), (("x", "x"), 2.165), (("x", "x", "y"), 1.531)]
+)
 def test_an_average_has_the_examples_of_all_its_datasets_once(data, expected):
-    datasets = [
-        DatasetInfo(name, "SC", "accuracy", data=of) for name, of in zip("de", data, strict=True)
-    ]
+    datasets = [DatasetInfo(f"d{n}", "SC", "accuracy", data=of) for n, of in enumerate(data)]
     rows = np.zeros((2, 400))
     rows[:, :300] = 1
-    scores = scores_with_examples({("a", "d"): rows, ("a", "e"): rows}, datasets=datasets)
+    scores = scores_with_examples({("a", d.name): rows for d in datasets}, datasets=datasets)
     examples = variance_split(with_averages(scores), "SC Average").examples
     assert examples.deviation == pytest.approx(expected, rel=0.01)
 

@@ -7,7 +7,7 @@ other tools, or from the reference study's published table. All scores are in pe
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -235,6 +235,10 @@ class Scores:
             return (dataset,)
         return tuple(d for d in self.datasets if d.task == dataset.task and not d.is_average)
 
+    def shares(self, dataset: DatasetInfo) -> dict[str, float]:
+        """Return the weight of each dataset in an average, by name."""
+        return _shares(self.members(dataset))
+
     @property
     def averages(self) -> tuple[DatasetInfo, ...]:
         """The averages over categories."""
@@ -304,9 +308,10 @@ def with_averages(scores: Scores) -> Scores:
         metric, name = metrics.pop() if len(metrics) == 1 else "mixed", average_name(task)
         average = DatasetInfo(name, task, metric, is_average=True, about=members[0].about)
         datasets.append(average)
+        shares = [*_shares(members).values()]
         for model in scores.models:
             parts = [scores.get(model.name, member.name) for member in members]
-            if averaged := _average(parts, convention=scores.convention):
+            if averaged := _average(parts, shares, convention=scores.convention):
                 cells[model.name, average.name] = averaged
     return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
 
@@ -335,23 +340,37 @@ def average_name(task: str) -> str:
     return f"{task} Average"
 
 
-def average_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
+def _shares(members: Sequence[DatasetInfo]) -> dict[str, float]:
+    """Return weights that sum to 1; datasets with the same examples have that of one together."""
+    # Such as one task with several `train_examples`, or with several filters of a harness.
+    alike = Counter(member.data or member.name for member in members)
+    return {m.name: 1 / (len(alike) * alike[m.data or m.name]) for m in members}
+
+
+def average_by_seed(
+    parts: Sequence[Mapping[int, float]], shares: Sequence[float]
+) -> dict[int, float]:
     """Average each seed over datasets; a seed that lacks one of them is omitted."""
     common = set.intersection(*(set(part) for part in parts)) if parts else set()
-    return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(common)}
+    return {
+        seed: sum(share * part[seed] for part, share in zip(parts, shares, strict=True))
+        for seed in sorted(common)
+    }
 
 
-def _average(parts: Sequence[Score], *, convention: Convention) -> Score | None:
+def _average(
+    parts: Sequence[Score], shares: Sequence[float], *, convention: Convention
+) -> Score | None:
     by_dataset = [part.by_seed for part in parts if part.by_seed is not None]
     if len(by_dataset) < len(parts):
         return None
-    by_seed = average_by_seed(by_dataset)
+    by_seed = average_by_seed(by_dataset, shares)
     one_rate = [part.at_one_rate for part in parts if part.at_one_rate]
     seeds = {seed for of_dataset in by_dataset for seed in of_dataset}
     return Score(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,
         is_complete=all(part.is_complete for part in parts) and set(by_seed) == seeds,
-        at_one_rate=average_by_seed(one_rate) if len(one_rate) == len(parts) else None,
+        at_one_rate=average_by_seed(one_rate, shares) if len(one_rate) == len(parts) else None,
         num_rates=max(part.num_rates or 0 for part in parts) or None,
     )

@@ -27,9 +27,8 @@ def contrast_errors(
     # Weights are by names of model and dataset, or average; the sum is averaged over the seeds.
     by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (model, dataset), weight in weights.items():
-        members = scores.members(scores.dataset(dataset))
-        for member in members:
-            by_dataset[member.name][model] += weight / len(members)
+        for member, share in scores.shares(scores.dataset(dataset)).items():
+            by_dataset[member][model] += share * weight
     # Datasets may share their examples, such as a task read with several `train_examples`.
     tables: dict[tuple[str, str], Array] = {}
     for name, by_model in by_dataset.items():
@@ -58,18 +57,21 @@ class FamilyErrors:
 
     def __init__(self, scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> None:
         members = scores.members(dataset)
-        self._num_members = len(members)
         groups: dict[str, list[str]] = defaultdict(list)
         for member in members:
             groups[member.data or member.name].append(member.name)
-        self._groups = [_GroupErrors(scores, models, dataset, group) for group in groups.values()]
+        shares = scores.shares(dataset)  # equal in a group
+        self._groups = [
+            (_GroupErrors(scores, models, dataset, group), shares[group[0]] ** 2)
+            for group in groups.values()
+        ]
 
     def of(self, rows: range) -> CrossedErrors:
         """Return the errors of the pairs of some models with all later ones."""
         # They are NaN where examples of a pair are unknown.
-        errors, squares = _of_sum([group.of(rows) for group in self._groups]), self._num_members**2
-        return CrossedErrors(
-            errors.examples / squares, errors.shared / squares, errors.num_examples
+        parts = ((group.of(rows), square) for group, square in self._groups)
+        return _of_sum(
+            [CrossedErrors(s * e.examples, s * e.shared, e.num_examples) for e, s in parts]
         )
 
 

@@ -111,7 +111,7 @@ def _rate_choice(by_model: dict[str, Score]) -> Found:
 
 
 def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) -> Found:
-    members = scores.members(dataset)
+    members, shares = scores.members(dataset), scores.shares(dataset)
     variances, reason = [], "there are no scores of single examples"
     for model in by_model:
         try:
@@ -124,9 +124,11 @@ def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) 
         means: dict[tuple[str, str], Any] = {}
         for member, cell in cells.items():
             key = member.data or member.name, cell.ids_sha256
-            means[key] = means.get(key, 0.0) + np.mean([*cell.by_seed.values()], axis=0)
+            means[key] = means.get(key, 0.0) + shares[member.name] * np.mean(
+                [*cell.by_seed.values()], axis=0
+            )
         errors = (float(mean.var(ddof=1)) / len(mean) for mean in means.values())
-        variances.append(math.fsum(errors) / len(members) ** 2)
+        variances.append(math.fsum(errors))
     if not variances:
         return None, reason
     lost = len(by_model) - len(variances)

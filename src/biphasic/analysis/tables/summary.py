@@ -141,8 +141,9 @@ def task_line(records: StudyRecords, scores: Scores, dataset: DatasetInfo) -> st
     """Describe a task, or an average, in one line."""
     task = records.task(dataset.name)
     if task is None:
-        number = len(scores.members(dataset))
-        return f"mean of {number} datasets; each {scores.unit} is averaged over them first"
+        number = len(shares := scores.shares(dataset).values())
+        alike = "" if len({*shares}) == 1 else ", in which each task has the same weight"
+        return f"mean of {number} datasets{alike}; each {scores.unit} is averaged over them first"
     sizes = {"train": task.num_train, "validation": task.num_validation, "test": task.num_test}
     there = {split: size for split, size in sizes.items() if size}
     numbers = " / ".join(f"{size:,}" for size in there.values())
