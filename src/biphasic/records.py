@@ -73,6 +73,8 @@ class ArmRecord(Record):
     group: str = ""  # Group in which plans count it.
     # Architecture: a preset's name, layers times width, or the name of the pretrained model.
     model: str | None = None
+    # Of a model that is no preset; not written for others.
+    dimensions: Annotated[dict[str, int], Field(exclude_if=lambda sizes: not sizes)] = {}
     # Without a language-model head; for a pretrained model, all parameters in its files.
     parameters: NonNegativeInt | None = None
     phases: tuple[PhaseRecord, ...] | None = None  # Phases up to this step.

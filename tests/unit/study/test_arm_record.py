@@ -58,6 +58,8 @@ def test_arms_of_other_dimensions_or_tuned_rates_are_no_replicates():
     arms = {
         "wide": {"model": wide},
         "narrow": {"model": {**wide, "intermediate_size": 48}, "seed": 1},
+        "one-head": {"model": {**wide, "num_heads": 1, "num_key_value_heads": 1}, "seed": 1},
+        "few-keys": {"model": {**wide, "num_heads": 4, "num_key_value_heads": 4}, "seed": 2},
         "plain": {},
         "run": {"seed": 1},
         "tuned": {"seed": 2},
@@ -68,7 +70,7 @@ def test_arms_of_other_dimensions_or_tuned_rates_are_no_replicates():
     )
     recipes = {name: replicate_of(record) for name, record in found.items()}
     assert recipes["plain"] == recipes["run"]
-    assert len({*recipes.values()}) == 4
+    assert len({*recipes.values()}) == 6
 
 
 def test_the_peak_of_an_arm_is_recorded_and_that_it_was_tuned():

@@ -10,6 +10,7 @@ from typing import Any
 from biphasic.facts import facts_to_record
 from biphasic.files import digest, is_complete
 from biphasic.model.loading.footprint import stored_parameters
+from biphasic.model.presets import Architecture
 from biphasic.plugins import named_plugins
 from biphasic.records import (
     AgainstRecord,
@@ -102,6 +103,7 @@ def arm_record(
         group=arm.group,
         is_finished_encoder=arm.encoder is not None,
         model=model_name(model),
+        dimensions=model.model_dump() if isinstance(model, Architecture) else {},
         parameters=_parameters(point.arm),
         phases=tuple(_phase_record(placed, min(point.step, placed.end)) for placed in begun),
         continues=continues,
