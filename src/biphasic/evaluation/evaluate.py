@@ -21,7 +21,7 @@ from biphasic.execution.job import WorkItem
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.files import verify_folder
-from biphasic.model.compute.device import computing_on
+from biphasic.model.compute.device import computing_on, visible_devices
 from biphasic.progress import say_on
 from biphasic.records import Convention
 from biphasic.sealed import read_result_record
@@ -69,7 +69,8 @@ def run_finetunings(
             run_here(job, console=console)
         return
     items = [_part(part) for part in parts]
-    local = Local(workers=len(parts), threads=num_threads, per_gpu=len(parts))
+    shared = len(parts) if visible_devices() else 1  # parts may share a GPU
+    local = Local(workers=len(parts), threads=num_threads, per_gpu=shared)
     with StudyDisplay(console, items, num_slots=len(parts)) as display:
         work = Work(
             job.store,

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal
 
 from biphasic.errors import StudyError
@@ -106,6 +107,11 @@ class Local(ExecutorConfig):
     def num_slots(self) -> int:
         """One for each worker."""
         return len(self.slots)
+
+    def check(self, folder: Path, *, processes: int) -> None:
+        """Refuse numbers that this machine cannot have."""
+        del folder, processes
+        _ = self.slots
 
     def start(self, work: Work) -> WorkerPool:
         """Return one process for each slot."""

@@ -37,6 +37,11 @@ def local_slots(
     check_cores(num_workers=1 if num_workers is None else num_workers, num_threads=num_threads)
     devices = visible_devices()
     if not devices:
+        if jobs_per_gpu != 1:
+            raise ConfigError(
+                f"--per-gpu: there is no GPU for {jobs_per_gpu} jobs to share; give --workers, the "
+                "number of jobs that run in parallel"
+            )
         count = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
         hidden = None if chosen_device() is None else ""
         return tuple(Slot(index, hidden) for index in range(count))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.study.sizing import here
@@ -82,6 +83,14 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message):
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_jobs_per_gpu_are_refused_without_one_before_any_work(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    file = STUDIES / "smoke.yaml"
+    code, _, err = run("run", file, "--per-gpu", "2", "--root", tmp_path / "root")
+    assert (code, "--per-gpu: there is no GPU for 2 jobs to share" in err) == (2, True)
+    assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.usefixtures("undrawn")
