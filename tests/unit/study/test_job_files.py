@@ -136,6 +136,22 @@ def test_studies_with_other_seeds_leave_each_other_s_jobs(root, tmp_path, make_t
                 each.run(lambda _: None)
 
 
+def test_commands_that_keep_models_elsewhere_leave_each_other_s_parts(store, tmp_path):
+    job = load_job(store, JOB)
+    scored = job.evaluations[0]
+    runs = tuple(GridRun(id=letter * 64, learning_rate=1e-4, seed=0) for letter in "bc")
+    job = job.model_copy(update={"evaluations": (scored.model_copy(update={"runs": runs}),)})
+    places = (job.keep, tmp_path / f"{PARTIAL}other-weights/weights", None)
+    parts = [job.model_copy(update={"keep": keep}).split(2)[0] for keep in places]
+    for part in parts:
+        save_job(part)
+    assert [load_job(store, part.id).keep for part in parts] == [*places]
+    with lock_work(store, parts[-1].lock):  # the same runs are not done twice
+        for part in parts:
+            with pytest.raises(LockHeldError):
+                part.run(lambda _: None)
+
+
 def test_lines_of_a_list_are_counted_from_its_beginning(tmp_path):
     lines = tmp_path / "level-0.txt"
     lines.write_text(f"{JOB}\n")

@@ -15,7 +15,7 @@ from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DoneElsewhereError
 from biphasic.execution.job import IDENTITY, Job, Progress, Report, ShouldStop, never, while_held
-from biphasic.files import PARTIAL, is_complete, remove_partials
+from biphasic.files import PARTIAL, digest, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
@@ -122,11 +122,13 @@ class FinetuneJob(Job):
         count = min(count, num_points)
         if count == 1:
             return [self]
+        # Another command may run the same part, but keeps its models elsewhere, or none.
+        keeper = "" if self.keep is None else f"-{digest(str(self.keep))[:12]}"
         return [
             self.model_copy(
                 update={
-                    "id": (own := f"{self.id}-{part}-of-{count}"),
-                    "lock": own,
+                    "id": f"{(lock := f'{self.id}-{part}-of-{count}')}{keeper}",
+                    "lock": lock,
                     "label": f"{self.label}, part {part + 1} of {count}",
                     "evaluations": tuple(
                         scored.model_copy(update={"runs": scored.runs[part::count]})
