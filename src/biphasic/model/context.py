@@ -42,20 +42,21 @@ def _check_frequencies(config: PretrainedConfig, max_seqlen: int) -> None:
 
 
 def extend_config(
-    config: PretrainedConfig, *, max_seqlen: int, rope_theta: float | None = None
+    config: PretrainedConfig, *, first: int, max_seqlen: int, rope_theta: float | None = None
 ) -> None:
     """Extend a configuration to positions for `max_seqlen` tokens, in place; never shorten it."""
+    # `first` is the position of a sequence's first token.
     # `rope_theta` is a new base of the rotary frequencies; None keeps them. If a family has one for
     # each layer type (Gemma 3, ModernBERT), only that of full attention changes, because windows do
     # not grow with the row.
     parameters = _rope_parameters(config)
     limit = getattr(config, "max_position_embeddings", None) or 0
     if not parameters:
-        if max_seqlen <= limit and rope_theta is None:
+        if max_seqlen <= limit - first and rope_theta is None:
             return
         raise ModelError(
             f"a model of type '{config.model_type}' has no rotary positions: it reads at most "
-            f"{limit} tokens, and has no rope_theta"
+            f"{limit - first} tokens, and has no rope_theta"
         )
     _check_frequencies(config, max_seqlen)  # the original length may follow from the limit
     config.max_position_embeddings = max(limit, max_seqlen)
@@ -70,7 +71,8 @@ def extend_context(
     """Extend a loaded model to longer rows in place, as if loaded with `extend_config`'s result."""
     is_rotary = bool(_rope_parameters(model.config))
     if is_rotary or rope_theta is not None:
-        extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
+        first = first_position(model)
+        extend_config(model.config, first=first, max_seqlen=max_seqlen, rope_theta=rope_theta)
     for parent in list(model.modules()) if is_rotary else ():
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RotaryEmbedding"):

@@ -19,6 +19,7 @@ from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
+from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.head import has_head
@@ -331,8 +332,8 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
             frozen_names(names, placed.phase.freeze)
         except ConfigError as error:
             raise ConfigError(f"phases.{placed.index}.{error}") from None
-        config = deepcopy(model.config)
-        extend_config(config, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
+        config, first = deepcopy(model.config), first_position(model)
+        extend_config(config, first=first, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
 
 
 def _check_directions(

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.compute.forward import hidden_states
+from biphasic.model.compute.forward import first_position, hidden_states
 from biphasic.model.context import check_length, extend_config, extend_context
 from biphasic.model.loading.build import load_pretrained, new_model
 from families import DISTINCT, save_family, tiny_config
@@ -46,14 +46,14 @@ def test_equals_a_model_loaded_with_the_changed_configuration(family, theta, tmp
 def test_theta_of_layers_with_windows_stays(family):
     config = tiny_config(family)
     windowed = deepcopy(config.rope_parameters["sliding_attention"])
-    extend_config(config, max_seqlen=128, rope_theta=777.0)
+    extend_config(config, first=0, max_seqlen=128, rope_theta=777.0)
     assert config.rope_parameters["sliding_attention"] == windowed
     assert config.rope_parameters["full_attention"]["rope_theta"] == 777.0
 
 
 def test_positions_are_never_taken_away():
     config = tiny_config("llama")
-    extend_config(config, max_seqlen=16)
+    extend_config(config, first=0, max_seqlen=16)
     assert config.max_position_embeddings == 64
 
 
@@ -67,7 +67,7 @@ def test_absolute_positions_cannot_be_extended(family):
     with pytest.raises(ModelError, match=f"'{family}' has no rotary positions"):
         extend_context(model, max_seqlen=32, rope_theta=1e6)
     with pytest.raises(ModelError, match=f"'{family}' has no rotary positions"):
-        extend_config(model.config, max_seqlen=640)
+        extend_config(model.config, first=first_position(model), max_seqlen=65)
     assert model.config.to_dict() == before
 
 
@@ -94,9 +94,9 @@ class TestFrequenciesByLength:
         rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
         config = tiny_config("smollm2", rope_parameters=rope)
         with pytest.raises(ModelError, match="set max_seqlen to at most 64"):
-            extend_config(config, max_seqlen=128)
+            extend_config(config, first=0, max_seqlen=128)
         assert config.max_position_embeddings == 64
-        extend_config(config, max_seqlen=64)
+        extend_config(config, first=0, max_seqlen=64)
 
     def test_a_longer_neighbour_would_change_a_document(self):
         model = new_model(tiny_config("phi3"), init_seed=0).eval()

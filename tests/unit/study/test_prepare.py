@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from transformers import BertForMaskedLM, BertModel
+from transformers import BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from biphasic.data.building.build import corpus_origin
 from biphasic.data.building.config import CorpusConfig
@@ -83,6 +83,19 @@ def test_a_corpus_is_built_once(loads, tmp_path):
     assert said
     loads.clear()
     assert run(tmp_path) == (paths, [])
+    assert loads == []
+
+
+def test_a_phase_with_longer_rows_than_positions_is_refused_before_text_is_read(
+    loads, tmp_path, make_recipe
+):
+    # RoBERTa reserves two of its positions.
+    settings = tiny_config("roberta", max_position_embeddings=64)
+    RobertaForMaskedLM(settings).save_pretrained(tmp_path / "model")
+    phases = [{"objective": "mlm", "steps": 2}, {"objective": "mlm", "steps": 2, "max_seqlen": 63}]
+    recipe = make_recipe(*phases, model={"pretrained": str(tmp_path / "model")}, max_seqlen=62)
+    with pytest.raises(ConfigError, match=r"phases\.1: .* reads at most 62 tokens"):
+        run(tmp_path / "store", recipes=[recipe])
     assert loads == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from biphasic.files import complete_folder, is_complete, read_json_object, verif
 from biphasic.locks import Say
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.checks.limits import ModelLimits, model_limits
-from biphasic.model.loading.build import load_pretrained
+from biphasic.model.compute.forward import first_position
+from biphasic.model.context import extend_config
+from biphasic.model.loading.build import empty_body, load_pretrained
 from biphasic.model.loading.footprint import check_memory, free_memory, required_memory
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
@@ -100,6 +103,15 @@ def check_positions(recipe: Recipe, model: Path) -> None:
             "or extend the context in a phase of a recipe for 'biphasic pretrain' "
             "(phases.N.max_seqlen, with rope_theta)"
         )
+    body = empty_body(model)
+    for placed in recipe.placed_phases:
+        config, first = deepcopy(body.config), first_position(body)
+        try:
+            extend_config(
+                config, first=first, max_seqlen=placed.longest, rope_theta=placed.rope_theta
+            )
+        except ModelError as error:
+            raise ConfigError(f"phases.{placed.index}: {error}") from None
 
 
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
