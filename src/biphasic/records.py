@@ -329,6 +329,8 @@ class ResultRecord(KindRecord):
     # of a paradigm.
     by_type: dict[str, dict[str, dict[str, int | float]]] = {}
     trained_on: str | None = None  # The task that was trained on, if it is another one.
+    # Hash of the examples of the task, and of the one trained on; not written in old results.
+    examples_sha256: Annotated[str | None, Field(exclude_if=lambda sha256: sha256 is None)] = None
     num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
     seconds: float
     device: str | None = None

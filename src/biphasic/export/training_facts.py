@@ -249,8 +249,8 @@ def scores_of_state(
 ) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
     """Summarize the fine-tunings of a state in a store, with standard intervals.
 
-    A task fine-tuned under several protocols is omitted. Old records do not name theirs; then it
-    has several results for one rate and seed.
+    A task fine-tuned on several sets of examples, or under several protocols, is omitted. Old
+    records do not name theirs; then it has several results for one rate and seed.
 
     Returns:
         The scores, and what was omitted, one sentence each.
@@ -264,6 +264,9 @@ def scores_of_state(
         keys = {(result.learning_rate, result.seed) for result in results}
         settings = {digest(result.protocol) for result in results if result.protocol}
         metrics = {result.metric for result in results}
+        if len({result.examples_sha256 for result in results} - {None}) > 1:
+            left_out.append(f"{task}: several tasks have this name; see the reports")
+            continue
         if len(keys) < len(results) or len(settings) > 1 or len(metrics) > 1:
             left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
             continue

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.facts import facts_to_record
-from biphasic.files import complete_folder, write_json
+from biphasic.files import complete_folder, digest, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
@@ -81,6 +81,7 @@ class FinetuneResult:
     scores: dict[str, SplitScores] | None  # None if the run diverged
     seconds: float  # training plus scoring this task
     num_truncated: dict[str, int] = field(default_factory=dict)
+    examples_sha256: str | None = None  # hash of the examples of both tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ class Finetuner:
             yield FinetuneResult(
                 task=task.info,
                 trained_on=None if task.info == run.task.info else run.task.info.name,
+                examples_sha256=digest([task.info.sha256, run.task.info.sha256]),
                 learning_rate=run.learning_rate,
                 seed=run.seed,
                 protocol=run.protocol,
@@ -341,6 +343,7 @@ def write_result(
         kind=result.task.kind,
         metric=result.task.metric,
         trained_on=result.trained_on,
+        examples_sha256=result.examples_sha256,
         learning_rate=result.learning_rate,
         seed=result.seed,
         protocol=result.protocol.model_dump(mode="json"),

@@ -270,6 +270,13 @@ class TestScores:
         _, left_out = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
         assert left_out[0] == "news: fine-tuned under several protocols; see the reports"
 
+    def test_tasks_of_one_name_are_not_mixed(self, state, add_result, card_of):
+        add_result("reviews", 1e-3, 0, 0.8, 0.7, examples_sha256="a")
+        add_result("reviews", 1e-4, 0, 0.9, 0.8, examples_sha256="b")
+        card = card_of(state)
+        assert "reviews: several tasks have this name; see the reports" in card
+        assert rows(card, "reviews") == []
+
     def test_diverged(self, state, add_result, card_of):
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-2, 0, None, None)

@@ -64,6 +64,7 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
     assert FinetuneProtocol(**record.protocol) == result.protocol
     assert record.protocol["max_steps"] == 2
     assert raw["trained_on"] is None
+    assert len(raw["examples_sha256"]) == 64
     assert raw["num_truncated"] == result.num_truncated
     assert set(raw["by_type"]) == ({"validation", "test"} if kind == "tc" else set())
     for split, by_type in raw["by_type"].items():
