@@ -78,6 +78,8 @@ class ArmRecord(Record):
     # Without a language-model head; for a pretrained model, all parameters in its files.
     parameters: NonNegativeInt | None = None
     phases: tuple[PhaseRecord, ...] | None = None  # Phases up to this step.
+    # Of phases whose objective is a plugin, its file and code, which the name does not say.
+    plugins: Annotated[tuple[str, ...], Field(exclude_if=lambda found: not found)] = ()
     # The finished model that training continued from: its name, or its objectives.
     continues: str | None = None
     continued_steps: NonNegativeInt = 0  # Steps of continued training.

@@ -7,6 +7,7 @@ import pytest
 from biphasic.analysis.scores.source import replicate_of
 from biphasic.model.loading.hub import LocalModel
 from biphasic.study.run.record import arm_record
+from plugin_files import write_stride
 from tiny_study import clm, mlm, plan_of, tiny_study
 
 PEAK = {"peak": 1e-3, "decay_steps": 2}
@@ -45,6 +46,17 @@ def test_arms_that_differ_in_a_setting_of_a_phase_are_no_replicates():
     found = records(*({"name": name, "phases": phases} for name, phases in arms.items()))
     assert "settings" not in found["plain"].phases[1].model_dump()
     assert len({replicate_of(record) for record in found.values()}) == len(arms)
+
+
+def test_plugins_of_one_name_are_no_replicates(tmp_path):
+    arms = []
+    for file in ("one", "other"):
+        (tmp_path / file).mkdir()
+        path = write_stride(tmp_path / file, ("= 4\n", f"= 4\n    {file}: int = 1\n"))
+        phases = [{"objective": f"{path}:Stride", "steps": 4}]
+        arms += [{"name": f"{file}-{n}", "recipe": {"seed": n}, "phases": phases} for n in (0, 1)]
+    recipes = {name: replicate_of(record) for name, record in records(*arms).items()}
+    assert recipes["one-0"] == recipes["one-1"] != recipes["other-0"] == recipes["other-1"]
 
 
 def test_arms_of_other_dimensions_or_tuned_rates_are_no_replicates():

@@ -250,7 +250,7 @@ def replicate_of(record: ArmRecord) -> str:
     recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
     phases = [phase.model_dump() for phase in record.phases]
     # Names of models say layers and width alone, and a tuned rate is not in the recipe.
-    others = [record.parameters, record.dimensions, record.peak, record.last_peak]
+    others = [record.parameters, record.dimensions, record.plugins, record.peak, record.last_peak]
     settings = [record.model, phases, record.continues, record.is_final, recipe, others]
     if record.is_finished_encoder:  # another one may have its name
         settings.append(record.state)

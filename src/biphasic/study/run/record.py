@@ -106,6 +106,7 @@ def arm_record(
         dimensions=model.model_dump() if isinstance(model, Architecture) else {},
         parameters=_parameters(point.arm),
         phases=tuple(_phase_record(placed, min(point.step, placed.end)) for placed in begun),
+        plugins=tuple(each.phase.plugin.reference for each in begun if each.phase.plugin),
         continues=continues,
         continued_steps=continued_steps,
         recipe={name: value for name, value in arm.recipe.items() if name != "model"},

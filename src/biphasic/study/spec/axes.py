@@ -63,7 +63,8 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
     counts.pop(_UNNAMED, None)
     if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
         raise ConfigError(
-            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name'"
+            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name', "
+            "without axes"
         )
     return expanded
 
