@@ -8,9 +8,11 @@ import pytest
 
 from biphasic.analysis.page.markdown import registration_page
 from biphasic.api.results.plans import Registered
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, LockHeldError
+from biphasic.locks import locked_folder
 from biphasic.registration import read_registrations
 from biphasic.study.run.register import could_register, register_study
+from biphasic.study.run.report import write_study_report
 from biphasic.study.study import Study
 from small_root import QUIET, fake_result, fake_state, prepare, study_of, write_texts
 from tiny_study import clm
@@ -72,6 +74,18 @@ def test_a_registration_is_sealed_once(register, folder):
         register(spread=2)
     # Titles, descriptions and how steps are computed are not a part of it.
     assert register(title="Two", description="Other words") == (first,)
+
+
+def test_a_registration_is_read_while_the_study_runs(register, settings, tmp_path, folder):
+    known = register()
+    with locked_folder(folder, remedy="wait"), pytest.raises(LockHeldError):
+        register()  # what runs is not known yet
+    write_study_report(prepare(settings(questions=[ASK]), tmp_path / "runs"))
+    with locked_folder(folder, remedy="wait"):
+        assert register() == known
+        for change in ({"spread": 2}, {"questions": [{**ASK, "question": "Is less better?"}]}):
+            with pytest.raises(LockHeldError):
+                register(**change)
 
 
 @pytest.mark.parametrize(

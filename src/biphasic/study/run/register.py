@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from biphasic.analysis.questions.power import detectable_differences, pilot_spreads
+from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import count
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.files import complete_names
 from biphasic.locks import refuse_while_cleaning
 from biphasic.numerics import PARTS, running_code
@@ -27,7 +29,7 @@ from biphasic.sealed import read_result_record
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study
-from biphasic.study.run.record import study_record
+from biphasic.study.run.record import settings_digest, study_record
 from biphasic.study.study import Study
 from biphasic.version import __version__
 
@@ -38,50 +40,76 @@ def register_study(
     """Register a study, or amend its registration if it has changed; return all registrations."""
     if not study.config.questions:
         raise ConfigError("questions: none, so there is nothing to register; see docs/studies.md")
-    with study.locked():
-        refuse_while_cleaning(study.store)
-        study.save()
+    try:
+        with study.locked():
+            return _register(study, console=console, spread=spread, pilot=pilot)
+    except LockHeldError:
         known = read_registrations(study.folder)
-        prepared = prepare_study(study, console=console)
-        written = study_record(prepared)
-        fixed = fixed_part(written)
-        code = {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
-        changed: tuple[str, ...] = ()
-        if known:
-            is_other_code = known[-1].code != code
-            changed = (
-                *changed_parts(known[-1].fixed, fixed),
-                *(("code",) if is_other_code else ()),
-            )
-        spread_on, source = _spreads(spread, pilot)
-        if known and not changed:
-            if source not in ("", known[-1].spread_from):
-                raise ConfigError(
-                    f"{known[-1].id[:12]}: this study is registered as it is, with its detectable "
-                    "differences; omit --spread and --pilot"
-                )
+        if (spread, pilot) == (None, None) and known and _runs_as_registered(study, known[-1]):
             return known
-        num_scores = len(_existing_scores(prepared.plan, known))
-        if num_scores and not known:
+        raise
+
+
+def _runs_as_registered(study: Study, last: RegistrationRecord) -> bool:
+    """Return whether the process that has the study runs it as it was registered."""
+    try:
+        running = read_study(study.folder)
+    except DataError:  # it has just begun
+        return False
+    if running.provenance.get("settings_sha256") != settings_digest(study.config):
+        return False
+    return not _changes(last, fixed_part(running), _code())
+
+
+def _code() -> dict[str, str]:
+    return {"biphasic": __version__, **{part: running_code(part) for part in PARTS}}
+
+
+def _changes(
+    last: RegistrationRecord, fixed: Mapping[str, Any], code: Mapping[str, str]
+) -> tuple[str, ...]:
+    return (*changed_parts(last.fixed, fixed), *(("code",) if last.code != code else ()))
+
+
+def _register(
+    study: Study, *, console: Console, spread: float | None, pilot: Path | None
+) -> tuple[RegistrationRecord, ...]:
+    refuse_while_cleaning(study.store)
+    study.save()
+    known = read_registrations(study.folder)
+    prepared = prepare_study(study, console=console)
+    written = study_record(prepared)
+    fixed, code = fixed_part(written), _code()
+    changed = _changes(known[-1], fixed, code) if known else ()
+    spread_on, source = _spreads(spread, pilot)
+    if known and not changed:
+        if source not in ("", known[-1].spread_from):
             raise ConfigError(
-                f"{study.store}: has {count(num_scores, 'score')} of this study's arms already, so "
-                "it cannot be registered before the first one; change the arms or their seeds"
+                f"{known[-1].id[:12]}: this study is registered as it is, with its detectable "
+                "differences; omit --spread and --pilot"
             )
-        amends = known[-1].id if known else None
-        record = RegistrationRecord(
-            format="biphasic.registration/1",
-            id=registration_id(fixed, code, amends),
-            registered=datetime.now(UTC).isoformat(timespec="seconds"),
-            amends=amends,
-            changed=changed,
-            num_scores=num_scores,
-            fixed=fixed,
-            code=code,
-            detectable=tuple(detectable_differences(written, spread_on)) if spread_on else (),
-            spread_from=source,
+        return known
+    num_scores = len(_existing_scores(prepared.plan, known))
+    if num_scores and not known:
+        raise ConfigError(
+            f"{study.store}: has {count(num_scores, 'score')} of this study's arms already, so "
+            "it cannot be registered before the first one; change the arms or their seeds"
         )
-        write_registration(study.folder, record, number=len(known) + 1)
-        return (*known, record)
+    amends = known[-1].id if known else None
+    record = RegistrationRecord(
+        format="biphasic.registration/1",
+        id=registration_id(fixed, code, amends),
+        registered=datetime.now(UTC).isoformat(timespec="seconds"),
+        amends=amends,
+        changed=changed,
+        num_scores=num_scores,
+        fixed=fixed,
+        code=code,
+        detectable=tuple(detectable_differences(written, spread_on)) if spread_on else (),
+        spread_from=source,
+    )
+    write_registration(study.folder, record, number=len(known) + 1)
+    return (*known, record)
 
 
 def could_register(plan: Plan) -> bool:
