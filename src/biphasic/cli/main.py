@@ -26,6 +26,7 @@ from biphasic.errors import (
     ConfigError,
     DataError,
     LockedError,
+    ModelError,
     NewerFormatError,
     StoppedError,
     os_error_text,
@@ -34,6 +35,9 @@ from biphasic.plugin_code import error_of_plugin
 from biphasic.version import __version__
 
 _RESUME = "interrupted; run again to resume"
+_BAD_INPUT = (
+    ConfigError, DataError, ModelError, CheckpointError, LockedError, NewerFormatError,
+)  # fmt: skip
 
 _SECTIONS = {
     "Train": ("adapt", "pretrain", "merge", "estimate"),
@@ -97,7 +101,7 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _only(app, sys.argv[1:])()
-    except (ConfigError, DataError, CheckpointError, LockedError, NewerFormatError) as error:
+    except _BAD_INPUT as error:
         _fail(error, code=2)
     except StoppedError as error:
         _fail(error, code=INTERRUPTED)

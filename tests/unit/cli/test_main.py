@@ -141,7 +141,7 @@ def test_version(run):
         (CheckpointError, 2),
         (LockedError, 2),
         (StudyError, 1),
-        (ModelError, 1),
+        (ModelError, 2),
         (TrainingError, 1),
         (BiphasicError, 1),
         (OSError, 1),
