@@ -100,7 +100,7 @@ def main() -> None:
     gc.set_threshold(20_000, 20, 100)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _only(app, sys.argv[1:])()
+        _only(app, sys.argv[1:])(prog_name="biphasic")  # however Python was started
     except _BAD_INPUT as error:
         _fail(error, code=2)
     except StoppedError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from unittest.mock import MagicMock
 
 import pytest
@@ -103,6 +104,7 @@ def test_an_option_that_is_off_by_default_has_no_second_name(cli):
     ],
 )
 def test_shells_complete_commands_and_options(cli, monkeypatch, words, completed):
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", "pytest")  # as by `python -m`
     monkeypatch.setenv("_BIPHASIC_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
