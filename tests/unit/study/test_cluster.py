@@ -224,13 +224,13 @@ def lone(tmp_path, engines):
     """A started executor, and a function that lets a job run on block 4 until its end."""
     with on_blocks(tmp_path, site=SLURM, seen=(seen := [])) as executor:
 
-        def run(*, first, end):
+        def run(*, first, end, total=9):
             engines[0].over = False
             future = executor.submit(save_trivial(tmp_path, "a"))
             path = engines[0].folder / "running" / f"{'a' * 64}.json"
             record = RemoteProgress(
                 job="a" * 64, label="slots", block="4", host="n7",
-                first=first, done=7, total=9, text="x",
+                first=first, done=7, total=total, text="x",
             )  # fmt: skip
             seen.clear()
             path.write_text(record.model_dump_json())
@@ -260,6 +260,24 @@ def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone)
     job, progress = seen[0]
     assert job == "a" * 64
     assert (progress.done, progress.total, progress.place) == (7, 9, "on n7, block 4")
+
+
+def test_a_job_that_is_longer_than_a_block_is_not_tried_for_ever(lone):
+    run, _ = lone
+
+    def end(parsl):
+        (parsl.folder / "running" / f"{'a' * 64}.json").unlink()  # as its node does
+        parsl.given["a" * 64].set_result(RequeuedError("its block reached the time limit"))
+
+    # The first try may have begun late. Fewer steps are left if runs of a grid have finished.
+    for total, kind in (
+        (9, RequeuedError), (9, JobFailedError), (6, RequeuedError), (6, JobFailedError),
+    ):  # fmt: skip
+        error = run(first=0, total=total, end=end)
+        assert type(error) is kind
+    assert "time limit (00:01:30)" in str(error)
+    assert "longer walltime" in str(error)
+    assert not error.is_final
 
 
 def test_a_node_that_parsl_has_lost_counts_like_a_lost_block(lone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 import uuid
@@ -57,7 +58,8 @@ class ClusterExecutor:
         self._run = work.folder / _FOLDER / uuid.uuid4().hex[:12]
         self._group_nodes = group_nodes(site, work.processes)
         self._running: dict[str, _Running] = {}
-        self._first: dict[str, int] = {}
+        # Steps that a job had left when its last try began; infinite if it reported none.
+        self._steps_left: dict[str, float] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._error: ExecutorError | None = None
@@ -132,6 +134,8 @@ class ClusterExecutor:
         failure = submitted.exception()
         if failure is None:
             error = submitted.result()
+            if isinstance(error, RequeuedError):
+                error = self._at_limit(running, error)
         elif isinstance(failure, ManagerLost) and running.seen:
             error = self._lost(running.seen)
         else:  # Parsl could not run it
@@ -186,11 +190,27 @@ class ClusterExecutor:
         """Return the error of a job whose block has ended: a failed try, unless it got on."""
         self._forget_progress(seen.job)
         message = f"block {seen.block} on {seen.host} ended before the job"
-        before = self._first.setdefault(seen.job, seen.first)
-        self._first[seen.job] = seen.first
-        if seen.first > before:
-            return RequeuedError(message)
-        return JobFailedError(message)
+        got_on = self._got_on(seen.job, seen)
+        return RequeuedError(message) if got_on else JobFailedError(message)
+
+    def _at_limit(self, running: _Running, error: RequeuedError) -> BiphasicError:
+        """Return the error of a job whose block is at its limit: as `_lost` from the second on."""
+        # The first one may have begun late in its block.
+        job = running.request.job
+        is_first = job not in self._steps_left
+        if self._got_on(job, running.seen) or is_first:
+            return error
+        return JobFailedError(
+            f"its block reached the time limit ({self._site.walltime}), and the one before had "
+            "finished nothing that is kept; set a longer walltime in the site file"
+        )
+
+    def _got_on(self, job: str, seen: RemoteProgress | None) -> bool:
+        """Return whether a try had less left to do than the one before."""
+        before = self._steps_left.get(job, 0.0)
+        left = seen.total - seen.first if seen and seen.total else math.inf
+        self._steps_left[job] = left
+        return left < before
 
     def _forget_progress(self, job: str) -> None:
         """Delete the file of a try that has ended: the next one may be on another block."""
