@@ -75,7 +75,7 @@ class FinetuneProtocol(Config):
     """Question answering: tokens shared by neighbouring windows of a context."""
     max_answer_tokens: PositiveInt | None = None
     """Question answering: maximum answer length in tokens; by default that of the longest answer of
-    the training split."""
+    the training split, also with `train_examples`: all runs have the same."""
 
     reading: Reading | None = None
     """Minimal pairs: clm predicts tokens from left to right; mlm hides each token and predicts it
