@@ -47,9 +47,9 @@ class SeveralObjectives(ObjectiveConfig):
         return max(objective.most_labels for objective in self.objectives)
 
     @property
-    def unit(self) -> str:
+    def unit_of_loss(self) -> str:
         """Unit of all losses; empty if they differ."""
-        return only({objective.unit for objective in self.objectives})
+        return only({objective.unit_of_loss for objective in self.objectives})
 
     @property
     @abstractmethod

@@ -41,7 +41,7 @@ class ObjectiveConfig(Config):
         return short_name(self.objective)
 
     @property
-    def unit(self) -> str:
+    def unit_of_loss(self) -> str:
         """Unit of its loss; empty if its class does not say."""
         return self.loss_unit or LOSS_UNITS.get(self.short_name, "")
 

@@ -82,9 +82,9 @@ def loss_units(phases: Iterable[ObjectiveConfig]) -> dict[str, str]:
     """Return units of logged losses by name, where they are not those of `LOSS_UNITS`."""
     units: dict[str, str] = {}
     for phase in phases:
-        units[phase.short_name] = phase.unit
+        units[phase.short_name] = phase.unit_of_loss
         for part in (part for turn in phase.turns for _, part in turn.parts):
-            units |= {name: own.unit for name, (own, _) in part.heldout_measures.items()}
+            units |= {name: own.unit_of_loss for name, (own, _) in part.heldout_measures.items()}
     return {name: unit for name, unit in units.items() if unit != LOSS_UNITS.get(name, "")}
 
 
