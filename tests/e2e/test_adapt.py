@@ -242,7 +242,7 @@ def test_an_output_folder_that_exists_is_left_as_it_is(decoder, adapt, tmp_path)
 def test_a_model_larger_than_memory_is_not_loaded(decoder, adapt, tmp_path, monkeypatch):
     monkeypatch.setattr(footprint, "free_memory", lambda: 100_000.0)
     code, _, err = adapt(decoder)
-    assert code == 1
+    assert code == 2
     assert "are free" in err
     assert not (tmp_path / "encoder").exists()
 
@@ -250,7 +250,7 @@ def test_a_model_larger_than_memory_is_not_loaded(decoder, adapt, tmp_path, monk
 def test_a_family_that_stays_causal_is_refused_by_its_layer(adapt, tmp_path, tokenizer):
     folder = save_family("stablelm", tmp_path / "stablelm", tokenizer=tokenizer)
     code, _, err = adapt(folder)
-    assert code == 1
+    assert code == 2
     assert "error: " in err
     assert "layer" in err or "StableLm" in err
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from biphasic.errors import StudyError
 from biphasic.execution.executor import ExecutorConfig, Work
-from biphasic.execution.slots import Slot, devices_environment, local_slots
+from biphasic.execution.slots import Slot, check_cores, devices_environment, local_slots
 from biphasic.execution.worker import STOP_SECONDS, WorkerProcess
 
 
@@ -111,7 +111,11 @@ class Local(ExecutorConfig):
     def check(self, folder: Path, *, processes: int) -> None:
         """Refuse numbers that this machine cannot have."""
         del folder, processes
-        _ = self.slots
+        check_cores(
+            num_workers=1 if self.workers is None else self.workers, num_threads=self.threads
+        )
+        if self.per_gpu != 1:  # looking for GPUs imports torch
+            _ = self.slots
 
     def start(self, work: Work) -> WorkerPool:
         """Return one process for each slot."""
