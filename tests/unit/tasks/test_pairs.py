@@ -190,6 +190,19 @@ def test_texts_of_a_task_that_judges_are_left_out_and_counted(tmp_path, make, ta
     assert counts["by_task"] == found
 
 
+def test_texts_of_symbols_alone_are_found_and_no_other_is_taken_for_one(tmp_path, make):
+    texts = ("?", "!?", "dogs bark")
+    judged = [{"text_a": "∑ ∫ ≠", "text_b": text, "score": n} for n, text in enumerate(texts)]
+    task = write_rows(tmp_path / "test.jsonl", judged)
+    rows = [
+        {"query": "∑∫ ≠", "positive": "its symbols"},
+        {"query": "?", "positive": "one of them"},
+        {"query": "∑ ∫", "positive": "others"},
+    ]
+    pairs = make(tables=(write_rows(tmp_path / "rows.jsonl", rows),), against=(f"sts:{task}",))
+    assert [pair.positive for pair in pairs] == ["others"]
+
+
 @pytest.mark.parametrize("template", [None, "First: {text_a}. Second: {text_b}."])
 def test_short_texts_that_a_template_joins_are_left_out_too(tmp_path, make, template):
     folder = tmp_path / "questions"

@@ -40,6 +40,13 @@ class Shingler:
             rolled = rolled * _MULTIPLIER + hashes[shift : shift + count]
         return np.unique(rolled)
 
+    def with_symbols(self, text: str) -> NDArray[np.uint64]:
+        """Return the shingles of a text; one of symbols alone, without words, is one shingle."""
+        shingles, symbols = self(text), "".join(text.split())
+        if len(shingles) or not symbols:
+            return shingles
+        return np.array([self._word(symbols)], dtype=np.uint64)
+
     def _word(self, word: str) -> int:
         if word not in self._hashes:
             digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()

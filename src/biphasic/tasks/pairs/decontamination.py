@@ -1,7 +1,8 @@
 """Texts of evaluation tasks, and which other texts equal them or nearly do.
 
 Two texts are near-duplicates if at least half of the word shingles of either occur in the other
-(`data/text/near_duplicates.py`). Texts shorter than a shingle are compared whole.
+(`data/text/near_duplicates.py`). Texts shorter than a shingle, or of symbols
+alone, are compared whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class NearTexts:
     """A collection of texts that others can be compared with."""
 
     def __init__(self, texts: Iterable[str], shingler: Shingler) -> None:
-        shingles = [shingler(text) for text in texts]
+        shingles = [shingler.with_symbols(text) for text in texts]
         self._sizes = np.array([len(each) for each in shingles], dtype=np.int64)
         owners = np.repeat(np.arange(len(shingles)), self._sizes)
         joined = np.concatenate([np.zeros(0, np.uint64), *shingles])
@@ -109,7 +110,7 @@ class Decontamination:
         """Return the tasks that one of some texts matches, and how."""
         # `own_corpus` is the hash of documents that may occur: a training split of retrieval shares
         # them with its test split.
-        shingles = [self._shingler(text) for text in texts]
+        shingles = [self._shingler.with_symbols(text) for text in texts]
         found: dict[str, Match] = {}
         for task, inputs, documents in self._collections:
             collections = (
