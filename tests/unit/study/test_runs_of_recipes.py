@@ -192,7 +192,7 @@ def test_questions_that_cannot_be_asked_are_refused(changes, problem):
 def test_rules_that_nothing_can_meet_are_refused():
     with pytest.raises(ConfigError, match="2 clear comparisons can never be reached"):
         asking(ASKED, supported_if={"clear_for": 2})
-    with pytest.raises(ConfigError, match="occurs twice on a task"):
+    with pytest.raises(ConfigError, match="the same difference as"):
         asking(ASKED, comparisons=[ASKED, ASKED])
 
 
@@ -218,8 +218,14 @@ def test_the_same_difference_written_otherwise_is_refused(first, second):
 
     assert ask(first).questions
     assert ask(first, "ad", "ab-dc").questions  # other differences of the same arms
-    with pytest.raises(ConfigError, match=r"comparisons\.0 and comparisons\.1"):
+    with pytest.raises(ConfigError, match=r"comparisons\.1: .*comparisons\.0,"):
         ask(first, second)
+
+
+def test_a_planned_comparison_is_refused_in_the_other_direction():
+    pair = ["pico-clm-8", "pico-mlm40-8"]
+    with pytest.raises(ConfigError, match=r"compare\.1: .* the same difference as compare\.0"):
+        compared(pair, pair[::-1], tasks=[{"name": "pydocs-sc"}])
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,18 @@ class Question(Config):
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
 
 
+def resolve_planned(
+    comparisons: Sequence[PlannedComparison],
+    recipes: Mapping[str, str],
+    tasks: Sequence[str],
+    where: str,
+) -> list[Sides]:
+    """Return the names of both sides of each comparison; `recipes` are those of states."""
+    found = [resolve(one, recipes, tasks, f"{where}.{n}") for n, one in enumerate(comparisons)]
+    _refuse_repeats(comparisons, [AskedArms(arms, None) for arms in found], tasks, where)
+    return found
+
+
 def resolve(
     comparison: PlannedComparison, recipes: Mapping[str, str], tasks: Sequence[str], where: str
 ) -> Sides:
@@ -143,7 +155,7 @@ class AskedArms(NamedTuple):
 def resolve_question(
     asked: Question, recipes: Mapping[str, str], tasks: Sequence[str], where: str
 ) -> list[AskedArms]:
-    """Return the states of each comparison; `recipes` as in `compare.resolve`."""
+    """Return the states of each comparison; `recipes` as in `resolve_planned`."""
     number = sum(len(one.tasks or tasks) for one in asked.comparisons)
     needed = max(asked.supported_if.clear_for, asked.counts_against_if.clear_against)
     if needed > number:
@@ -159,23 +171,25 @@ def resolve_question(
         if minus == arms:
             raise ConfigError(f"{place}: 'minus' has the same arms as 'arms'; name others")
         found.append(AskedArms(arms, minus))
-    _refuse_repeats(asked, found, tasks, where)
+    _refuse_repeats(asked.comparisons, found, tasks, f"{where}.comparisons")
     return found
 
 
 def _refuse_repeats(
-    asked: Question, found: Sequence[AskedArms], tasks: Sequence[str], where: str
+    comparisons: Sequence[PlannedComparison],
+    found: Sequence[AskedArms],
+    tasks: Sequence[str],
+    where: str,
 ) -> None:
     """Refuse a difference that is written twice, also with other arms that cancel."""
     seen: dict[tuple[Weights, str], int] = {}
-    for index, (arms, one) in enumerate(zip(found, asked.comparisons, strict=True)):
+    for index, (arms, one) in enumerate(zip(found, comparisons, strict=True)):
         for task in one.tasks or tasks:
             first = seen.setdefault((_weights(arms), task), index)
             if first < index:
                 raise ConfigError(
-                    f"{where}: a comparison occurs twice on a task, '{task}': comparisons.{first} "
-                    f"and comparisons.{index} are the same difference, apart from sign and scale; "
-                    "remove one of them"
+                    f"{where}.{index}: on task '{task}' the same difference as {where}.{first}, "
+                    "apart from sign and scale; remove one of them"
                 )
 
 

@@ -28,7 +28,7 @@ from biphasic.study.spec.questions import (
     PlannedComparison,
     Question,
     Sides,
-    resolve,
+    resolve_planned,
     resolve_question,
 )
 from biphasic.study.spec.tuned_rates import (
@@ -289,11 +289,7 @@ class StudyConfig(Config):
     def compared(self) -> list[Sides]:
         """Return the evaluated states of both sides of each planned comparison."""
         recipes = self.recipes_by_state() if self.compare else {}
-        tasks = [task.name for task in self.tasks]
-        return [
-            resolve(one, recipes, tasks, f"compare.{index}")
-            for index, one in enumerate(self.compare)
-        ]
+        return resolve_planned(self.compare, recipes, [t.name for t in self.tasks], "compare")
 
     def asked(self) -> list[list[AskedArms]]:
         """Return the evaluated states of the comparisons of each question."""
