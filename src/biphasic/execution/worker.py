@@ -209,30 +209,35 @@ class WorkerProcess(Child):
         except (BrokenPipeError, ValueError):  # it has ended, or was just asked to stop
             raise self._died(log) from None
         for line in stdout:
-            event: dict[str, Any] = json.loads(line)
-            kind = event.pop("event")
-            if kind == "progress":
-                watch(Progress(**event))
-            elif kind == "finished":
+            try:
+                event: dict[str, Any] = json.loads(line)
+                kind = event.pop("event")
+                if kind == "progress":
+                    watch(Progress(**event))
+                    continue
+            except Exception:
+                # It still runs the job: the next one would go to it, and end when this one does.
+                self.end()
+                raise
+            if kind == "finished":
                 return
-            elif kind == "elsewhere":
+            if kind == "elsewhere":
                 raise DoneElsewhereError("another process finished it")
-            elif kind == "taken":
+            if kind == "taken":
                 raise LockHeldError(event["error"], event["owner"])
-            elif kind == "stopped":
+            if kind == "stopped":
                 if self.is_stopped:
                     raise StoppedError(event["error"])
                 # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the
                 # next job would go to it.
                 self.end()
                 raise JobFailedError(f"its worker was terminated; {event['error']}")
-            else:
-                raise JobFailedError(
-                    event["error"],
-                    is_final=event["is_final"],
-                    log=log if log.is_file() else None,
-                    divergence=event.get("divergence", ""),
-                )
+            raise JobFailedError(
+                event["error"],
+                is_final=event["is_final"],
+                log=log if log.is_file() else None,
+                divergence=event.get("divergence", ""),
+            )
         raise self._died(log)
 
     def _died(self, log: Path) -> BiphasicError:

@@ -192,3 +192,27 @@ def test_a_worker_ends_when_its_input_ends(tmp_path):
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, b"")
+
+
+def test_a_worker_that_prints_something_else_does_not_end_the_next_job(tmp_path, monkeypatch):
+    (tmp_path / "noisy.py").write_text(
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "for line in sys.stdin:\n"
+        "    done = Path(sys.argv[1], 'done')\n"
+        "    is_first = not done.exists()\n"
+        "    if is_first:\n"
+        "        print('a library says hello', flush=True)\n"
+        "    done.write_text(json.loads(line)['job'])\n"
+        "    print(json.dumps({'event': 'finished'}), flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker = WorkerProcess(
+        tmp_path, module="noisy", num_threads=1, log_folder=tmp_path, name="w", environment={}
+    )
+    with pytest.raises(ValueError, match="Expecting value"):
+        worker.run("first", lambda _: None, environment={})
+    worker.run("second", lambda _: None, environment={})
+    assert (tmp_path / "done").read_text() == "second"
+    worker.kill()
+    worker.close()
