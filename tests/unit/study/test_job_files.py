@@ -60,6 +60,7 @@ def change_run(value):
 
 EDITS = {
     "a result elsewhere": (JOB, change_run("../../../victim"), "not a job"),
+    "a lock elsewhere": (JOB, lambda raw: raw.update(lock="../../../victim/lock"), "not a job"),
     "a result in another's place": (JOB, change_run("../states/x"), "not a job"),
     "a hidden result": (JOB, change_run(".."), "not a job"),
     "models kept elsewhere": (JOB, lambda raw: raw.update(keep="{base}/victim"), "would write"),

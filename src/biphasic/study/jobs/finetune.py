@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from biphasic.tasks.kinds.kind import TaskKind
 
 
+# Names a file in the store: never a path, whatever a job file says.
+Identity = Annotated[str, Field(pattern=f"^{IDENTITY}$")]
+
+
 class GridRun(Config):
     """One fine-tuning of a grid."""
 
-    id: Annotated[str, Field(pattern=f"^{IDENTITY}$")]
+    id: Identity
     learning_rate: float
     seed: int
 
@@ -59,7 +63,8 @@ class FinetuneJob(Job):
 
     kind: Literal["finetune"] = "finetune"
     id: str  # Identity of the group; of a part of its grid, with `-0-of-2`.
-    lock: str  # Jobs with other grids of the same training wait for it; parts of one grid do not.
+    # Jobs with other grids of the same training wait for it; parts of one grid do not.
+    lock: Identity
     tokenizer: Path  # Folder of the tokenizer.
     encoder: Path  # Folder of the model to start from.
     state: str  # Identity of the model.
