@@ -180,6 +180,7 @@ def write_sentence_transformers(
     max_seqlen: int,
     prompts: Mapping[str, str] | None = None,
     pooling: Pooling = "mean",
+    similarity: str = "cosine",
 ) -> None:
     """Add the files with which `SentenceTransformer(folder)` makes vectors of states."""
     # Names of modules and settings are those that releases since 2.2 read.
@@ -202,7 +203,7 @@ def write_sentence_transformers(
     settings = {
         "prompts": dict(prompts or {}),
         "default_prompt_name": None,
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": similarity,
     }
     write_json(folder / "modules.json", modules)
     write_json(

@@ -158,6 +158,7 @@ def _write(
             max_seqlen=source.limits.longest_input,
             prompts=vectors.prompts,
             pooling=vectors.pooling,
+            similarity=vectors.similarity,
         )
 
     say("checking in a fresh process")

@@ -130,6 +130,7 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             is_normalized=choices.normalize,
             begin=(tokenizer.bos_id,),
             end=(tokenizer.eos_id,),
+            similarity=trained.similarity,
         )
 
 

@@ -21,6 +21,7 @@ class TrainedVectors:
     pooling: Pooling = "mean"
     attention: str = "bidirectional"
     prompts: Mapping[str, str] = field(default_factory=dict)  # by sentence-transformers' names
+    similarity: str = "cosine"  # of two vectors, by sentence-transformers' name
     is_on_pairs: bool = False  # whether the last phase read pairs
 
     @property
@@ -38,6 +39,7 @@ class TrainedVectors:
             pooling=last.get("pooling", cls.pooling),
             attention=last.get("attention", cls.attention),
             prompts={name: prompt for name, prompt in named.items() if prompt},
+            similarity=last.get("similarity", cls.similarity),
             is_on_pairs="pairs" in last,
         )
 

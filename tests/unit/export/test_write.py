@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from export_states import write_state
+from export_states import LEDGER, RECIPE, write_state
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 from transformers import (
@@ -28,6 +28,7 @@ from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataErr
 from biphasic.export import check, write
 from biphasic.files import MANIFEST, write_json
 from biphasic.model.loading.build import load_encoder
+from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.encoding import Encoder, encode_texts
 from mini_study import run_command
 from warm import forking
@@ -347,3 +348,16 @@ def test_a_full_disk_during_the_check_is_no_fault_of_the_model(state, tmp_path, 
     with pytest.raises(OSError, match="No space left on device"):
         export_model(state, tmp_path / "out")
     assert nothing_written(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_vectors_are_compared_as_in_training(make_state, tmp_path, similarity):
+    from sentence_transformers import SentenceTransformer
+
+    phase = {"objective": "margin_mse", "steps": 5, "pairs": "pairs", "similarity": similarity}
+    ledger = [{**LEDGER[0], "objective": "margin_mse"}]
+    state = make_state(recipe={**RECIPE, "phases": [phase]}, ledger=ledger)
+    assert embedding_settings(state, Choices()).similarity == similarity
+    folder = export_model(state, tmp_path / "out", format="sentence-transformers")
+    assert SentenceTransformer(str(folder), device="cpu").similarity_fn_name == similarity
