@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
+
+
+def messages(
+    lines: Iterable[bytes], key: str, *, other: Callable[[bytes], object]
+) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects that begin with a key; `other` gets what else was printed."""
+    # Launchers, `sitecustomize` and imports print before a process of ours can redirect its output.
+    mark = f'{{"{key}": '.encode()
+    for line in lines:
+        text, found, rest = line.partition(mark)
+        if text:
+            other(text)
+        if found:
+            yield json.loads(found + rest)
 
 
 class Child:
@@ -42,6 +57,11 @@ class Child:
                         env={**os.environ, **self._environment},
                     )
             return cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+
+    def log(self, text: bytes) -> None:
+        """Add to its log."""
+        with self._log.open("ab") as log:
+            log.write(text)
 
     def ask_to_stop(self) -> None:
         """Close its input, at which it saves its progress and exits."""

@@ -7,7 +7,6 @@ first.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any, Protocol
 
 from biphasic import errors
+from biphasic.child import messages
 from biphasic.distributed import check_devices, served_store
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
 from biphasic.execution import node
@@ -93,7 +93,7 @@ def _store(nodes: Nodes, folder: Path) -> Iterator[str]:
 @contextmanager
 def _started(
     command: list[str], file: Path, per_node: int, log: IO[str] | None
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process group; it has exited when the block ends."""
     threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // per_node, 1)
     ranks = subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -101,8 +101,6 @@ def _started(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
-        text=True,
-        encoding="utf-8",
         env={
             **os.environ,
             **device_environment(),
@@ -126,7 +124,7 @@ def _started(
 
 
 def _attend(
-    ranks: subprocess.Popen[str],
+    ranks: subprocess.Popen[bytes],
     file: Path,
     report: Report,
     should_stop: ShouldStop,
@@ -163,18 +161,19 @@ def _attend(
                 is_finished = True
 
 
-def _read(ranks: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | None]) -> None:
+def _read(ranks: subprocess.Popen[bytes], events: SimpleQueue[dict[str, Any] | None]) -> None:
     try:
-        for line in ranks.stdout or ():
-            if line.startswith("{"):
-                events.put(json.loads(line))
-            else:  # libraries share the pipe
-                sys.stderr.write(line)
+        for event in messages(ranks.stdout or (), "event", other=_print):
+            events.put(event)
     finally:
         events.put(None)
 
 
-def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
+def _print(text: bytes) -> None:
+    sys.stderr.write(text.decode("utf-8", "replace"))
+
+
+def _ask_to_stop(ranks: subprocess.Popen[bytes], file: Path) -> None:
     if ranks.stdin and not ranks.stdin.closed:
         (file.parent / STOP_FILE).touch()
         with suppress(BrokenPipeError):

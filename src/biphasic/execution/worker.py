@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
-from biphasic.child import Child
+from biphasic.child import Child, messages
 from biphasic.errors import (
     BiphasicError,
     DivergedError,
@@ -208,37 +208,44 @@ class WorkerProcess(Child):
             stdin.flush()
         except (BrokenPipeError, ValueError):  # it has ended, or was just asked to stop
             raise self._died(log) from None
-        for line in stdout:
-            try:
-                event: dict[str, Any] = json.loads(line)
-                kind = event.pop("event")
-                if kind == "progress":
-                    watch(Progress(**event))
-                    continue
-            except Exception:
-                # It still runs the job: the next one would go to it, and end when this one does.
-                self.end()
-                raise
-            if kind == "finished":
-                return
-            if kind == "elsewhere":
-                raise DoneElsewhereError("another process finished it")
-            if kind == "taken":
-                raise LockHeldError(event["error"], event["owner"])
-            if kind == "stopped":
-                if self.is_stopped:
-                    raise StoppedError(event["error"])
-                # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the
-                # next job would go to it.
-                self.end()
-                raise JobFailedError(f"its worker was terminated; {event['error']}")
+        try:
+            event = self._outcome(stdout, watch)
+        except Exception:
+            # It still runs the job: the next one would go to it, and end when this one does.
+            self.end()
+            raise
+        if event is None:
+            raise self._died(log)
+        kind = event["event"]
+        if kind == "elsewhere":
+            raise DoneElsewhereError("another process finished it")
+        if kind == "taken":
+            raise LockHeldError(event["error"], event["owner"])
+        if kind == "stopped":
+            if self.is_stopped:
+                raise StoppedError(event["error"])
+            # By a signal from elsewhere. It accepts no more jobs: wait for its exit, or the next
+            # job would go to it.
+            self.end()
+            raise JobFailedError(f"its worker was terminated; {event['error']}")
+        if kind == "failed":
             raise JobFailedError(
                 event["error"],
                 is_final=event["is_final"],
                 log=log if log.is_file() else None,
                 divergence=event.get("divergence", ""),
             )
-        raise self._died(log)
+
+    def _outcome(
+        self, stdout: IO[bytes], watch: Callable[[Progress], None]
+    ) -> dict[str, Any] | None:
+        """Pass progress on; return the event that ends the job, None if the process has ended."""
+        for event in messages(stdout, "event", other=self.log):
+            if event["event"] != "progress":
+                return event
+            del event["event"]
+            watch(Progress(**event))
+        return None
 
     def _died(self, log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.

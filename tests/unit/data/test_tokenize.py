@@ -146,6 +146,17 @@ def test_workers_do_without_large_pipes(tmp_path, monkeypatch, documents, tokeni
     assert "pipesize" not in started[0]
 
 
+def test_what_python_prints_as_it_starts_is_no_answer(
+    tmp_path, monkeypatch, documents, tokenizer_folder
+):
+    (tmp_path / "sitecustomize.py").write_text("print('hello', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    [block] = blocks(documents)
+    with ShardMaker(tmp_path / "work", tokenizer_folder, num_workers=2) as maker:
+        assert is_complete(maker.make(block, label="0").result(timeout=60))
+        assert "hello" in [log.read_text().strip() for log in (tmp_path / "work").glob("*.log")]
+
+
 @pytest.mark.parametrize(("sent", "is_logged"), [(b"{\n", True), (b"", False)])
 def test_a_worker_logs_why_it_cannot_read(tokenizer_folder, sent, is_logged):
     ended = subprocess.run(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from biphasic.errors import (
     LockHeldError,
     StudyError,
 )
+from biphasic.execution import ranks
 from biphasic.execution.executor import Work
 from biphasic.execution.job import JobFailedError
 from biphasic.execution.local import WorkerPool
@@ -194,15 +196,17 @@ def test_a_worker_ends_when_its_input_ends(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, b"")
 
 
-def test_a_worker_that_prints_something_else_does_not_end_the_next_job(tmp_path, monkeypatch):
+@pytest.fixture
+def noisy(tmp_path, monkeypatch):
+    """A worker that prints more than its events; that of the job 'damaged' is no JSON."""
     (tmp_path / "noisy.py").write_text(
         "import json, sys\n"
         "from pathlib import Path\n"
+        "print('a launcher says hello\\nand more', end='', flush=True)\n"
         "for line in sys.stdin:\n"
         "    done = Path(sys.argv[1], 'done')\n"
-        "    is_first = not done.exists()\n"
-        "    if is_first:\n"
-        "        print('a library says hello', flush=True)\n"
+        "    if json.loads(line)['job'] == 'damaged':\n"
+        "        print('{\"event\": finis', flush=True)\n"
         "    done.write_text(json.loads(line)['job'])\n"
         "    print(json.dumps({'event': 'finished'}), flush=True)\n"
     )
@@ -210,9 +214,27 @@ def test_a_worker_that_prints_something_else_does_not_end_the_next_job(tmp_path,
     worker = WorkerProcess(
         tmp_path, module="noisy", num_threads=1, log_folder=tmp_path, name="w", environment={}
     )
-    with pytest.raises(ValueError, match="Expecting value"):
-        worker.run("first", lambda _: None, environment={})
-    worker.run("second", lambda _: None, environment={})
-    assert (tmp_path / "done").read_text() == "second"
+    yield worker
     worker.kill()
     worker.close()
+
+
+def test_what_launchers_and_imports_print_is_in_the_log(tmp_path, noisy):
+    noisy.run("first", lambda _: None, environment={})
+    assert (tmp_path / "done").read_text() == "first"
+    assert (tmp_path / "w.log").read_text() == "a launcher says hello\nand more"
+
+
+def test_a_worker_with_damaged_output_does_not_end_the_next_job(tmp_path, noisy):
+    with pytest.raises(ValueError, match="Expecting value"):
+        noisy.run("damaged", lambda _: None, environment={})
+    noisy.run("second", lambda _: None, environment={})
+    assert (tmp_path / "done").read_text() == "second"
+
+
+def test_events_of_ranks_are_told_from_what_libraries_print(capsys):
+    events = SimpleQueue()
+    lines = [b"{'a': 'dict'}\n", b'caf\xe9{"event": "failed", "rank": 1}\n']
+    ranks._read(SimpleNamespace(stdout=lines), events)
+    assert [events.get(), events.get()] == [{"event": "failed", "rank": 1}, None]
+    assert capsys.readouterr().err == "{'a': 'dict'}\ncaf\ufffd"

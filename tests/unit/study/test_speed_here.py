@@ -55,7 +55,7 @@ def test_another_process_measures(monkeypatch):
 
     class Done:
         returncode, stderr = 0, ""
-        stdout = '{"flops_per_second": 1.5e10, "num_jobs": 2}\n'
+        stdout = 'printed as Python starts\n{"flops_per_second": 1.5e10, "num_jobs": 2}\n'
 
     def run(command, **settings):
         seen.update(settings, command=command)

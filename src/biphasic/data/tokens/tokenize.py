@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import LifoQueue, SimpleQueue
 
-from biphasic.child import Child
+from biphasic.child import Child, messages
 from biphasic.data.tokens.shards import DocumentBatch, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, DataError, system_fault_in
@@ -114,14 +114,12 @@ class _Worker(Child):
         # supports it.
         with suppress(OSError, AttributeError):
             fcntl.fcntl(stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        answer = b""
         with suppress(BrokenPipeError):
             pickle.dump((folder, block), stdin)
             stdin.flush()
-            answer = stdout.readline()
-        if not answer:
-            return f"its worker died (killed, or out of memory?); see {self._log}"
-        return json.loads(answer)["error"]
+            for answer in messages(stdout, "error", other=self.log):
+                return answer["error"]
+        return f"its worker died (killed, or out of memory?); see {self._log}"
 
 
 def _is_whole(shard: Path) -> bool:

@@ -32,4 +32,4 @@ def speed_here(precision: str) -> Speed:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise StudyError(f"the speed of this machine cannot be measured ({reason}); give --rate")
-    return Speed(**json.loads(done.stdout))
+    return Speed(**json.loads(done.stdout.splitlines()[-1]))  # imports may have printed too
