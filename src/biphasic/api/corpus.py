@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def build(
     """
     from biphasic.api.results.corpus import BuiltCorpus
     from biphasic.data.building.blend import build_bar
-    from biphasic.data.building.build import build_corpus
+    from biphasic.data.building.build import build_corpus, skipped_in
     from biphasic.files import expanded
     from biphasic.progress import progress_console, say_on
 
@@ -90,7 +90,7 @@ def build(
 
         build_corpus(config, folder, num_workers=workers, say=say_on(console), progress=report)
     how = last[0].rates() if last else "already built; nothing to do"
-    return BuiltCorpus(folder, (how, *_left_out(folder)))
+    return BuiltCorpus(folder, (how, *skipped_in(folder)))
 
 
 @in_range()
@@ -247,24 +247,3 @@ def _is_build(folder: Path) -> bool:
 def _is_corpus(folder: Path) -> bool:
     """Return whether this is a corpus, possibly damaged."""
     return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
-
-
-def _left_out(folder: Path) -> Iterator[str]:
-    """Yield the number of skipped documents of each source, by reason."""
-    from biphasic.data.building.build import read_record
-
-    record = read_record(folder)
-    for name, counts in record["sources"].items():
-        reasons = [
-            f"{count:,} {reason.replace('_', ' ')}"
-            for reason, count in counts["left_out"].items()
-            if count
-        ]
-        if reasons:
-            yield f"{name}: documents skipped: {', '.join(reasons)}"
-    for source in record["origin"]["sources"]:
-        if source.get("num_ignored"):
-            yield (
-                f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
-                "text suffix)"
-            )

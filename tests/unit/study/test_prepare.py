@@ -160,6 +160,16 @@ def test_held_out_text_is_not_trained_on(loads, tmp_path):
     assert not set(names[0]) & set(names[1])
 
 
+def test_what_a_corpus_skips_is_said(tmp_path):
+    for number in range(40):
+        (text := tmp_path / f"text/{number}.txt").parent.mkdir(exist_ok=True)
+        text.write_text(f"number {number}" if number else " ")
+    (tmp_path / "text/page.html").write_text("<p>number 41</p>")
+    said = run(tmp_path, CorpusConfig(sources=(str(text.parent),), heldout_fraction=0.3))[1]
+    assert any("documents skipped: 1 empty" in line for line in said)
+    assert any("1 files skipped" in line for line in said)
+
+
 def test_built_in_tasks_are_made_once(loads, tmp_path):
     folder, said = tasks(tmp_path)
     assert {path.name for path in folder.iterdir()} == set(BUILTIN_TASKS)

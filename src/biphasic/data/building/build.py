@@ -159,6 +159,25 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
+def skipped_in(folder: Path) -> Iterator[str]:
+    """Yield the numbers of documents and files that a finished build skipped, by source."""
+    record = read_record(folder)
+    for name, counts in record["sources"].items():
+        reasons = [
+            f"{count:,} {reason.replace('_', ' ')}"
+            for reason, count in counts["left_out"].items()
+            if count
+        ]
+        if reasons:
+            yield f"{name}: documents skipped: {', '.join(reasons)}"
+    for source in record["origin"]["sources"]:
+        if source.get("num_ignored"):
+            yield (
+                f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
+                "text suffix)"
+            )
+
+
 def _remedy(folder: Path) -> str:
     return f"restore it, or delete the folder {folder} and build the corpus again"
 

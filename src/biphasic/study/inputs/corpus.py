@@ -15,6 +15,7 @@ from biphasic.data.building.build import (
     build_corpus,
     corpus_origin,
     read_record,
+    skipped_in,
 )
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
@@ -223,6 +224,8 @@ def build_missing_corpus(
             build_corpus(
                 config, folder, say=say, progress=progress, check_tokenizer=check_tokenizer
             )
+            for line in skipped_in(folder):
+                say(line)
 
 
 def is_built(folder: Path) -> bool:
