@@ -111,10 +111,9 @@ class Local(ExecutorConfig):
     def check(self, folder: Path, *, processes: int) -> None:
         """Refuse numbers that this machine cannot have."""
         del folder, processes
-        check_cores(
-            num_workers=1 if self.workers is None else self.workers, num_threads=self.threads
-        )
-        if self.per_gpu != 1:  # looking for GPUs imports torch
+        if self.workers is None and self.per_gpu == 1:
+            check_cores(num_threads=self.threads)  # without torch, which looks for GPUs
+        else:
             _ = self.slots
 
     def start(self, work: Work) -> WorkerPool:

@@ -85,11 +85,19 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message):
     assert err.count("\n") == 1
 
 
-def test_jobs_per_gpu_are_refused_without_one_before_any_work(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    file = STUDIES / "smoke.yaml"
-    code, _, err = run("run", file, "--per-gpu", "2", "--root", tmp_path / "root")
-    assert (code, "--per-gpu: there is no GPU for 2 jobs to share" in err) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "num_gpus", "message"),
+    [
+        ("--per-gpu", 0, "--per-gpu: there is no GPU for 2 jobs to share"),
+        ("--workers", 1, "2 workers: there are 1 GPUs"),
+    ],
+)
+def test_slots_that_the_machine_lacks_are_refused_before_any_work(
+    run, tmp_path, monkeypatch, option, num_gpus, message
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    code, _, err = run("run", STUDIES / "smoke.yaml", option, "2", "--root", tmp_path / "root")
+    assert (code, message in err) == (2, True)
     assert not (tmp_path / "root").exists()
 
 
