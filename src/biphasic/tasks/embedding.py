@@ -155,9 +155,10 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         )
     config = read_config(body)
     prefix = _prefix(folder, choices)
-    if prefix and modes == ["mean"] and pooling.get("include_prompt") is False:
+    # The last token is never one of the prompt's.
+    if prefix and modes != ["lasttoken"] and pooling.get("include_prompt") is False:
         raise ModelError(
-            f"{folder}: it excludes the prompt from the mean, which is not supported: use "
+            f"{folder}: it excludes the prompt from its pooling, which is not supported: use "
             "sentence-transformers"
         )
     paths = (body / name for name in _READINGS if (body / name).is_file())

@@ -206,10 +206,11 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
         embedding_settings(sentence_model, Choices(prompt="query", prefix="x"))
     with pytest.raises(ConfigError, match=r"--max-seqlen 65 .* 64 positions"):
         embedding_settings(sentence_model, Choices(max_seqlen=65))
-    change(sentence_model / "1_Pooling/config.json", include_prompt=False)
-    embedding_settings(sentence_model, Choices())
-    with pytest.raises(ModelError, match="excludes the prompt"):
-        embedding_settings(sentence_model, Choices(prompt="query"))
+    for mode in ("mean", "cls"):
+        change(sentence_model / "1_Pooling/config.json", pooling_mode=mode, include_prompt=False)
+        embedding_settings(sentence_model, Choices())
+        with pytest.raises(ModelError, match="excludes the prompt"):
+            embedding_settings(sentence_model, Choices(prompt="query"))
     modules = json.loads((sentence_model / "modules.json").read_text())
     modules.append({"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (sentence_model / "modules.json").write_text(json.dumps(modules))
