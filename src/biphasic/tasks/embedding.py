@@ -165,7 +165,12 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     stated = read_json_object(path) if (path := next(paths, None)) else {}
     begin, end = _framing(body)
     limits = model_limits(body)
-    longest = stated.get("max_seq_length") or tokenizer_limit(body) or limits.longest_input
+    longest = (
+        stated.get("max_seq_length")
+        or tokenizer_limit(body)
+        or limits.positions
+        or limits.longest_input
+    )
     usual = min(int(longest), limits.positions or int(longest))
     return EmbeddingSettings(
         folder=body,

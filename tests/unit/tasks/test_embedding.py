@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
@@ -119,6 +120,21 @@ def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path,
     assert np.array_equal(ours[0], ours[1])
     bare, _ = encoded(sentence_model, texts, tmp_path, Choices(prompt="empty"))
     assert not np.allclose(bare, ours, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_stated_limit_all_positions_are_read(one_thread, sentence_model, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    config = BertConfig.from_pretrained(sentence_model, max_position_embeddings=2100)
+    BertModel(config).save_pretrained(sentence_model)
+    write_tokenizer(tiny_tokenizer(), sentence_model, max_seqlen=None)
+    change(sentence_model / "sentence_bert_config.json", max_seq_length=None)
+    texts = ["the cat sat on " * 520, "many words " * 900]
+    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
+    ours, summary = encoded(sentence_model, texts, tmp_path)
+    assert summary.num_cut == 1
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)  # sums of 2,100 states
 
 
 def test_a_plain_model_is_read_as_in_fine_tuning(one_thread, plain, tmp_path):
