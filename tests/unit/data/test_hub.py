@@ -140,6 +140,18 @@ def test_text_that_is_no_utf8_is_named(copies, streaming):
     assert told.startswith("hf:acme/tiny, split train: damaged: text that is not UTF-8")
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_text_beside_values_of_other_types_is_read_as_it_is(tmp_path, streaming):
+    (folder := tmp_path / "mixed").mkdir()
+    values = ['said "a"\nthen \u00e9', None, ["b"]]
+    lines = [json.dumps({"id": str(number), "text": v}) for number, v in enumerate(values)]
+    (folder / "train.jsonl").write_text("\n".join([*lines, '{"id": 3, "text": "c"}']))
+    rows = open_hub(str(folder), streaming=streaming).read(["text"], optional=["id"])
+    read = list(rows)
+    assert [row["text"] for row in read] == [*values, "c"]
+    assert [row["id"] for row in read][3] == 3
+
+
 def test_a_copy_has_no_revision(copies):
     for function in (open_hub, hub_fingerprint):
         told = refusal(function, "acme/tiny", revision="v1", copies=copies)

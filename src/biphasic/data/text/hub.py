@@ -16,6 +16,7 @@ from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain, library_errors, 
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROWS_AT_ONCE = 256
@@ -46,10 +47,22 @@ class HubTable:
                     raise DataError(f"{where}: no column '{column}'{known}")
             extra = [name for name in optional if name in batch.column_names]
             try:
-                rows = batch.select(list(dict.fromkeys([*columns, *extra]))).to_pylist()
+                yield from _values(batch.select(list(dict.fromkeys([*columns, *extra]))))
             except UnicodeDecodeError as error:
                 raise DataError(f"{where}: damaged: text that is not UTF-8 ({error})") from None
-            yield from rows
+
+
+def _values(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table, with their JSON decoded."""
+    # A column of JSON lines with values of several types is stored as JSON: text is in quotes.
+    encoded = [field.name for field in table.schema if "arrow.json" in str(field.type)]
+    rows = table.to_pylist()
+    if not encoded:
+        return rows
+    from datasets import Features  # noqa: PLC0415
+
+    features = Features.from_arrow_schema(table.select(encoded).schema)
+    return [row | features.decode_example({name: row[name] for name in encoded}) for row in rows]
 
 
 def open_hub(
