@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -323,6 +324,17 @@ def test_problems_beyond_the_first_are_counted_and_named_in_the_file():
     rows = [*csv.reader(io.StringIO(problems_csv(problems)))]
     assert len(rows) == 1 + 251
     assert rows[-1] == ["mixed", "a,b"]
+
+
+def test_the_notice_counts_problems_by_kind(records):
+    # Arms of other machines, or made by other code, are in all averages.
+    for problems in ([Problem("mixed", "a"), Problem("code", "b")], [Problem("missing", "c")]):
+        page = render(dataclasses.replace(records, problems=tuple(problems)), store="../store")
+        notice = re.sub("<.*?>", "", re.findall('<p class="notice">.*?</p>', page)[0])
+        kinds = ["inconsistent", "made by other code", "missing"]
+        named = [kind for kind in kinds if f"1 {kind}" in notice]
+        assert named == (kinds[:2] if len(problems) == 2 else kinds[2:])
+        assert "excluded" not in notice
 
 
 def test_links_are_relative_and_quoted(tmp_path):
