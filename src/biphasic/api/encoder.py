@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -104,7 +104,7 @@ class TextEncoder:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         prefix: str | None = None,
         prompt: str | None = None,
@@ -120,12 +120,13 @@ class TextEncoder:
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
-        for place, text in enumerate(texts, 1):
+        listed = list(texts)
+        for place, text in enumerate(listed, 1):
             if not isinstance(text, str):
                 raise DataError(f"list:{place}: must be a text, not {text!r:.60}")
         choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
         settings = embedding_settings(self.folder, choices)
-        return replace(self._embedder, settings=settings).embed(list(texts))[0]
+        return replace(self._embedder, settings=settings).embed(listed)[0]
 
     def predict(
         self,

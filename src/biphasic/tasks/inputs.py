@@ -67,7 +67,9 @@ def open_source(source: Source, fields: Sequence[str], *, format: str | None = N
 def _named(value: Any, fields: Sequence[str], place: int) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
-    texts = (value,) if isinstance(value, str) else tuple(value)
+    # Anything that is no text, such as NaN for a missing one, is refused when its row is read.
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    texts = tuple(value) if is_several else (value,)
     if len(texts) != len(fields):
         raise DataError(
             f"list:{place}: {len(texts)} texts, not {len(fields)} ({', '.join(fields)})"

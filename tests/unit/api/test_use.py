@@ -97,6 +97,16 @@ def test_one_text_is_not_taken_for_its_letters(encoder):
         biphasic.load(encoder).encode("the cat")
     with pytest.raises(DataError, match="list:2: must be a text, not nan"):
         biphasic.load(encoder).encode(["the cat", math.nan])
+    for missing in (math.nan, None, b"a dog"):
+        with pytest.raises(DataError, match=f"list:2: 'text' must be a text, not {missing!r}"):
+            biphasic.encode(encoder, ["the cat", missing])
+
+
+def test_texts_may_come_one_by_one(one_thread, encoder):
+    model = biphasic.load(encoder)
+    expected = model.encode(TEXTS)
+    for found in (model.encode(iter(TEXTS)), biphasic.encode(encoder, iter(TEXTS)).vectors):
+        assert np.array_equal(found, expected)
 
 
 def test_settings_of_vectors_are_checked_without_the_command_line(encoder):
