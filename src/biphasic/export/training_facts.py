@@ -76,6 +76,7 @@ def training_facts(
             (objective_name(n), f"{loss:.3f} {_unit(state, n)}".rstrip())
             for n, loss in sorted(state.heldout.items())
         ],
+        "has_other_units": any(_unit(state, objective) for objective in state.heldout),
         "score_rows": [_score_row(score) for score in scores],
         "software": listing([f"{name} {version}" for name, version in versions.items() if version]),
         "plugins": [*sources, *(text for texts in state.plugins.values() for text in texts)],

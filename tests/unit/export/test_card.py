@@ -98,6 +98,13 @@ class TestState:
         assert "in nats unless another unit is given, on text" in card
         assert "are those in the loss; of pairs, texts are counted there." in card
 
+    def test_losses_of_plugins_have_their_unit(self, make_state, card_of):
+        own = {"clm": 5.125, "own": 1.5, "other": 2.0}
+        card = card_of(make_state(heldout=own, loss_units={"own": "bits"}))
+        assert rows(card, "own") == [["own", "1.500 bits"]]
+        assert rows(card, "other") == [["other", "2.000 in a unit that its plugin does not name"]]
+        assert "in nats unless another unit is given, on text" in card
+
     def test_untrained(self, make_state, card_of):
         card = card_of(make_state(step=0, ledger=[], heldout={}))
         assert "It was not trained further" in card
