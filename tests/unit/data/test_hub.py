@@ -152,6 +152,13 @@ def test_text_beside_values_of_other_types_is_read_as_it_is(tmp_path, streaming)
     assert [row["id"] for row in read][3] == 3
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_folder_called_as_a_format_is_read_alone(tmp_path, streaming):
+    write_table(tmp_path / "parquet/train.parquet", text=["inside"])
+    write_table(tmp_path / "train-other.parquet", text=["outside"])
+    assert texts(open_hub("./parquet", streaming=streaming)) == ["inside"]
+
+
 def test_a_copy_has_no_revision(copies):
     for function in (open_hub, hub_fingerprint):
         told = refusal(function, "acme/tiny", revision="v1", copies=copies)

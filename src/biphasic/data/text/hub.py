@@ -159,7 +159,10 @@ def _locate(
         name = local.resolve().name
     commit = None if local else resolve_revision(dataset, revision)
     origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
-    return local, {**origin, "local": True} if local else origin
+    if local is None:
+        return None, origin
+    # The library takes a bare `json` or `csv` for a format, and reads the working folder.
+    return local.absolute(), {**origin, "local": True}
 
 
 def _cache_of(local: Path) -> str:
