@@ -6,6 +6,7 @@ by which a second export finds it complete; only the card may be edited.
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import ConfigError, DataError, reading
+from biphasic.errors import PERMIT, ConfigError, DataError, reading
 from biphasic.files import (
     canonical_json,
     digest,
@@ -31,9 +32,14 @@ FILL_IN = "# to fill in"
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise an error if a path exists."""
+    """Raise an error if a path exists, or nothing can be created there."""
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path}: already exists; choose another folder, or delete it")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise ConfigError(f"{path}: {above} is a file, not a folder; choose another folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path}: {above} is not writable; choose another folder, or {PERMIT}")
 
 
 def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
@@ -48,8 +54,6 @@ def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
 
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """Return the note of an intact folder made from `inputs` (None: any); None without one."""
-    if not (path.exists() or path.is_symlink()):
-        return None
     note = card_note(path)
     if note is None:
         refuse_existing(path)

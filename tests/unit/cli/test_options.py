@@ -40,6 +40,23 @@ def test_an_unknown_device_is_bad_input(cli, place, command):
     assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adapt", "model", "--corpus", "texts.txt", "--out"),
+        ("finetune", "model", "--task", "sst2", "--out"),
+        ("export", "model"),
+        ("merge", "model", "model", "--out"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_output_that_cannot_be_created_is_refused_before_any_work(cli, place, words):
+    code, out, err = cli(*words, "texts.txt/out")
+    assert (code, out) == (2, "")
+    assert "texts.txt is a file, not a folder" in err
+    assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
+
+
 @pytest.mark.parametrize("command", ["adapt", "pretrain"])
 def test_a_compute_setting_without_a_value_names_the_option(cli, place, command):
     code, _, err = cli(*COMPUTING[command], "--compute", "processes")

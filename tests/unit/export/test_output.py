@@ -9,6 +9,7 @@ import pytest
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.sealed import check_card
+from other_user import as_other_user, needs_root
 
 
 def test_appears_at_the_end(tmp_path):
@@ -42,6 +43,16 @@ def test_never_replaces(kind, tmp_path):
     with pytest.raises(ConfigError, match="already exists"), new_folder(out):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@needs_root
+def test_a_place_that_is_not_writable_is_refused_before_any_work():
+    def find() -> None:
+        with pytest.raises(ConfigError, match="/ is not writable"):
+            find_made(Path("/new/out"))
+
+    with as_other_user(find):
+        pass
 
 
 def test_what_appeared_meanwhile_stays(tmp_path):
