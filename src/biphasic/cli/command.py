@@ -76,6 +76,8 @@ def _shares(texts: list[str] | None) -> dict[str, float]:
     shares: dict[str, float] = {}
     for text in texts or ():
         name, _, share = text.partition("=")
+        if name in shares:
+            raise ConfigError(f"--group {text}: '{name}' is given more than once")
         try:
             shares[name] = float(share)
         except ValueError:

@@ -64,6 +64,14 @@ def test_a_compute_setting_without_a_value_names_the_option(cli, place, command)
     assert err == "error: --compute processes: expected KEY=VALUE, e.g. processes=1\n"
 
 
+def test_a_group_of_a_merge_has_one_weight(cli, place):
+    code, _, err = cli(
+        "merge", "model", "model", "--out", "out", "--group", "0=0.3", "--group", "0=0.4"
+    )
+    assert code == 2
+    assert err.startswith("error: --group 0=0.4: '0' is given more than once")
+
+
 def commands(command, path=()):
     """Yield every command and group of commands."""
     yield list(path)
