@@ -183,5 +183,6 @@ def inspect(folder: Path | str, *, samples: int = 3) -> InspectedPairs:
     from biphasic.data.pairs.folder import Pairs
 
     pairs = Pairs(expanded(folder))
+    samples = min(samples, len(pairs))
     places = sorted({place * len(pairs) // samples for place in range(samples)})
     return InspectedPairs(pairs.folder, pairs, tuple(places))

@@ -80,6 +80,8 @@ def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
         assert sample.tokens == len(tokenizer.encode(text))
     few = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=100)
     assert len(few.samples) == 60
+    most = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=10**18)
+    assert most == few
 
 
 def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):

@@ -142,6 +142,7 @@ def count_duplicates(corpus: Corpus) -> int:
 
 
 def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[Sample]:
+    count = min(count, len(corpus))
     documents = sorted({place * len(corpus) // count for place in range(count)})
     names = corpus.names()
     last = -1
