@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
+from biphasic.amounts import MOST_BITS
 from biphasic.errors import ConfigError, reading
 
 if TYPE_CHECKING:
@@ -135,9 +136,8 @@ class _Loader(_SafeLoader):
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
-        # Python refuses to print such a number, and no float can represent it.
-        if isinstance(value, int) and value.bit_length() > sys.float_info.max_exp:
-            raise _yaml_error(node, "a number with hundreds of digits; write text in quotes")
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise _yaml_error(node, "a number with too many digits; write text in quotes")
         return value
 
 

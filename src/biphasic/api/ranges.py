@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from biphasic.amounts import MOST_BITS
 from biphasic.errors import ConfigError
 
 Result = TypeVar("Result")
@@ -53,11 +54,11 @@ def in_range(
         @wraps(function)
         def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
             given = dict(zip(names, args, strict=False)) | options
-            for name, (least, most) in ranges.items():
-                value = given.get(name)
-                for number in value if isinstance(value, list | tuple) else (value,):
-                    if not isinstance(number, int | float):
-                        continue  # not given; other types are refused where they are used
+            for name, number in _numbers(given):
+                if isinstance(number, int) and number.bit_length() > MOST_BITS:
+                    raise ConfigError(f"{name}: a number with too many digits")
+                if name in ranges:
+                    least, most = ranges[name]
                     if not (math.isfinite(number) and least <= number <= (most or number)):
                         wanted = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
                         raise ConfigError(f"{name}: {number:g}; give {wanted}")
@@ -67,6 +68,14 @@ def in_range(
         return checked
 
     return add
+
+
+def _numbers(given: Mapping[str, object]) -> Iterator[tuple[str, int | float]]:
+    """Yield the numbers among arguments, by name; other types are refused where they are used."""
+    for name, value in given.items():
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, int | float):
+                yield name, number
 
 
 def ranges_of(function: Callable[..., object]) -> dict[str, Range]:

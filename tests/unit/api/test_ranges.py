@@ -28,6 +28,8 @@ from biphasic.errors import ConfigError
         ("estimate", ("r.yaml",), {"vocab_size": 0}, "vocab_size: 0"),
         ("adapt", ("m", "out"), {"max_seqlen": 0}, "max_seqlen: 0; give 1 or more"),
         ("encode", ("m", ["a"]), {"max_seqlen": 7}, "max_seqlen: 7"),
+        ("encode", ("m", ["a"]), {"max_seqlen": 10**400}, "max_seqlen: a number with too many"),
+        ("adapt", ("m", "out"), {"rows_per_step": 10**40}, "rows_per_step: a number with too"),
     ],
 )
 def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, given, said):
