@@ -39,6 +39,11 @@ def test_everything_at_once():
     assert made.copies == Path("copies")
 
 
+def test_two_columns_of_a_file_are_two_sources():
+    columns = [{"source": "a.jsonl", "column": column} for column in ("question", "answer")]
+    assert len(config(sources=columns).sources) == 2
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -51,6 +56,11 @@ def test_everything_at_once():
             "give all sources a share or none; 'b' has none",
         ),
         ({"sources": ["b", "a", "b"]}, "sources: b given more than once"),
+        ({"sources": ["b/c", "./b/d/../c/"]}, "sources: ./b/d/../c/ given more than once"),
+        (
+            {"sources": ["hf:a/b", "hf:a/b?split=train&column=text"]},
+            "sources: hf:a/b?split=train&column=text given more than once",
+        ),
         ({"tokenizer": ""}, "tokenizer: string should have at least 1 character"),
         ({"tokenizer": "t", "vocab_size": 512}, "give a tokenizer, or the vocab_size of one"),
         ({"vocab_size": 299}, "vocab_size"),

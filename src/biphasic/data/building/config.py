@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest, refuse_repeats
+from biphasic.config import Config, nearest
 from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
-from biphasic.data.text.source import SourceContext
+from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.data.text.sources import BUILTIN, AnySource, SourceConfig
 from biphasic.files import expanded, is_folder
+
+
+def _reading(source: TextSource) -> Any:
+    """Return what a source reads, which is one value however its path or dataset is written."""
+    if not isinstance(source, SourceConfig):
+        return source  # a plugin may be named twice, with different settings
+    if hub := source.hub:
+        return replace(hub, column=hub.column or source.column, streaming=True)
+    return source.path and source.path.resolve(), source.column
 
 
 class CorpusConfig(Config):
@@ -48,10 +58,14 @@ class CorpusConfig(Config):
             # Compare values, because a fully written configuration must load again.
             if name != "folder" and getattr(self, name) != field.default:
                 raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
-        # A plugin may be named twice, with different settings.
-        refuse_repeats(
-            "sources", [s.model_dump_json() if s.plugin else s.source for s in self.sources]
-        )
+        readings = [_reading(source) for source in self.sources]
+        repeats = [
+            source.source
+            for place, source in enumerate(self.sources)
+            if readings.index(readings[place]) < place
+        ]
+        if repeats:
+            raise ValueError(f"sources: {', '.join(repeats)} given more than once")
         shares = [source.share is not None for source in self.sources]
         if any(shares) and not all(shares):
             without = self.sources[shares.index(False)].source
