@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
     """
     from biphasic.study.run.jobs import load_job
 
-    return load_job(Path(root).resolve() / STORE, job)
+    return load_job(expanded(root).resolve() / STORE, job)
 
 
 def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None) -> str:

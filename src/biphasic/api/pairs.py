@@ -69,7 +69,7 @@ def build(
     built = build_pairs(
         parse_config(PairsConfig, raw, where="pairs build"),
         folder := expanded(out),
-        store=Path(root).resolve() / STORE,
+        store=expanded(root).resolve() / STORE,
         copies=None if copies is None else expanded(copies),
         say=say_on(progress_console(quiet=quiet)),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def plan(
     from biphasic.study.study import Study
 
     config = load_study(file, overrides)
-    planned = preview_study(Study(config, Path(root)))
+    planned = preview_study(Study(config, expanded(root)))
     summary = summarise_plan(planned, example_tokens=example_tokens)
     jobs_here, advice = None, ""
     if rate is None:
@@ -84,7 +85,9 @@ def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_RO
     from biphasic.study.spec.load import load_study
     from biphasic.study.study import Study
 
-    one, other = (preview_study(Study(load_study(file), Path(root))) for file in (first, second))
+    one, other = (
+        preview_study(Study(load_study(file), expanded(root))) for file in (first, second)
+    )
     return Findings(tuple(difference_lines(one, other, str(first), str(second))))
 
 
@@ -137,7 +140,7 @@ def jobs(
     from biphasic.study.spec.load import load_study
     from biphasic.study.study import Study
 
-    study = Study(load_study(file, overrides), Path(root), file=Path(file))
+    study = Study(load_study(file, overrides), expanded(root), file=Path(file))
     prepared = prepare_study(study, console=progress_console(quiet=quiet))
     with study.locked():
         study.save()
@@ -193,7 +196,7 @@ def jobset(
     saved = jobs(file, root=root, overrides=overrides, quiet=quiet)
     if not saved.items:
         return None
-    root = Path(root).resolve()
+    root = expanded(root).resolve()
     pods = Pods(image, claim, mount=root.parent, gpus=gpus, parallelism=parallelism)
     study = saved.study
     return manifest_of(
@@ -243,9 +246,9 @@ def register(
         raise ConfigError("--spread, --pilot: give one of them")
     config = load_study(file, overrides)
     records = register_study(
-        Study(config, Path(root), file=Path(file)),
+        Study(config, expanded(root), file=Path(file)),
         console=progress_console(quiet=quiet),
         spread=spread,
-        pilot=None if pilot is None else find_study(pilot, Path(root))[0],
+        pilot=None if pilot is None else find_study(pilot, expanded(root))[0],
     )
     return Registered(config.title, records)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
     from biphasic.plugin_code import stored_lines
     from biphasic.plugins import installed_lines
 
-    return Findings((*installed_lines(), *stored_lines(Path(root).resolve() / STORE)))
+    return Findings((*installed_lines(), *stored_lines(expanded(root).resolve() / STORE)))
 
 
 def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:

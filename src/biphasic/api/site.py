@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Pat
     from biphasic.execution.cluster.site import site_text
     from biphasic.files import write_text
 
-    path = Path(file)
+    path = expanded(file)
     if path.exists():
         raise ConfigError(f"{path}: exists already")
     write_text(path, site_text(partition))
@@ -69,4 +70,6 @@ def check(
     from biphasic.progress import progress_console
 
     site, console = load_site(Path(file)), progress_console(quiet=quiet)
-    return Findings((*check_site(site, Path(root).resolve(), minutes=timeout, console=console),))
+    return Findings(
+        (*check_site(site, expanded(root).resolve(), minutes=timeout, console=console),)
+    )

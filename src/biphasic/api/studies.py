@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def run_study(
     if isinstance(study, StudyConfig):
         if overrides:
             raise ConfigError("overrides: only for files; change the settings of the study instead")
-        chosen = Study(study, Path(root), file=None)
+        chosen = Study(study, expanded(root), file=None)
     else:
-        chosen = Study(load_study(study, overrides), Path(root), file=Path(study))
+        chosen = Study(load_study(study, overrides), expanded(root), file=Path(study))
     tune_allocator()
     with viewed_in_wandb(wandb):
         return execute_study(
@@ -116,7 +117,7 @@ def status(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) 
     from biphasic.study.find import find_study
     from biphasic.study.status.status import study_status
 
-    return Status(**dict(study_status(*find_study(study, Path(root)))))
+    return Status(**dict(study_status(*find_study(study, expanded(root)))))
 
 
 def report_study(study: Path | str | None = None, *, root: Path | str = DEFAULT_ROOT) -> Path:
@@ -140,7 +141,7 @@ def report_study(study: Path | str | None = None, *, root: Path | str = DEFAULT_
     from biphasic.analysis.report import write_report
     from biphasic.study.find import find_study
 
-    folder, _ = find_study(study, Path(root))
+    folder, _ = find_study(study, expanded(root))
     return write_report(folder, folder.parent / STORE)
 
 
@@ -167,7 +168,7 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
     from biphasic.study.find import find_study
     from biphasic.study.run.control import cancel_study
 
-    folder, _ = find_study(study, Path(root))
+    folder, _ = find_study(study, expanded(root))
     return cancel_study(folder, say=say_on(progress_console(quiet=quiet)))
 
 
@@ -208,7 +209,7 @@ def retry(
     from biphasic.study.run.control import retry_jobs
     from biphasic.study.study import Study
 
-    folder, _ = find_study(study, Path(root))
+    folder, _ = find_study(study, expanded(root))
     runner = find_owner(folder / LOCK)
     if runner is not None and runner.seems_alive:
         asked = retry_jobs(folder, runner, jobs)
@@ -251,7 +252,7 @@ def verify(
     from biphasic.study.find import find_study
     from biphasic.study.gc.verify import verify_study
 
-    folder, _ = find_study(study, Path(root))
+    folder, _ = find_study(study, expanded(root))
     return Verified(folder.name, verify_study(folder, say=say_on(progress_console(quiet=quiet))))
 
 
@@ -284,7 +285,7 @@ def clean(
     from biphasic.study.gc.clean import clean as clean_root
 
     say = say_on(progress_console(quiet=quiet))
-    found = clean_root(Path(root), delete=delete, also_pretrained=also_pretrained, say=say)
+    found = clean_root(expanded(root), delete=delete, also_pretrained=also_pretrained, say=say)
     return Cleaned(found, delete)
 
 
@@ -338,11 +339,11 @@ def tune(
     from biphasic.study.tune.text import plan_lines
     from biphasic.study.tune.trials import plan_tuning
 
-    target = Path(out or file)
+    target = expanded(out or file)
     if dry_run:
         tuning = plan_tuning(load_study(file), share, by=by)
         return Tuned(
-            tuple(plan_lines(tuning, first_rates(tuning, rates), Path(root))), None, target
+            tuple(plan_lines(tuning, first_rates(tuning, rates), expanded(root))), None, target
         )
     outcome = tune_study(
         file,

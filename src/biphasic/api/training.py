@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
@@ -101,7 +102,6 @@ def adapt(
         'adapted'
     """
     from biphasic.adaptation import AdaptConfig, adapt_model
-    from biphasic.files import expanded
     from biphasic.model.compute.device import computing_on, parse_device
     from biphasic.progress import progress_console
     from biphasic.study.training import parse_compute
@@ -132,7 +132,7 @@ def adapt(
             format=format,
             revision=revision,
             checkpoint_every=checkpoint_every,
-            store=Path(root).resolve() / STORE,
+            store=expanded(root).resolve() / STORE,
             fresh=fresh,
             console=progress_console(quiet=quiet),
         )
@@ -226,7 +226,7 @@ def pretrain(
     compute, corpus = parse_compute(compute), corpus_settings(corpus)
     compute.check_rows(recipe.placed_phases)
     tune_allocator()
-    console, store = progress_console(quiet=quiet), Path(root).resolve() / STORE
+    console, store = progress_console(quiet=quiet), expanded(root).resolve() / STORE
     with computing_on(parse_device(device)), viewed_in_wandb(wandb):
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
@@ -286,7 +286,6 @@ def merge_models(
     from biphasic.config import parse_config
     from biphasic.export.merge import write_merge
     from biphasic.export.output import refuse_existing
-    from biphasic.files import expanded
     from biphasic.objectives.merge import Merge
 
     target = expanded(out)

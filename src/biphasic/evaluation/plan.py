@@ -88,7 +88,7 @@ def plan_evaluation(
 ) -> PlannedEvaluation:
     """Fetch an encoder and tasks, and check that they are compatible; see `evaluate`."""
     tune_allocator()
-    store = Path(root).resolve() / STORE
+    store = expanded(root).resolve() / STORE
     say, encoder = say_on(console), fetch_model(model, revision=revision)
     check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}

@@ -12,6 +12,7 @@ from typer.main import get_command
 import biphasic
 from biphasic.api import evaluation
 from biphasic.cli.main import app
+from biphasic.errors import DataError
 
 # Commands whose function has another name than `biphasic COMMAND` or `biphasic GROUP COMMAND`.
 NAMES = {
@@ -85,3 +86,18 @@ def test_evaluate_is_evaluate_all_of_one_task(monkeypatch):
     given = {name: object() for name in one if name != "model"}
     monkeypatch.setattr(evaluation, "evaluate_all", lambda *inputs, **given: [(inputs, given)])
     assert biphasic.evaluate("model", "task", **given) == (("model", ["task"]), given)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda root: biphasic.status("mine", root=root),
+        lambda root: biphasic.verify("mine", root=root),
+        lambda root: biphasic.clean(root=root),
+        lambda root: biphasic.job.show("0" * 64, root=root),
+    ],
+)
+def test_a_root_may_begin_with_the_home_folder(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # a shell expands `--root ~/a`, but not `--root=~/a`
+    with pytest.raises(DataError, match=str(tmp_path / "a")):
+        call("~/a")

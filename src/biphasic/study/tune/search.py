@@ -21,7 +21,14 @@ from biphasic.analysis.tune_record import (
 from biphasic.errors import ConfigError, StoppedError, StudyError
 from biphasic.execution.local import Local
 from biphasic.execution.scheduler import Failure, RetryPolicy
-from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
+from biphasic.files import (
+    expanded,
+    is_complete,
+    read_json_object,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from biphasic.progress import progress_console
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
@@ -96,7 +103,7 @@ def tune_study(
     file = Path(file)
     tuning = plan_tuning(load_study(file), share, by=by)
     trials = _Trials(
-        tuning, Path(root).resolve(), num_workers, num_threads, console or progress_console()
+        tuning, expanded(root).resolve(), num_workers, num_threads, console or progress_console()
     )
     by_group = trials.try_rates(first_rates(tuning, rates), extend=extend)
     record = _record(tuning, by_group)
@@ -116,7 +123,7 @@ def tune_study(
     )
     rates_now = (*tuning.kept_rates, *chosen)
     difference = write_tuned(
-        file, Path(out or file), tuning.config, rates_now, curve=trials.folder / "curve.csv"
+        file, expanded(out or file), tuning.config, rates_now, curve=trials.folder / "curve.csv"
     )
     return TuneOutcome(record, trials.folder, trials.num_executed, tuple(difference))
 
