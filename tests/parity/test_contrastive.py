@@ -431,6 +431,23 @@ def test_an_export_has_the_prompts_and_its_card_the_texts_that_were_cut(
     assert f"Cut to 16 tokens: {cut} of {len(texts)} texts." in (folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matryoshka": [65]}, "matryoshka: 65 dimensions are more than the model's 64"),
+        ({"objective": "distill"}, "has no vectors of a teacher"),
+        ({"objective": "margin_mse"}, "no negative with scores of a teacher"),
+    ],
+)
+def test_what_pairs_or_model_lack_is_said_before_an_earlier_phase_is_trained(
+    pairs, training_data, make_recipe, train, changes, message
+):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    recipe = make_recipe({"objective": "mlm", "steps": 2}, phase(pairs, **changes))
+    with pytest.raises(ConfigError, match=message):
+        train(recipe, "late", data=data, options={"report": lambda _: pytest.fail("trained")})
+
+
 def test_a_plan_knows_the_pairs_by_their_content(pairs, make_recipe, training_data, tmp_path):
     recipe = make_recipe(phase(pairs))
     data = replace(training_data, pairs={pairs.folder: pairs})

@@ -16,8 +16,10 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.data.packing import Attention
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.data.rows import RowBatch
+from biphasic.errors import ConfigError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import StatesLoss, Supervision, Vocabulary
 
@@ -111,6 +113,12 @@ class Contrastive(PairObjective):
     def reading(self) -> PairReading:
         """The pairs of each step, with their negatives."""
         return replace(super().reading, hard_negatives=self.hard_negatives)
+
+    def check_pairs(self, pairs: Pairs, *, width: int) -> None:
+        """Check that vectors have as many dimensions as must serve."""
+        del pairs
+        if (widest := max(self.matryoshka, default=0)) > width:
+            raise ConfigError(f"matryoshka: {widest} dimensions are more than the model's {width}")
 
     def loss_of(self, batch: PairBatch) -> StatesLoss:
         """Return InfoNCE."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt
 
+from biphasic.data.pairs.folder import Pairs
 from biphasic.data.pairs.rows import PairBatch, PairReading
 from biphasic.errors import ConfigError
 from biphasic.objectives.contrastive import PairObjective
@@ -28,15 +29,24 @@ class Distill(PairObjective):
         """The pairs of each step; negatives are not needed."""
         return replace(super().reading, hard_negatives=0)
 
-    def loss_of(self, batch: PairBatch) -> StatesLoss:
-        """Return the regression on the teacher's vectors."""
-        from biphasic.objectives.info_nce import Distance  # noqa: PLC0415 - needs torch
-
-        if batch.vectors is None:
+    def check_pairs(self, pairs: Pairs, *, width: int) -> None:
+        """Check that there are a teacher's vectors, as wide as the model's."""
+        if pairs.vectors is None:
             raise ConfigError(
                 f"pairs: {self.pairs} has no vectors of a teacher; make them with "
                 "'biphasic pairs teach'"
             )
+        if (given := pairs.vectors.shape[1]) != width:
+            raise ConfigError(
+                f"distill: the teacher's vectors have {given} dimensions, the model's {width}; "
+                f"make them with 'pairs teach --width {width}'"
+            )
+
+    def loss_of(self, batch: PairBatch) -> StatesLoss:
+        """Return the regression on the teacher's vectors."""
+        from biphasic.objectives.info_nce import Distance  # noqa: PLC0415 - needs torch
+
+        assert batch.vectors is not None  # noqa: S101 - by `check_pairs`
         return Distance(self.pooling, batch.vectors)
 
 
@@ -54,14 +64,28 @@ class MarginMse(PairObjective):
         """The pairs of each step, with their negatives and the teacher's margins."""
         return replace(super().reading, hard_negatives=self.hard_negatives, margins=True)
 
+    def check_pairs(self, pairs: Pairs, *, width: int) -> None:
+        """Check that some pair has a margin; each step needs one."""
+        del width
+        has_margin = (
+            bool(pairs.negatives(pair)[: self.hard_negatives])
+            and (pairs.vectors is not None or bool(pairs.scores(pair)))
+            for pair in range(len(pairs))
+        )
+        if not any(has_margin):
+            raise self._lacks_margins(f"{self.pairs}")
+
     def loss_of(self, batch: PairBatch) -> StatesLoss:
         """Return the error of the margins."""
         from biphasic.objectives.info_nce import Margins  # noqa: PLC0415 - needs torch
 
         if not len(batch.margins):
-            raise ConfigError(
-                f"pairs: a step of {self.pairs} has no negative with scores of a teacher; add "
-                "negatives with 'biphasic pairs mine', and then vectors with 'pairs teach'"
-            )
+            raise self._lacks_margins(f"a step of {self.pairs}")
         queries = len(batch.queries)
         return Margins(self.pooling, queries, batch.triples, batch.margins, self.similarity)
+
+    def _lacks_margins(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"pairs: {what} has no negative with scores of a teacher; add negatives with 'biphasic "
+            "pairs mine', and then vectors with 'pairs teach'"
+        )

@@ -11,7 +11,6 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 from torch import Tensor
 
-from biphasic.errors import ConfigError
 from biphasic.model.compute.pooling import Pooling, pooled
 from biphasic.objectives.supervision import StatesLoss
 
@@ -59,8 +58,6 @@ class InfoNce(_TextsLoss):
         """Return the loss over the vectors of all texts, in order, summed over pairs."""
         del labels
         whole = vectors.shape[1]
-        if (widest := max(self.matryoshka, default=0)) > whole:
-            raise ConfigError(f"matryoshka: {widest} dimensions are more than the model's {whole}")
         used = (*(width for width in self.matryoshka if width < whole), whole)
         return torch.stack([self._at_width(vectors[:, :width]) for width in used]).mean()
 
@@ -116,11 +113,6 @@ class Distance(_TextsLoss):
     def summed(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the summed squared distances of a pass."""
         targets = torch.from_numpy(self.targets).to(vectors)[labels]
-        if targets.shape[1] != vectors.shape[1]:
-            raise ConfigError(
-                f"distill: the teacher's vectors have {targets.shape[1]} dimensions, the model's "
-                f"{vectors.shape[1]}; make them with 'pairs teach --width {vectors.shape[1]}'"
-            )
         return (F.normalize(vectors, dim=-1) - targets).square().sum()
 
 

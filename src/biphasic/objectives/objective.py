@@ -20,6 +20,8 @@ from biphasic.plugins import Plugin, code_of, short_name
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from biphasic.data.pairs.folder import Pairs
+
 _SHORT = {"heldout_fraction": "held"}  # names of arms have at most 80 characters
 
 
@@ -147,6 +149,13 @@ class ObjectiveConfig(Config):
 
         Raises:
             ConfigError: It does not.
+        """
+
+    def check_pairs(self, pairs: Pairs, *, width: int) -> None:
+        """Check that the objective can be trained on its pairs, by a model with vectors of `width`.
+
+        Raises:
+            ConfigError: It cannot; the message states what would work.
         """
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:

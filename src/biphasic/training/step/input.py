@@ -112,7 +112,7 @@ class StepInputs:
         compute: ComputeConfig,
         ranks: ProcessGroup = ALONE,
     ) -> None:
-        """Check that passes can hold the rows of every phase and of held-out text."""
+        """Check that every phase fits: its rows in passes, with those held out, and its pairs."""
         self._recipe, self._compute, self._ranks = recipe, compute, ranks
         self._rows, self._vocabulary = StepRows(recipe, data), data.vocabulary
         self._shape, self._first_position = model_shape(model), first_position(model)
@@ -123,6 +123,10 @@ class StepInputs:
             *(phase.batches.max_seqlen for phase in recipe.placed_phases),
         ):
             compute.rows_per_pass(length)
+        for placed in recipe.placed_phases:
+            if (reading := placed.phase.reading) is not None:
+                pairs = data.pairs[reading.folder]
+                placed.phase.check_pairs(pairs, width=model.config.hidden_size)
 
     def of(self, step: int) -> StepInput:
         """Return the input of update `step` of the run."""
