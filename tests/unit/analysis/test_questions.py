@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_study import seal_again
+from fake_study import ARMS as FAKE_ARMS
+from fake_study import TASKS as FAKE_TASKS
+from fake_study import FakeStudy, seal_again
 from test_replicates import replicated_study, run_cli
 from test_study_examples import NUM_TEST, write_examples
 from typer.testing import CliRunner
@@ -224,6 +226,32 @@ def test_the_report_says_why_test_examples_are_unknown(ask):
     [row] = csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())
     assert row["missing_examples"].endswith("scores.parquet: missing; skipped")
     assert f"without test examples: {row['missing_examples']}" in page
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_a_difference_without_a_test_has_no_interval(tmp_path, seeds):
+    """With one seed, or the same difference with every seed, the spread is unknown."""
+    [task, *_] = FAKE_TASKS[0]
+    levels = {"mlm": 0.5, "clm": 0.6}
+    scores = {
+        (arm, task, 1e-4, seed): (level + seed / 100,) * 2
+        for arm, level in levels.items()
+        for seed in seeds
+    }
+    study = FakeStudy(
+        steps=40, arms=FAKE_ARMS[1:3], tasks=FAKE_TASKS[:1], learning_rates=(1e-4,), seeds=seeds,
+        scores=scores,
+    ).write(tmp_path)  # fmt: skip
+    record = json.loads((study[0] / "study.json").read_text())
+    record["questions"] = [question({"first": ["clm"], "second": ["mlm"], "tasks": [task]})]
+    (study[0] / "study.json").write_text(json.dumps(record))
+    page = write_report(*study).read_text()
+    assert "10.00" in page
+    assert "10.00 to 10.00" not in page
+    for name in ("questions", "comparisons"):
+        [row] = csv.DictReader((study[0] / f"report/{name}.csv").read_text().splitlines())
+        assert (row["p_value"], row["low"], row["high"]) == ("", "", "")
+    assert "| +10.00 |" in answers_page(load_study(*study))
 
 
 def test_commands_print_the_answers(ask):

@@ -54,13 +54,13 @@ def _section(answer: Answer) -> Iterator[str]:
 def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
     if one.test is None:
         return one.label, one.dataset, "–", "–", "no score yet", "–"
-    difference, (low, high) = one.test.contrast, one.test.contrast.interval
+    difference, interval = one.test.contrast, one.test.contrast.interval
     p, detectable = one.p_corrected, one.detectable
     runs = "" if one.is_complete else f", {count(len(difference.by_seed), unit)} so far"
     return (
         one.label,
         one.dataset,
-        f"{difference.mean:+.2f} ({low:+.2f} to {high:+.2f})",
+        f"{difference.mean:+.2f}" + (" ({:+.2f} to {:+.2f})".format(*interval) if interval else ""),
         "–" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",

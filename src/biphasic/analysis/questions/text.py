@@ -71,7 +71,7 @@ def questions_csv(answers: Sequence[Answer]) -> str:
 def _rows(answer: Answer) -> Iterable[tuple[object, ...]]:
     for one in answer.outcomes:
         test, forecast = one.test, one.asked.forecast
-        low, high = test.contrast.interval if test else (None, None)
+        low, high = (test and test.contrast.interval) or (None, None)
         expected = (None,) * 3 if forecast is None else (forecast.difference, *forecast.interval)
         outcome = one.forecast
         yield (

@@ -63,11 +63,9 @@ class ModelComparison:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Ends of the 95 % interval by the test that decides, not corrected; None if unknown."""
-        if self.contrast is not None and self.contrast.p_value is not None:
+        if self.contrast is not None:
             return self.contrast.interval
-        if self.difference.half_width is None:
-            return None
-        return self.difference.low, self.difference.high
+        return None if self.p_value is None else (self.difference.low, self.difference.high)
 
     @cached_property
     def effect(self) -> EffectSize | None:

@@ -83,8 +83,10 @@ class Contrast:
         return math.fsum(self.by_seed.values()) / len(self.by_seed)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 95 % interval, not corrected for other comparisons."""
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the 95 % interval, not corrected for other comparisons; None without a test."""
+        if self.p_value is None:
+            return None
         reach = self.deciding.reach
         return self.mean - reach, self.mean + reach
 
