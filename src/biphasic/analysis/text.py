@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,13 @@ def short(name: str) -> str:
     """Shorten a long name for use in a sentence."""
     text = plain(name)
     return text if len(text) <= 48 else f"{text[:47].rstrip()}…"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Shorten long names for use in sentences, except those that would become equal."""
+    shown = {name: short(name) for name in names}
+    number = Counter(shown.values())
+    return {name: text if number[text] == 1 else plain(name) for name, text in shown.items()}
 
 
 def metric_name(metric: str) -> str:

@@ -337,6 +337,19 @@ def test_the_notice_counts_problems_by_kind(records):
         assert "excluded" not in notice
 
 
+def test_sentences_tell_long_names_apart_that_begin_alike(tmp_path):
+    begin = "pico-clm-dec2400-distill.taught.held0.02.len128-2900"
+    for end, shown in (("-muon", f"{begin}-muon"), ("", f"{begin[:47]}…")):
+        first, second = f"{begin}-muon", begin if end else "clm"
+        arms = ((*ARMS[1][:1], first, *ARMS[1][2:4], 0.2), ("clm", second, *ARMS[2][2:4], 0.0))
+        page = render(loaded(tmp_path / end, arms=arms, tasks=TASKS[:1]), store="../store")
+        headline, *_ = re.findall('<p class="headline">(.*?)</p>', page)
+        assert headline.startswith(f"{shown} scores highest on ")
+        [sentence] = re.findall('<p class="verdict">(.*?)</p>', page)
+        assert sentence.startswith(f"{shown} is ")
+        assert f" points above {second} (" in sentence
+
+
 def test_links_are_relative_and_quoted(tmp_path):
     page = tmp_path / "a study" / "report" / "report.html"
     assert store_link(page, tmp_path / "störe #1") == "../../st%C3%B6re%20%231"

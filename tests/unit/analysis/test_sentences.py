@@ -169,7 +169,9 @@ def test_sources_and_numbers():
 
 
 def test_hostile_labels_are_cut_and_stay_text():
-    labels = {"a": "x" * 300, "b": "<b>\x1b[31m"}
+    scores = made_scores(FIVE)
+    models = tuple(map(ModelInfo, "ab", ["x" * 300, "<b>\x1b[31m"]))
+    labels = dataclasses.replace(scores, models=models).short_labels
     sentence = comparison_sentence(compare(FIVE), labels)
     assert len(sentence) < 300
     assert "\x1b" not in sentence

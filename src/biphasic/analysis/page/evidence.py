@@ -107,12 +107,12 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
 
 def verdict(scores: Scores, family: Family) -> Verdict:
     """Describe which arm is best on a dataset, by how much, and how certainly."""
-    dataset, labels = family.dataset.name, scores.labels
+    dataset, labels = family.dataset.name, scores.short_labels
     order = ranked(scores, dataset)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
     best = best_of(scores, dataset)
-    names = [short(labels[name]) for name in order if name in best]
+    names = [labels[name] for name in order if name in best]
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
     if names:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
@@ -137,7 +137,7 @@ def _lead(family: Family, labels: Mapping[str, str]) -> str:
     if not level:
         return lead
     also = "also " if closest.verdict == "undecided" else ""
-    names = listing([short(label) for label in level], most=_MOST_TITLES)
+    names = listing(level, most=_MOST_TITLES)
     return f"{lead} There is {also}no clear difference from {names}."
 
 
@@ -182,7 +182,7 @@ def headline(
         where = _all_or([titles[dataset] for dataset in wins[name]], len(datasets))
         surely = ", clearly ahead" if clear else ", but not clearly ahead"
         of_some = f" on {_all_or(clear, 0)}" if 0 < len(clear) < len(wins[name]) else ""
-        label = short(scores.labels[name])
+        label = scores.short_labels[name]
         sentences.append(f"{label} scores highest on {where}{surely} of every other arm{of_some}.")
     if left := [dataset for name in winners[_MOST_WINNERS:] for dataset in wins[name]]:
         others = count(len(winners) - _MOST_WINNERS, "other arm")
@@ -204,7 +204,7 @@ def clear_differences(scores: Scores, family: Family, title: str) -> str:
             below[worse].append(arm)
 
     def named(arms: Sequence[str]) -> str:
-        return listing([short(scores.labels[arm]) for arm in arms])
+        return listing([scores.short_labels[arm] for arm in arms])
 
     parts = [
         f"{named(arms)} {'is' if len(arms) == 1 else 'are'} above {named(worse)}"

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed, best_rate, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
+from biphasic.analysis.text import short_names
 from biphasic.errors import DataError
 from biphasic.facts import KindFacts, MetricFacts, facts_of
 from biphasic.records import Convention
@@ -189,6 +190,12 @@ class Scores:
     def labels(self) -> dict[str, str]:
         """Display names of the models, by name."""
         return {model.name: model.label for model in self.models}
+
+    @cached_property
+    def short_labels(self) -> dict[str, str]:
+        """Display names of the models for use in sentences, by name."""
+        shown = short_names(self.labels.values())
+        return {name: shown[label] for name, label in self.labels.items()}
 
     def get(self, model: str, dataset: str) -> Score:
         """Return one score; it has no estimate if it is unknown."""

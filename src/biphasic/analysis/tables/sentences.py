@@ -20,8 +20,9 @@ def comparison_sentence(
     comparison: ModelComparison, labels: Mapping[str, str] | None = None
 ) -> str:
     """Describe by how much one model is above another, and how certainly."""
+    # `labels` are short display names.
     names = (comparison.first, comparison.second)
-    first, second = (short((labels or {}).get(name, name)) for name in names)
+    first, second = ((labels or {}).get(name) or short(name) for name in names)
     mean = comparison.difference.mean
     if mean == 0:
         size = f"{first} and {second} have the same mean"
@@ -203,7 +204,7 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
         return ""
     mean = sum(gains.values()) / len(gains)
     name, most = max(gains.items(), key=lambda item: abs(item[1]))
-    label = short(scores.labels[name])
+    label = scores.short_labels[name]
     return (
         f"Choosing the learning rate per seed rather than once for all changes the mean by "
         f"{mean:+.2f} points on average over {count(len(gains), 'model')}, "

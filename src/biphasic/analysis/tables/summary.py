@@ -9,7 +9,14 @@ from statistics import fmean
 from biphasic.amounts import amount, count, duration, scientific
 from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.scores.table import DatasetInfo, Scores
-from biphasic.analysis.text import OBJECTIVES, listing, objective_name, short, truncations
+from biphasic.analysis.text import (
+    OBJECTIVES,
+    listing,
+    objective_name,
+    short,
+    short_names,
+    truncations,
+)
 from biphasic.files import digest
 from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
@@ -20,6 +27,7 @@ def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
     groups = scores.runs.replicates if scores.runs else ()
     recipe_of = {model.name: group[0].name for group in groups for model in group}
     labels = {**{arm.name: arm.label for arm in records.arms}, **scores.labels}
+    shown = short_names(labels.values())
     sentences = []
     for objective in OBJECTIVES:
         by_recipe: dict[str, list[float]] = defaultdict(list)
@@ -34,8 +42,8 @@ def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
         ahead = f"{gap:.3f} below" if gap else "level with"
         mean = f" over {scores.unit}s" if groups else ""
         sentences.append(
-            f"{short(labels[first])} ends with the lowest held-out {objective_name(objective)} "
-            f"loss{mean}: {means[first]:.3f} nats per token, {ahead} {short(labels[second])}."
+            f"{shown[labels[first]]} ends with the lowest held-out {objective_name(objective)} "
+            f"loss{mean}: {means[first]:.3f} nats per token, {ahead} {shown[labels[second]]}."
         )
     return sentences
 
@@ -101,10 +109,11 @@ def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[
     """Return every training segment once, with the labels of the arms that build on it."""
     segments: dict[str, TrainedSegment] = {}
     users: dict[str, list[str]] = defaultdict(list)
+    shown = short_names(arm.label for arm in records.arms)
     for arm in records.arms:
         for segment in arm.segments:
             segments[segment.state] = segment
-            users[segment.state].append(short(arm.label))
+            users[segment.state].append(shown[arm.label])
     return [(segment, tuple(users[state])) for state, segment in segments.items()]
 
 
@@ -112,9 +121,10 @@ def rows_statement(records: StudyRecords) -> tuple[bool, str]:
     """Return whether all arms read the same rows, and a sentence about it."""
     # Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
     by_step: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    shown = short_names(arm.label for arm in records.arms)
     for arm in records.arms:
         if arm.state is not None and arm.segments:
-            by_step[arm.state.step][arm.state.rows_sha256].append(short(arm.label))
+            by_step[arm.state.step][arm.state.rows_sha256].append(shown[arm.label])
     if not by_step:
         return True, "No arm was trained, so there are no rows to compare."
     sentences = []

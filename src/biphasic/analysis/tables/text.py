@@ -98,7 +98,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         comparisons = family.with_best
         yield f"{plain(dataset.name)}:"
         yield from (
-            f"  Planned: {comparison_sentence(one, scores.labels)}" for one in family.of_plan
+            f"  Planned: {comparison_sentence(one, scores.short_labels)}" for one in family.of_plan
         )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         what = "Best and next, planned" if closest.is_planned else "Exploratory"
@@ -108,7 +108,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
             *(source_sentence(source) for source in variance_split(scores, dataset.name)),
         )
         sentences = (
-            f"{what}: {comparison_sentence(closest, scores.labels)}",
+            f"{what}: {comparison_sentence(closest, scores.short_labels)}",
             examples_sentence(closest),
             "" if scores.is_by_example else floor_sentence(closest),
             detectable_sentence(closest),
