@@ -99,6 +99,30 @@ def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     assert re.findall(r'class="value best"[^>]*>([^<]+)', card) == re.findall("<b>([^<]+)", card)
 
 
+def test_means_that_differ_by_rounding_alone_are_equal(tmp_path):
+    # 19 right answers of 60 in both arms: the last bits of their means differ.
+    right = {"mlm": (11, 4, 4), "clm": (12, 6, 1), "untrained": (3, 4, 3)}
+    scores = {
+        (arm, "pydocs-sc", 1e-4, seed): (number / 20,) * 2
+        for arm, numbers in right.items()
+        for seed, number in enumerate(numbers)
+    }
+    records = loaded(
+        tmp_path, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0, 1, 2),
+        scores=scores,
+    )  # fmt: skip
+    page = render(records, store="../store")
+    assert "On “Which library” several arms share the highest mean." in page
+    assert "MLM and CLM have the same mean" in page
+    assert len(re.findall('class="number best"[^>]*><button[^>]*>31.67', page)) == 2
+    bold = [
+        row
+        for row in format_table(records).columns[-1].cells
+        if row.style == "bold" and "31.67" in row.plain
+    ]
+    assert len(bold) == 2
+
+
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
     found = families(scores)["pydocs-tc"]

@@ -91,9 +91,7 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         header = Text(f"{plain(task.title)}\n{task.metric_title}")
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
-    highest = {
-        task.name: max(scores.means(task.name).values(), default=None) for task in records.tasks
-    }
+    means = {task.name: scores.means(task.name) for task in records.tasks}
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective, least in lowest.items():
@@ -103,7 +101,8 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
         for task in records.tasks:
             score = scores.cells[arm.name, task.name]
             text = points_cell(score.estimate) + ("" if score.is_complete else " †")
-            is_best = score.estimate and score.estimate.mean == highest[task.name]
+            of_task = means[task.name]
+            is_best = arm.name in of_task and of_task[arm.name] == max(of_task.values())
             row.append(Text(text, style="bold" if is_best else ""))
         rich_table.add_row(*row)
     return rich_table

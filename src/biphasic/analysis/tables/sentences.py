@@ -11,6 +11,7 @@ from biphasic.analysis.statistics.blocks import FEWEST
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.crossed import are_alike
+from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import listing, number, probability, short
 from biphasic.records import Convention
@@ -24,7 +25,7 @@ def comparison_sentence(
     names = (comparison.first, comparison.second)
     first, second = ((labels or {}).get(name) or short(name) for name in names)
     mean = comparison.difference.mean
-    if mean == 0:
+    if abs(mean) <= NO_SPREAD:
         size = f"{first} and {second} have the same mean"
     else:
         side = "above" if mean > 0 else "below"
