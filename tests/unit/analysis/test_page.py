@@ -123,6 +123,12 @@ def test_means_that_differ_by_rounding_alone_are_equal(tmp_path):
     assert len(bold) == 2
 
 
+def test_an_arm_without_another_one_is_not_called_the_highest(tmp_path):
+    page = render(loaded(tmp_path, arms=ARMS[1:2], tasks=TASKS[:1]), store="../store")
+    assert "There is no other arm to compare it with." in page
+    assert "scores highest" not in page
+
+
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
     found = families(scores)["pydocs-tc"]

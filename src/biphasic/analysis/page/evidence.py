@@ -171,6 +171,8 @@ def headline(
     wins: dict[str, list[str]] = defaultdict(list)
     tied = []
     for dataset in datasets:
+        if len(by_dataset[dataset].order) < 2:
+            continue
         best = best_of(scores, dataset)
         if len(best) == 1:
             wins[best.pop()].append(dataset)
