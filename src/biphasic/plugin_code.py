@@ -85,7 +85,13 @@ def module_of(code: str, file: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module  # pydantic looks types up there
     with reading(file, ConfigError, remedy="correct the file", failure="cannot be imported"):
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except SystemExit:  # a command would end, with the code that the file says
+            raise ConfigError(
+                f"{file}: cannot be imported (it exits); what a script does belongs below "
+                "\"if __name__ == '__main__':\""
+            ) from None
     return module
 
 

@@ -159,6 +159,7 @@ def test_a_pinned_name_takes_that_code_alone(path, tmp_path):
         (("import numpy", "import beside\nimport numpy"), "imports 'beside' from its own folder"),
         (("import numpy as np", "from . import beside"), "cannot be imported"),
         (("import numpy as np", "1 / 0"), "cannot be imported .ZeroDivisionError"),
+        (("import numpy as np", "raise SystemExit"), "cannot be imported .it exits"),
         (("class Stride", "class class Stride"), "not valid Python"),
         (("def directions", "def direction"), "Stride cannot be used: it lacks directions"),
         (("    @property\n", ""), "Stride cannot be used: directions must be a property"),
