@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from biphasic.config import parse_config
 from biphasic.data.building import blend
@@ -479,6 +480,32 @@ def test_special_tokens_in_the_text_are_counted_and_reported(
     assert count > 0
     assert record(tmp_path / "c")["special_in_text"] == {"a": count}
     assert said[-1].endswith(f"as text: a ({count:,} times)")
+
+
+@pytest.mark.parametrize("kind", ["WordLevel", "Unigram"])
+def test_text_that_the_tokenizer_has_no_token_for_is_counted_and_reported(
+    tmp_path, files, configure, kind
+):
+    special = ["[UNK]", "<s>", "</s>", "<mask>"]
+    known = [*special, *(word for word in TEXT.split() if word != "axis")]
+    if kind == "WordLevel":
+        vocabulary = {word: place for place, word in enumerate(known)}
+        made = Tokenizer(models.WordLevel(vocabulary, unk_token=special[0]))
+    else:
+        made = Tokenizer(models.Unigram([(word, -1.0) for word in known], unk_id=0))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    (folder := tmp_path / "tokenizer").mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(roles))
+    said = []
+    build(configure(files / "big.jsonl", tokenizer=str(folder)), tmp_path / "c", say=said.append)
+    lines = (files / "big.jsonl").read_text().splitlines()
+    words = " ".join(json.loads(line)["text"] for line in lines).split()
+    lost = words.count("axis")
+    assert record(tmp_path / "c")["special_in_text"] == {"[UNK]": lost}
+    assert any(f"[UNK]: {lost:,} of " in line for line in said)
+    assert not any("as text" in line for line in said)
 
 
 def test_a_file_at_the_folder_is_no_traceback(tmp_path, files, configure):

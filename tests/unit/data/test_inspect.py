@@ -95,6 +95,7 @@ def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
         mask_id = tokenizer.encode("Z")[0]
         special_ids = {"mask": mask_id, "eos": mask_id, "pad": 0}  # noqa: RUF012
         decode = tokenizer.decode
+        unknown_token = None
 
     summary = inspect_corpus(tmp_path / "c", tokenizer=Spoilt())
     assert summary.mask_document == len(documents)

@@ -324,7 +324,7 @@ def _assemble(
 ) -> dict[str, Any]:
     """Assemble the shards of all sources; return counts of special tokens, for the record."""
     tokenizer = TextTokenizer.load(folders.tokenizer)
-    special = Counter[str]()
+    special, num_tokens = Counter[str](), 0
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
         number = sum(count["documents"] for count in counts.values())
@@ -350,10 +350,17 @@ def _assemble(
             shutil.rmtree(folder)  # complete, but invalid
             raise
         special.update(count_special_tokens(corpus, tokenizer))
+        num_tokens += corpus.num_tokens
     if not special:
         return {}
-    tokens = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
-    say(f"documents contain special tokens of the tokenizer as text: {tokens}")
+    if lost := special[unknown] if (unknown := tokenizer.unknown_token) else 0:
+        say(
+            f"warning: text that the tokenizer has no token for is {unknown}: {lost:,} of "
+            f"{num_tokens:,} tokens"
+        )
+    spelled = [f"{token} ({n:,} times)" for token, n in special.items() if token != unknown]
+    if spelled:
+        say(f"documents contain special tokens of the tokenizer as text: {', '.join(spelled)}")
     return {"special_in_text": dict(special)}
 
 

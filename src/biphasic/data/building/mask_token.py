@@ -81,13 +81,15 @@ def find_token(token_id: int, corpus: Corpus) -> int | None:
 
 
 def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, int]:
-    """Count the special tokens but the mask in a corpus."""
+    """Count the special tokens but the mask in a corpus, and its unknown token."""
     # Some vocabularies map text that spells a special token to the token's id.
     tokens_by_id = {
         tokenizer.special_ids[role]: token
         for role, token in tokenizer.special_tokens.items()
         if role != "mask"
     }
+    if unknown := tokenizer.unknown_token:
+        tokens_by_id[tokenizer.vocabulary()[unknown]] = unknown
     counts = Counter[str]()
     for _, tokens, _ in corpus.shards():
         for _, block in token_blocks(tokens):

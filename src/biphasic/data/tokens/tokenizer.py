@@ -198,6 +198,15 @@ class TextTokenizer:
             )
         return self._special_id("mask")
 
+    @cached_property
+    def unknown_token(self) -> str | None:
+        """The token of text that the vocabulary lacks; None without one, or if it has a role."""
+        model = self.rules()["model"]
+        place = model.get("unk_id")  # of Unigram; the other models name the token
+        token = model.get("unk_token") if place is None else model["vocab"][place][0]
+        is_used = token in self.vocabulary() and token not in self.special_tokens.values()
+        return token if is_used else None
+
     @property
     def special_ids(self) -> dict[str, int]:
         """Ids of the four roles: bos, eos, pad and, if there is one, mask."""
