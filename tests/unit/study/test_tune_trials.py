@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from biphasic import tune
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
@@ -271,6 +272,20 @@ def test_models_and_objectives_with_one_name_get_distinct_names():
 def test_a_share_is_a_share(share):
     with pytest.raises(ConfigError, match="--share: expected a share in"):
         plan_tuning(MIXED, share)
+
+
+@pytest.mark.parametrize(
+    ("rates", "problem"),
+    [
+        ([], "expected positive numbers"),
+        ([1e-3, -1e-3], r"expected positive numbers .*got '\[0.001, -0.001\]'"),
+        ([1e-3, 1e-3], "lists a rate twice"),
+    ],
+)
+def test_rates_are_checked_without_the_command_line(tmp_path, rates, problem):
+    with pytest.raises(ConfigError, match=f"--rates: {problem}"):
+        tune(STUDIES / "smoke.yaml", rates=rates, root=tmp_path / "root")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_study_without_a_rate_to_tune_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,9 +131,10 @@ def tune_study(
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
     """Return the first rates to try, by group: `rates`, or rates around its own."""
+    own = None if rates is None else _checked(rates, rates)
     peaks = {group.name: group.schedule.peak for group in tuning.groups}
     return {
-        name: tuple(sorted(rates or (factor * peak for factor in LADDER)))
+        name: own or tuple(sorted(factor * peak for factor in LADDER))
         for name, peak in peaks.items()
     }
 
@@ -278,14 +280,19 @@ def _curve(group: RateGroup, trials: Sequence[TrialRecord]) -> CurveRecord:
 def parse_rates(text: str) -> tuple[float, ...]:
     """Parse a list of rates such as `5e-4,1e-3,2e-3`."""
     try:
-        rates = tuple(sorted(float(part) for part in text.split(",")))
+        rates = [float(part) for part in text.split(",")]
     except ValueError:
-        rates = ()
-    if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise ConfigError(f"--rates: expected positive numbers such as 5e-4,1e-3 (got '{text}')")
+        rates = []
+    return _checked(rates, text)
+
+
+def _checked(rates: Sequence[float], given: object) -> tuple[float, ...]:
+    """Return rates in ascending order."""
+    if not rates or not all(0 < rate < math.inf for rate in rates):
+        raise ConfigError(f"--rates: expected positive numbers such as 5e-4,1e-3 (got '{given}')")
     if len(set(rates)) < len(rates):
-        raise ConfigError(f"--rates: lists a rate twice ({text})")
-    return rates
+        raise ConfigError(f"--rates: lists a rate twice ({given})")
+    return tuple(sorted(rates))
 
 
 def best(trials: Sequence[TrialRecord]) -> TrialRecord | None:
