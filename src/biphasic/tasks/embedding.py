@@ -66,6 +66,7 @@ class EmbeddingSettings:
     pooling: Pooling = "mean"  # state that stands for a text
     causal: bool = False  # whether texts are read from left to right
     similarity: str = "cosine"  # of two vectors, by sentence-transformers' name
+    keeps_end: bool = False  # whether a text that is cut loses its beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         # Without `is_causal: false`, sentence-transformers runs decoders from left to right.
         causal=is_decoder(config) and not is_open(config),
         similarity=_stated(folder).get("similarity_fn_name") or "cosine",
+        keeps_end=_stated(body, "tokenizer_config.json").get("truncation_side") == "left",
     )
 
 
@@ -212,8 +214,8 @@ def choices_by_role(folder: Path, choices: Choices) -> dict[str, Choices]:
     }
 
 
-def _stated(folder: Path) -> dict[str, Any]:
-    return read_json_object(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+def _stated(folder: Path, name: str = _SETTINGS) -> dict[str, Any]:
+    return read_json_object(folder / name) if (folder / name).is_file() else {}
 
 
 def _prefix(folder: Path, choices: Choices) -> str:
@@ -280,9 +282,11 @@ class Embedder:
             written = [lower.normalize_str(text) for text in written]
         room = settings.max_seqlen - len(settings.begin) - len(settings.end)
         encoded = self.tokenizer.encode_many(written)
+        kept = (
+            ids[max(0, len(ids) - room) :] if settings.keeps_end else ids[:room] for ids in encoded
+        )
         sequences = [
-            np.array([*settings.begin, *ids[:room], *settings.end], dtype=np.int64)
-            for ids in encoded
+            np.array([*settings.begin, *ids, *settings.end], dtype=np.int64) for ids in kept
         ]
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         # A tokenizer without special tokens gives no tokens for an empty text.

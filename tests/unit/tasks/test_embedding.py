@@ -123,6 +123,21 @@ def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_texts_lose_the_end_that_the_tokenizer_says(
+    one_thread, sentence_model, tmp_path, side
+):
+    from sentence_transformers import SentenceTransformer
+
+    change(sentence_model / "tokenizer_config.json", truncation_side=side)
+    texts = texts_of(12)
+    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
+    ours, summary = encoded(sentence_model, texts, tmp_path)
+    assert summary.num_cut
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_without_a_stated_limit_all_positions_are_read(one_thread, sentence_model, tmp_path):
     from sentence_transformers import SentenceTransformer
 
