@@ -223,6 +223,16 @@ def test_hostile_names_come_back_as_text(ending):
     assert columns == {shown(name) for name in HOSTILE[:4]}
 
 
+@pytest.mark.parametrize("begin", ["[1] ", "* "])
+def test_no_row_of_latex_begins_like_an_option_of_the_row_before(begin):
+    models = [replace(each, label=f"{begin}{each.label}") for each in grid_models()]
+    source = to_latex(make_sheets(grid_scores(models)))
+    assert not re.search(r"\n\s*[\[*]", source)
+    names = [row[0] for _, *rows in latex_tables(source) for row in rows]
+    assert names
+    assert all(name.startswith(begin) for name in names)
+
+
 def test_hostile_names_bring_no_tags_links_or_controls():
     sheets = make_sheets(hostile())
     page = to_html(sheets, title=HOSTILE[0])

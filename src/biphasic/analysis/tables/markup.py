@@ -119,7 +119,9 @@ def markdown_text(text: str) -> str:
 
 def _latex(text: str) -> str:
     written = "".join(_LATEX_SPECIAL.get(character, character) for character in flat(text))
-    return re.sub("-(?=-)", "-{}", written)  # two in a row would become a dash
+    written = re.sub("-(?=-)", "-{}", written)  # two in a row would become a dash
+    # At the start of a row, the end of the row before would take it as its argument or its star.
+    return re.sub(r"^(?=[\[*])", "{}", written)
 
 
 def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None]:
