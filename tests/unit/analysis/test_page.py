@@ -232,6 +232,15 @@ def test_tasks_share_a_fine_tuning_if_all_its_settings_are_equal(tmp_path, numbe
     assert len(finetunings(load_study(*study))) == expected
 
 
+def test_compute_time_includes_the_scoring_of_zero_shot_tasks(tmp_path):
+    tasks = (TASKS[0], ("pydocs-zs", "zs", "Zero-shot", "ndcg_at_10", 0.2))
+    records = loaded(tmp_path, arms=ARMS[:2], tasks=tasks, learning_rates=(1e-4,), seeds=(0,))
+    # 40 steps of 0.93 s, two fine-tunings and two zero-shot runs of 7.25 s.
+    page = re.sub("<.*?>", "", render(records, store="../store"))
+    assert "1 min 6 scompute time" in page
+    assert "2 fine-tunings took 14.5 s. 2 zero-shot runs took 14.5 s." in page
+
+
 def test_scores_name_the_task_that_encoders_were_trained_on(tmp_path):
     tasks = tuple((name, *TASKS[3][1:]) for name in ("msmarco", "nq"))
     folder, store = FakeStudy(

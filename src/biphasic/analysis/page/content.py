@@ -12,7 +12,7 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
-from biphasic.analysis.tables.summary import finetunings, trained_segments
+from biphasic.analysis.tables.summary import finetunings, trained_segments, zero_shot_runs
 from biphasic.analysis.text import csv_text, rate
 from biphasic.records import ZERO_SHOT_SEED
 
@@ -36,7 +36,7 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page."""
     segments = [segment for segment, _ in trained_segments(records)]
     results = finetunings(records)
-    seconds = sum(part.seconds for part in segments) + sum(part.seconds for part in results)
+    seconds = sum(part.seconds for part in (*segments, *results, *zero_shot_runs(records)))
     numbers = [_counted(records.arms, "arm"), _counted(records.tasks, "task")]
     if is_finetuned(records):
         seeds = _counted(records.study.seeds, "fine-tuning seed")

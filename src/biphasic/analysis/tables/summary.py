@@ -59,7 +59,7 @@ def heldout_note(records: StudyRecords) -> str:
 
 
 def cost_sentence(records: StudyRecords) -> str:
-    """Describe the cost of training and fine-tuning, and the savings by sharing."""
+    """Describe the cost of training, fine-tuning and scoring, and the savings by sharing."""
     segments = trained_segments(records)
     tokens = sum(segment.tokens for segment, _ in segments)
     shared = sum(segment.tokens * (len(arms) - 1) for segment, arms in segments)
@@ -77,6 +77,10 @@ def cost_sentence(records: StudyRecords) -> str:
     if tuned:
         seconds = sum(result.seconds for result in tuned)
         parts.append(f"{count(len(tuned), 'fine-tuning')} took {duration(seconds)}.")
+    scored = zero_shot_runs(records)
+    if scored:
+        seconds = sum(result.seconds for result in scored)
+        parts.append(f"{count(len(scored), 'zero-shot run')} took {duration(seconds)}.")
     return " ".join(parts)
 
 
@@ -92,6 +96,12 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
             key = (result.state, training, settings, result.learning_rate, result.seed)
             trained.setdefault(key, result)
     return list(trained.values())
+
+
+def zero_shot_runs(records: StudyRecords) -> list[ResultRecord]:
+    """Return each result of a zero-shot task once; arms may share it."""
+    results = (outcome.result for outcome in records.outcomes if outcome.result)
+    return [*{one.id: one for one in results if one.is_zero_shot}.values()]
 
 
 def cost_rows(records: StudyRecords) -> Iterator[tuple[ArmData, str, LedgerEntry]]:
