@@ -64,6 +64,13 @@ def test_the_other_pairs_are_corrected_without_the_planned_ones():
     assert [(one.first, one.second) for one in planned_one.of_plan] == [("b", "a")]
 
 
+def test_tukey_s_correction_is_for_all_pairs_with_the_planned_ones():
+    scores = scores_of(planned("b", "a", "d"), num_seeds=3, num_runs=3)
+    found = family_of(scores, "d").compare("e", "a")
+    assert (found.uses_blocks, found.is_planned, found.num_arms) == (True, False, 5)
+    assert found.family_size == 10
+
+
 def test_planned_comparisons_over_runs_use_the_pooled_variance():
     scores = scores_of(planned("b", "a", "d", "e"), num_seeds=3, num_runs=3)
     found = [family_of(scores, name).compare("b", "a") for name in "de"]

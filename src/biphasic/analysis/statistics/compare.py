@@ -62,12 +62,15 @@ class Family:
 
     @cached_property
     def size(self) -> int:
-        """Number of exploratory pairs, which are corrected for."""
-        return self._corrected().size
+        """Number of pairs that are corrected for: all by Tukey, the exploratory ones by Holm."""
+        return self._num_pairs if self.uses_blocks else self._corrected().size
 
     def _corrected(self) -> Corrected:
-        num_pairs = len(self.order) * (len(self.order) - 1) // 2
-        return self._kept if num_pairs <= _MOST_KEPT else _of_latest(self)
+        return self._kept if self._num_pairs <= _MOST_KEPT else _of_latest(self)
+
+    @property
+    def _num_pairs(self) -> int:
+        return len(self.order) * (len(self.order) - 1) // 2
 
     @cached_property
     def _kept(self) -> Corrected:
