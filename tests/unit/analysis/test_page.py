@@ -199,6 +199,30 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     )
 
 
+def test_arms_are_compared_with_every_untrained_encoder(tmp_path):
+    """A study of several sizes has one of each."""
+    levels = {"untrained": 0.4, "mlm": 0.6, "clm": 0.7}
+    scores = {
+        (arm, "pydocs-sc", 1e-4, seed): (level + 0.001 * (seed * len(arm) % 4),) * 2
+        for arm, level in levels.items()
+        for seed in range(5)
+    }
+    folder, store = FakeStudy(
+        steps=40, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), scores=scores
+    ).write(tmp_path)
+    for family, sentence, number in (
+        ("CLM", "2 of 2 trained arms are clearly above the untrained encoder.", 1),
+        ("none", "0 of 1 trained arm are clearly above every untrained encoder.", 2),
+    ):
+        record = json.loads((folder / "study.json").read_text())
+        record["arms"][2]["family"] = family
+        (folder / "study.json").write_text(json.dumps(record))
+        page = render(load_study(folder, store), store="../store")
+        assert f"<li>{sentence}</li>" in page
+        [row, *_] = re.findall('<svg class="strip".*?</svg>', page, re.DOTALL)
+        assert row.count("floor-line") == number
+
+
 def test_a_pretrained_model_as_it_is_is_not_called_untrained(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[:2], tasks=TASKS[:1]).write(tmp_path)
     study = json.loads((folder / "study.json").read_text())

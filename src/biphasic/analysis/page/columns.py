@@ -100,11 +100,11 @@ class Column:
         return {model.name for model in self._inorder[:most]} | untrained
 
     @property
-    def floor(self) -> float | None:
-        """Position of the untrained encoder's mean, in percent of the width."""
-        untrained = (m.name for m in self.scores.models if m.is_untrained)
+    def floors(self) -> list[float]:
+        """Positions of the means of untrained encoders, in percent of the width."""
+        scale, untrained = self.scale, (m.name for m in self.scores.models if m.is_untrained)
         means = [found.mean for name in untrained if (found := self.score(name).estimate)]
-        return self.scale.place(means[0]) if self.scale and means else None
+        return [scale.place(mean) for mean in means] if scale else []
 
 
 def columns_of(scores: Scores, reference: ReferenceValues, *, first_cell: int = 0) -> list[Column]:

@@ -146,14 +146,15 @@ def _against_floor(scores: Scores, family: Family) -> str:
     scored = scores.means(family.dataset.name)
     floors = [m.name for m in scores.models if m.is_untrained and m.name in scored]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
-    tests = [family.compare(name, floors[0]) for name in trained] if floors else []
-    known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
-    if not known:
+    tests = ((family.compare(name, floor) for floor in floors) for name in trained)
+    verdicts = [{test.verdict for test in of_arm if test is not None} for of_arm in tests]
+    if not any(found - {"unknown"} for found in verdicts):
         return ""
-    clear = known.count("higher")
+    clear = verdicts.count({"higher"})
     verb = "is" if clear == 1 else "are"
     arms = count(len(trained), "trained arm")
-    return f"{clear} of {arms} {verb} clearly above the untrained encoder."
+    which = "the" if len(floors) == 1 else "every"  # of each size, or of each seed
+    return f"{clear} of {arms} {verb} clearly above {which} untrained encoder."
 
 
 def headline(
