@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.config import parse_config, parse_overrides, refuse_repeats
+from biphasic.config import nearest, parse_config, parse_overrides, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
@@ -96,6 +96,8 @@ def plan_evaluation(
     finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")
     limits = model_limits(encoder.folder)
     is_paper = protocol == PAPER
+    if isinstance(protocol, str) and not is_paper:
+        raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
     if isinstance(protocol, FinetuneProtocol):
         protocol = protocol.model_dump(exclude_unset=True)
     settings = {} if protocol is None or isinstance(protocol, str) else protocol
