@@ -117,12 +117,13 @@ class TextEncoder:
             float32 [num_texts, width], in order.
         """
         from biphasic.tasks.embedding import Choices, embedding_settings
+        from biphasic.tasks.rows.row import is_text
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
         listed = list(texts)
         for place, text in enumerate(listed, 1):
-            if not isinstance(text, str):
+            if not is_text(text):
                 raise DataError(f"list:{place}: must be a text, not {text!r:.60}")
         choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
         settings = embedding_settings(self.folder, choices)

@@ -97,9 +97,13 @@ def test_one_text_is_not_taken_for_its_letters(encoder):
         biphasic.load(encoder).encode("the cat")
     with pytest.raises(DataError, match="list:2: must be a text, not nan"):
         biphasic.load(encoder).encode(["the cat", math.nan])
+    with pytest.raises(DataError, match=r"list:1: must be a text, not '.ud800'"):
+        biphasic.load(encoder).encode(["\ud800"])
     for missing in (math.nan, None, b"a dog"):
         with pytest.raises(DataError, match=f"list:2: 'text' must be a text, not {missing!r}"):
             biphasic.encode(encoder, ["the cat", missing])
+    with pytest.raises(DataError, match=r"list:1: 'text' must be a text, not '.ud800'"):
+        biphasic.encode(encoder, ["\ud800"])
 
 
 def test_texts_may_come_one_by_one(one_thread, encoder):

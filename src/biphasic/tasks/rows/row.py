@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from biphasic.data.text import lines
 from biphasic.errors import DataError, reading
@@ -21,6 +21,14 @@ _BOM = b"\xef\xbb\xbf"
 # The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1
 _PLURAL = {str: "texts", int: "whole numbers"}
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value is a text, which has no unpaired surrogates."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class Row:
         value = self.value.get(key, default)
         if value is _REQUIRED:
             raise self.lacks(key)
-        if not isinstance(value, str):
+        if not is_text(value):
             raise self.error(f"'{key}' must be a text, not {value!r}")
         return value
 
