@@ -75,9 +75,11 @@ def test_parquet_over_several_row_groups(tmp_path):
     assert read(path) == expected
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
 def test_parquet_s_other_kinds_of_text(tmp_path, kind):
-    text = pa.array(["a", "b", "a"]).cast(kind)
+    text = pa.array(["a", "b", "a"], kind)
     path = write_parquet(tmp_path / "a.parquet", text=text)
     assert [record.text for record in read(path)] == ["a", "b", "a"]
 

@@ -272,7 +272,7 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     kind = schema.field(column).type
     if kinds.is_dictionary(kind):
         kind = kind.value_type
-    if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
         raise DataError(f"{file}: '{column}' is not text but values of type {kind}")
     return [column, *extra]
 
