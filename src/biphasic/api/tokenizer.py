@@ -44,7 +44,7 @@ def train(
         300
     """
     from biphasic.api.results.data import TrainedTokenizer
-    from biphasic.data.text.sources import read_documents, source_origin
+    from biphasic.data.text.sources import files_skipped, read_documents, source_origin
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
     from biphasic.files import digest, expanded, is_complete
     from biphasic.locks import sole_writer
@@ -80,6 +80,7 @@ def train(
     fewer = "" if is_full else f", not {vocab_size:,}: the text has no more pairs to merge"
     notes = (
         f"read {len(sizes):,} documents, {sum(sizes) / 1e6:,.1f} MB of text",
+        *files_skipped(origins),
         f"vocabulary: {trained.vocab_size:,} entries{fewer}",
         f"tokenizer: {folder}",
     )

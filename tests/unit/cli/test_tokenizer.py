@@ -29,6 +29,14 @@ def texts(tmp_path, documents):
     return path
 
 
+def test_train_says_which_files_it_skips(tmp_path):
+    for name in ("a.txt", "b.txt", "c.html", "d.csv"):
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_text("a text of rows and of columns")
+    said = run("train", tmp_path / "in", "--vocab-size", 300, "--out", tmp_path / "made")
+    assert any(line.startswith("in: 2 files skipped") for line in said)
+
+
 def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_path):
     (tmp_path / "more.txt").write_text("more text of rows")
     out = tmp_path / "made"

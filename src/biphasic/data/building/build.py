@@ -32,7 +32,7 @@ from biphasic.data.building.mask_token import (
 )
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.corpus import Corpus, assemble_corpus
-from biphasic.data.text.sources import read_documents, source_origin
+from biphasic.data.text.sources import files_skipped, read_documents, source_origin
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
     TextTokenizer,
@@ -170,12 +170,7 @@ def skipped_in(folder: Path) -> Iterator[str]:
         ]
         if reasons:
             yield f"{name}: documents skipped: {', '.join(reasons)}"
-    for source in record["origin"]["sources"]:
-        if source.get("num_ignored"):
-            yield (
-                f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
-                "text suffix)"
-            )
+    yield from files_skipped(record["origin"]["sources"])
 
 
 def _remedy(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -232,3 +232,10 @@ def source_origin(source: TextSource, context: SourceContext = _ALONE) -> dict[s
     if source.plugin is None:
         return origin
     return {"source": "plugin", "origin": origin, "license": source.license, **code_of(source)}
+
+
+def files_skipped(origins: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the number of files that each folder among sources skips, by their origins."""
+    for origin in origins:
+        if number := origin.get("num_ignored"):
+            yield f"{origin['name']}: {number:,} files skipped (hidden, or not a text suffix)"
