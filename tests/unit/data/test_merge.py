@@ -141,6 +141,23 @@ def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
         is_built(tmp_path / "merged", parts[0]["origin"])
 
 
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_held_out_text_that_another_part_may_train_on_is_reported(tmp_path, builds, fraction):
+    settings = {"tokenizer": str(tmp_path / "given"), "heldout_fraction": fraction}
+    again = [str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]
+    config = CorpusConfig.model_validate({"sources": again, **settings})
+    build_corpus(config, tmp_path / "both", num_workers=1, say=lambda _: None)
+    said = []
+    merge_builds([*builds, tmp_path / "both"], tmp_path / "merged", say=said.append)
+    train, heldout = (
+        {json.loads(line).split(":")[-1] for line in Corpus(tmp_path / "merged" / split).names()}
+        for split in ("train", "heldout")
+    )
+    is_leaked = bool(train & heldout)
+    assert is_leaked == (fraction != 0.2)
+    assert any("0.2, 0.5" in line for line in said) == is_leaked
+
+
 def test_a_merge_that_is_refused_leaves_nothing(tmp_path, builds):
     shutil.rmtree(builds[1] / "heldout")
     shutil.copytree(builds[0] / "heldout", builds[1] / "heldout")

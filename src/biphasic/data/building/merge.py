@@ -31,8 +31,15 @@ def merge_builds(
     heldout = _open_matching([part.heldout for part in parts])
     for corpus in (train[0], heldout[0]):
         verify_tokenizer(parts[0].tokenizer, corpus)
+    fractions = {f"{each:g}" for record in records for each in _heldout_fractions(record["origin"])}
     with building(folder, merged["origin"], say=say) as work:
         if work:
+            if len(fractions) > 1:
+                say(
+                    "warning: the corpora have different fractions of held-out documents "
+                    f"({', '.join(sorted(fractions))}), so a text of two of them may be in train "
+                    "and in heldout; build them with the same --heldout-fraction"
+                )
             if not is_complete(folders.tokenizer):
                 write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
             _write(train, folders.train)
@@ -101,6 +108,14 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
         **({"special_in_text": dict(special)} if special else {}),
     }
+
+
+def _heldout_fractions(origin: dict[str, Any]) -> Iterator[float]:
+    """Yield the fractions that a build, or each part of a merged one, holds out."""
+    for part in origin.get("merged", ()):
+        yield from _heldout_fractions(part)
+    if "settings" in origin:
+        yield origin["settings"]["heldout_fraction"]
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:
