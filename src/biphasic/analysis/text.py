@@ -130,7 +130,7 @@ def points_cell(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     width = "" if estimate.half_width is None else f" (±{estimate.half_width:.2f})"
-    return f"{estimate.mean:.2f}{width}"
+    return f"{estimate.mean:z.2f}{width}"
 
 
 def score_text(estimate: Estimate | None) -> str:

@@ -6,7 +6,8 @@ import io
 import pytest
 
 from biphasic.amounts import round_ticks
-from biphasic.analysis.text import csv_text, listing, plain, rate, wrap
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.text import csv_text, listing, plain, points_cell, rate, wrap
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,8 @@ from biphasic.analysis.text import csv_text, listing, plain, rate, wrap
     [
         (rate(2e-5), "2e-5"), (rate(1.5e-4), "1.5e-4"), (rate(1.0), "1e0"),
         (round_ticks(47.28, 60.72, most=4), [50, 55, 60]),
+        (points_cell(Estimate(-0.004, 1.5, 3)), "0.00 (±1.50)"),
+        (points_cell(Estimate(-0.006, None, 1)), "-0.01"),
         (listing([]), ""), (listing(["a"]), "a"), (listing(["a", "b", "c"]), "a, b and c"),
         (plain("a\x00b\ud800"), "a\ufffdb\ufffd"),
         (wrap("CLM 25 % then MLM 75 %"), "CLM 25\u00a0% then\nMLM 75\u00a0%"), (wrap("MLM"), "MLM"),

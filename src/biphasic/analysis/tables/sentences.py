@@ -208,8 +208,8 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
     label = scores.short_labels[name]
     return (
         f"Choosing the learning rate per seed rather than once for all changes the mean by "
-        f"{mean:+.2f} points on average over {count(len(gains), 'model')}, "
-        f"and by {most:+.2f} at most ({label})."
+        f"{mean:+z.2f} points on average over {count(len(gains), 'model')}, "
+        f"and by {most:+z.2f} at most ({label})."
     )
 
 
