@@ -12,7 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from biphasic.errors import DoneElsewhereError, LockHeldError
+from biphasic.errors import DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution.display import job_bar
 from biphasic.execution.job import Job, ShouldStop
 from biphasic.progress import say_on
@@ -39,8 +39,12 @@ def run_here(job: Job, *, console: Console, deadline: float = math.inf) -> None:
                 if not is_said:
                     say(f"waiting for {job.label}, which {error.owner} is running")
                     is_said = True
+                if should_stop():
+                    raise StoppedError("stopped; run again to resume") from None
                 time.sleep(_TAKEN_SECONDS)
             else:
+                if is_asked():  # in its last seconds; the command would go on with what follows
+                    raise StoppedError(f"stopped after {job.label}; run again to resume")
                 return
 
 

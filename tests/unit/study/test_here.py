@@ -40,6 +40,22 @@ def test_a_job_that_another_process_does_is_waited_for(monkeypatch):
     assert (len(slept), job.outcomes) == (2, [])
 
 
+def interrupt(_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt_and_wait(should_stop):
+    interrupt(should_stop)
+    taken(should_stop)
+
+
+@pytest.mark.parametrize("act", [interrupt, interrupt_and_wait])
+def test_nothing_follows_an_interrupt_in_the_last_moment_or_while_waiting(act, monkeypatch):
+    monkeypatch.setattr(here.time, "sleep", lambda _: pytest.fail("waits"))
+    with pytest.raises(StoppedError, match="run again to resume"):
+        printed(FakeJob(act))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interrupt_asks_and_the_second_ends(number):
     before = signal.getsignal(number)
