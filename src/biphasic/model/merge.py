@@ -84,9 +84,10 @@ def merge_tensors(
     merged: dict[str, Tensor] = {}
     for name, tensor in adapted.items():
         before, after = base[name].detach(), tensor.detach()
-        num_rows = len(before) if before.ndim else 0
         merged[name] = after.clone()
-        merged[name][:num_rows] = _between(before, after[:num_rows], shares[name], method)
+        if after.is_floating_point():  # Integer buffers are tables, such as those of hash routers.
+            rows = merged[name][: len(before)] if after.ndim else merged[name]
+            rows.copy_(_between(before, rows, shares[name], method))
     return merged
 
 

@@ -66,6 +66,22 @@ def test_rows_that_the_base_lacks_are_kept():
             merge_tensors(other, {"w": adapted}, shares={"w": 0.5}, method="linear")
 
 
+@pytest.mark.parametrize("method", ["linear", "spherical"])
+def test_integer_buffers_are_those_of_the_adapted_model_and_scalars_are_merged(method):
+    base = {"table": torch.tensor([[1, 2]]), "count": torch.tensor(3), "scale": torch.tensor(1.0)}
+    adapted = {
+        "table": torch.tensor([[5, 7]]),
+        "count": torch.tensor(9),
+        "scale": torch.tensor(3.0),
+    }
+    merged = merge_tensors(base, adapted, shares=dict.fromkeys(base, 0.5), method=method)
+    assert {name: tensor.tolist() for name, tensor in merged.items()} == {
+        "table": [[5, 7]],
+        "count": 9,
+        "scale": 2.0,
+    }
+
+
 def test_groups_have_weights_of_their_own(models, tmp_path):
     groups = {"0": 0.0, "embeddings": 1.0, "rest": 0.25}
     out = merge_models(*models, tmp_path / "merged", weight=0.5, groups=groups)
