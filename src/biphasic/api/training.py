@@ -138,7 +138,7 @@ def adapt(
         )
 
 
-@in_range()
+@in_range(max_seconds=(0, None))
 def pretrain(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,

@@ -27,8 +27,8 @@ def shares_of(names: Iterable[str], weight: float, groups: Mapping[str, float]) 
     for group, share in groups.items():
         members = group_members(group)
         found = [name for name, place in places.items() if place in members]
-        if not found:
-            raise ConfigError(f"group '{group}': the models have no such weights")
+        if absent := sorted(members.difference(places.values()), key=str):
+            raise ConfigError(f"group '{group}': the models have no weights of {absent[0]}")
         if twice := next((name for name in found if name in shares), None):
             raise ConfigError(f"group '{group}': {twice} is in another group, too")
         shares.update(dict.fromkeys(found, share))
@@ -39,10 +39,10 @@ def group_members(group: str) -> frozenset[int | str]:
     """Return the layers of a group, or its name."""
     if group in ("embeddings", "rest"):
         return frozenset({group})
-    layers = re.fullmatch(r"(\d+)(?:-(\d+))?", group)
-    if layers is None:
+    layers = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", group)
+    first, last = (int(layers[1]), int(layers[2] or layers[1])) if layers else (1, 0)
+    if first > last:
         raise ConfigError(f"group '{group}': give a layer as 3, layers as 0-5, embeddings, or rest")
-    first, last = int(layers[1]), int(layers[2] or layers[1])
     return frozenset(range(first, last + 1))
 
 

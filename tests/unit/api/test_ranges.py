@@ -24,6 +24,7 @@ from biphasic.errors import ConfigError
         ("plan", ("s.yaml",), {"rate": math.nan}, "rate: nan"),
         ("run_study", ("s.yaml",), {"tries": 0}, "tries: 0"),
         ("pretrain", ("r.yaml",), {"skip_steps": (4, -2)}, "skip_steps: -2; give 0 or more"),
+        ("pretrain", ("r.yaml",), {"max_seconds": math.nan}, "max_seconds: nan; give 0 or more"),
         ("merge_models", ("a", "b", "out"), {"weight": 2.0}, "weight: 2; give 0 to 1"),
         ("estimate", ("r.yaml",), {"vocab_size": 0}, "vocab_size: 0"),
         ("adapt", ("m", "out"), {"max_seqlen": 0}, "max_seqlen: 0; give 1 or more"),

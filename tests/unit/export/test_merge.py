@@ -101,7 +101,10 @@ def test_groups_have_weights_of_their_own(models, tmp_path):
 @pytest.mark.parametrize(
     ("groups", "problem"),
     [
-        ({"2": 0.1}, "group '2': the models have no such weights"),
+        ({"2": 0.1}, "group '2': the models have no weights of 2"),
+        ({"0-5": 0.1}, "group '0-5': the models have no weights of 2"),
+        ({"1-0": 0.1}, "group '1-0': give a layer as 3"),
+        ({"0-99999999999": 0.1}, "give a layer as 3"),
         ({"0-1": 0.1, "1": 0.2}, r"group '1': model\.layers\.1\.\S+ is in another group, too"),
         ({"last": 0.1}, "group 'last': give a layer as 3, layers as 0-5, embeddings, or rest"),
         ({"0": 1.2}, r"merge: groups\.0: .*less than or equal to 1"),
