@@ -106,12 +106,12 @@ json.dump([*printed, *map(run, figures)], sys.__stdout__)
 def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_torch(
     unpacked, drawn, warm
 ):
-    asked = [
-        folder
-        for folders in unpacked.values()
+    asked = {
+        folder: archive.with_name("README.md")
+        for archive, folders in unpacked.items()
         for folder in folders
         if read_study(folder).questions
-    ]
+    }
     replication = CHECKOUT / "docs/replication/README.md"
     replications = unpacked[replication.with_name("records.tar.gz")]
     answers = [["study", "report", str(folder), "--markdown"] for folder in asked]
@@ -125,8 +125,7 @@ def test_pages_have_the_answers_and_figures_of_reports_that_are_rebuilt_without_
         text=True,
         check=True,
     )
-    for folder, answer in zip(asked, json.loads(ended.stdout), strict=False):
-        page = CHECKOUT / "docs" / folder.name / "README.md"
+    for (folder, page), answer in zip(asked.items(), json.loads(ended.stdout), strict=False):
         assert f"<!-- answers of {folder.name} -->\n\n{answer}<!-- end -->" in page.read_text(
             "utf-8"
         )
