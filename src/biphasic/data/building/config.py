@@ -59,13 +59,12 @@ class CorpusConfig(Config):
             if name != "folder" and getattr(self, name) != field.default:
                 raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
         readings = [_reading(source) for source in self.sources]
-        repeats = [
-            source.source
-            for place, source in enumerate(self.sources)
-            if readings.index(readings[place]) < place
-        ]
-        if repeats:
-            raise ValueError(f"sources: {', '.join(repeats)} given more than once")
+        for place, source in enumerate(self.sources):
+            if (first := readings.index(readings[place])) < place:
+                raise ValueError(
+                    f"sources: '{source.source}' is the same text as "
+                    f"'{self.sources[first].source}'; remove one"
+                )
         shares = [source.share is not None for source in self.sources]
         if any(shares) and not all(shares):
             without = self.sources[shares.index(False)].source
