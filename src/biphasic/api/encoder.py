@@ -117,14 +117,14 @@ class TextEncoder:
             float32 [num_texts, width], in order.
         """
         from biphasic.tasks.embedding import Choices, embedding_settings
-        from biphasic.tasks.rows.row import is_text
+        from biphasic.tasks.rows.row import text_fault
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
         listed = list(texts)
         for place, text in enumerate(listed, 1):
-            if not is_text(text):
-                raise DataError(f"list:{place}: must be a text, not {text!r:.60}")
+            if fault := text_fault(text):
+                raise DataError(f"list:{place}: {fault}")
         choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
         settings = embedding_settings(self.folder, choices)
         return replace(self._embedder, settings=settings).embed(listed)[0]

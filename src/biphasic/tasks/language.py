@@ -25,6 +25,7 @@ from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.kinds.minimal_pairs import EncodedPairs, MinimalPairs, reading_of
 from biphasic.tasks.protocol import FinetuneProtocol, Reading
 from biphasic.tasks.records import ExampleTask, MinimalPair, TaskInfo
+from biphasic.tasks.rows.row import text_fault
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.optimizer import set_precision
 
@@ -50,6 +51,8 @@ class LanguageModel:
             )
         if not 1 <= most <= self.tokenizer.vocab_size:
             raise ConfigError(f"top: {most}; give 1 to {self.tokenizer.vocab_size}")
+        if fault := text_fault(text):
+            raise DataError(f"text: {fault}")
         mask = self.tokenizer.decode([self.tokenizer.mask_id])
         parts = text.split(mask)
         if len(parts) < 2:

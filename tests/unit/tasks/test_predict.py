@@ -17,7 +17,7 @@ from seqeval.scheme import IOB2, Entities
 from biphasic.errors import DataError
 from biphasic.export.output import sign
 from biphasic.tasks import predict
-from biphasic.tasks.inputs import open_input
+from biphasic.tasks.inputs import open_input, open_source
 from biphasic.tasks.kinds.tagging import entity_borders
 from biphasic.tasks.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
@@ -226,6 +226,12 @@ def test_mistakes_are_named_before_the_model_is_loaded(
     with pytest.raises(DataError, match=message):
         run(folder, source, tmp_path / "o.jsonl", columns=columns)
     assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_tokens_in_memory_that_utf8_cannot_hold_are_named(finetuned):
+    tokens = [{"tokens": ["a"]}, {"tokens": ["a", "b\ud800"]}]
+    with pytest.raises(DataError, match=r"list:2: 'tokens' .*surrogate \(character 1\)"):
+        predict_file(finetuned("tc"), open_source(tokens, ("tokens",)), [])
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "head.safetensors", "tokenizer.json"])

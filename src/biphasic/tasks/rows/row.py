@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from biphasic.data.text import lines
 from biphasic.errors import DataError, reading
@@ -23,12 +23,15 @@ _LONGEST_FIELD = 2**31 - 1
 _PLURAL = {str: "texts", int: "whole numbers"}
 
 
-def is_text(value: object) -> TypeGuard[str]:
-    """Return whether a value is a text, which has no unpaired surrogates."""
+def text_fault(value: object) -> str:
+    """Return why a value is not a text; empty for a text."""
+    if not isinstance(value, str):
+        return f"must be a text, not {value!r:.60}"
     try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
+        value.encode()
+    except UnicodeEncodeError as error:  # lists in memory may have them; readers of files do not
+        return f"holds an unpaired surrogate (character {error.start}), which is not valid text"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ class Row:
         value = self.value.get(key, default)
         if value is _REQUIRED:
             raise self.lacks(key)
-        if not is_text(value):
-            raise self.error(f"'{key}' must be a text, not {value!r}")
+        if fault := text_fault(value):
+            raise self.error(f"'{key}' {fault}")
         return value
 
     def real(self, key: str) -> float:
@@ -93,6 +96,9 @@ class Row:
         # bool is a subclass of int, but users do not mean it as one.
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.error(f"'{key}' must be a list of {_PLURAL[kind]}")
+        for item in value if kind is str else ():
+            if fault := text_fault(item):
+                raise self.error(f"'{key}' {fault}")
         return value
 
     def id(self, key: str = "id") -> str:
