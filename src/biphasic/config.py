@@ -176,12 +176,10 @@ def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any
             raise ConfigError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: cannot be read ({error}); save it as UTF-8") from None
-        except yaml.MarkedYAMLError as error:
-            line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-            reason = " ".join(filter(None, (error.context, error.problem)))
-            raise ConfigError(f"{path}: not valid YAML: {line}{reason}") from None
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+            mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+            line = f"line {mark.line + 1}: " if mark else ""
+            raise ConfigError(f"{path}: not valid YAML: {line}{_reason(error)}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping of settings at the top level")
     return raw
@@ -220,6 +218,13 @@ def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
     elif not known[node]:
         raise _yaml_error(node, "an alias contains itself")
     return known[node]
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    """Return what is wrong, without where."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(filter(None, (error.context, error.problem)))
+    return " ".join(str(error).split())
 
 
 def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
@@ -286,8 +291,8 @@ def apply_override(raw: dict[str, Any], override: str, *, option: str = "--set")
     with reading(where, ConfigError):
         try:
             value = _parse_yaml(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"{where}: the value is not valid YAML") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{where}: the value is not valid YAML: {_reason(error)}") from None
     put(raw, key, value, where=where)
 
 

@@ -232,7 +232,11 @@ def test_override_takes_yaml_values(path):
     [
         ("title", "--set title: expected KEY=VALUE, e.g. title=1"),
         ("=3", "--set =3: expected KEY=VALUE, e.g. seed=1"),
-        ("title=[", "--set title=[: the value is not valid YAML"),
+        (
+            f"title={10**39}",
+            f"--set title={10**39}: the value is not valid YAML: a number with too many digits; "
+            "write text in quotes",
+        ),
         ("title.a=1", "--set title.a=1: 'title' is a value, not a group of settings"),
         ("numbers.0.a=1", "--set numbers.0.a=1: '0' is a value, not a group of settings"),
         ("shapes.1.side=1", "--set shapes.1.side=1: '1' is not one of 0..0"),
@@ -243,6 +247,12 @@ def test_override_takes_yaml_values(path):
 def test_bad_overrides(path, override, message):
     path.write_text("title: y\nshapes: [{sort: square, side: 2}]\nnumbers: [1]\nempty: []\n")
     assert refused(path, override) == message
+
+
+def test_an_override_that_is_not_yaml(path):
+    path.write_text("title: y\n")
+    start = "--set title=[: the value is not valid YAML: while parsing a flow node"
+    assert refused(path, "title=[").startswith(start)
 
 
 def test_unknown_override_is_named(path):
