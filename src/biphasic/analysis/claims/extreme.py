@@ -49,7 +49,7 @@ def extremes(
             continue
         order = _by_rank if is_rank else _by_mean if across else _by_best
         values, is_ahead = order(rows, factors, asked.relation, word)
-        text = ", ".join(f"{values[x]:.2f} at {level_text(over, x)}" for x in available)
+        text = ", ".join(f"{values[x]:z.2f} at {level_text(over, x)}" for x in available)
         leaders = _leaders(available, chosen, is_ahead)
         holds = (leaders <= chosen) != is_not if leaders else None
         if not leaders and not asked.are_tested(rows):

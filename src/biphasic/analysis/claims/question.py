@@ -167,9 +167,9 @@ class Question:
         if math.isnan(row.mean):
             return "?"
         if self.kind != "score":
-            return f"{row.mean:+.2f}" if self.kind == "difference" else f"{row.mean:g}"
+            return f"{row.mean:+z.2f}" if self.kind == "difference" else f"{row.mean:g}"
         interval = "" if math.isnan(row.half_width) else f" ({row.half_width:.2f})"
-        return f"{row.mean:.2f}{interval}"
+        return f"{row.mean:z.2f}{interval}"
 
     def listed(self, rows: Rows, over: Iterable[str]) -> str:
         """Format each number with its position."""

@@ -98,7 +98,7 @@ class Table:
         for pair in pairs:
             sides = ", ".join(f"{row.name} {asked.text(row)}" for row in pair)
             difference = pair[0].mean - pair[1].mean
-            text = f"{sides}: {difference:+.2f}{'*' if asked.are_apart(*pair) else ''}"
+            text = f"{sides}: {difference:+z.2f}{'*' if asked.are_apart(*pair) else ''}"
             text = "no number" if math.isnan(difference) else text
             shared = merged(*pair, held)
             comparisons.append(asked.answer(text, all_hold, [(*pair, expect)], shared, pair))

@@ -91,7 +91,7 @@ class Chart:
                 for (label, _), group in lines
             ]
             if panel.floor is not None:
-                ends.append(f"{panel.floor_name} {panel.floor:.2f}")
+                ends.append(f"{panel.floor_name} {panel.floor:z.2f}")
             heading = ", ".join(filter(None, (flat(panel.title), panel.unit)))
             parts.append(f"{heading}: {'; '.join(ends)}.")
         return " ".join(parts)
@@ -100,10 +100,10 @@ class Chart:
         points = sorted(points, key=lambda point: point.x)
         first, last = points[0], points[-1]
         if first.x == last.x:
-            return f"{flat(label)} {first.mean:.2f}"
+            return f"{flat(label)} {first.mean:z.2f}"
         return (
-            f"{flat(label)} from {first.mean:.2f} at {self._place(first.x)} "
-            f"to {last.mean:.2f} at {self._place(last.x)}"
+            f"{flat(label)} from {first.mean:z.2f} at {self._place(first.x)} "
+            f"to {last.mean:z.2f} at {self._place(last.x)}"
         )
 
     def _place(self, x: float) -> str:

@@ -54,13 +54,17 @@ def _section(answer: Answer) -> Iterator[str]:
 def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
     if one.test is None:
         return one.label, one.dataset, "–", "–", "no score yet", "–"
-    difference, interval = one.test.contrast, one.test.contrast.interval
+    difference = one.test.contrast
+    points = f"{difference.mean:+z.2f}"
+    if difference.interval:
+        low, high = difference.interval
+        points += f" ({low:+z.2f} to {high:+z.2f})"
     p, detectable = one.p_corrected, one.detectable
     runs = "" if one.is_complete else f", {count(len(difference.by_seed), unit)} so far"
     return (
         one.label,
         one.dataset,
-        f"{difference.mean:+.2f}" + (" ({:+.2f} to {:+.2f})".format(*interval) if interval else ""),
+        points,
         "–" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",
