@@ -87,6 +87,9 @@ def plan_evaluation(
     shared: FinetuneProtocol | None = None,
 ) -> PlannedEvaluation:
     """Fetch an encoder and tasks, and check that they are compatible; see `evaluate`."""
+    is_paper = protocol == PAPER
+    if isinstance(protocol, str) and not is_paper:
+        raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
     tune_allocator()
     store = expanded(root).resolve() / STORE
     say, encoder = say_on(console), fetch_model(model, revision=revision)
@@ -95,9 +98,6 @@ def plan_evaluation(
     given = {name: value for name, value in grid.items() if value is not None}
     finetuning = parse_config(FinetuningConfig, given, where="fine-tuning")
     limits = model_limits(encoder.folder)
-    is_paper = protocol == PAPER
-    if isinstance(protocol, str) and not is_paper:
-        raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
     if isinstance(protocol, FinetuneProtocol):
         protocol = protocol.model_dump(exclude_unset=True)
     settings = {} if protocol is None or isinstance(protocol, str) else protocol

@@ -265,7 +265,7 @@ def test_mistakes_are_named(tmp_path, task, plain_model):
     with pytest.raises(ConfigError, match=r"protocol: .*'max_step' .*'max_steps'"):
         evaluate(plain_model, task, protocol={"max_step": 1}, **root)
     with pytest.raises(ConfigError, match=r"protocol: .*'papre' .*'paper'"):
-        evaluate(plain_model, task, **GRID, protocol="papre", **root)
+        evaluate("not/fetched", task, **GRID, protocol="papre", **root)
     with pytest.raises(ConfigError, match="seeds"):
         evaluate(plain_model, task, seeds=[-1], **root)
     (plain_model / "model.safetensors").write_bytes(b"damaged")
