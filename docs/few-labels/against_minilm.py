@@ -51,8 +51,9 @@ def main(results: Path) -> None:
             expected, least, most = forecasts[task]
             is_covered = least <= difference <= most
             covered += is_covered
+            p_text = f"{p:.3f}" if p >= 0.001 else "< 0.001"
             print(
-                f"| {labels:,} | {task} | {difference:+.1f} ({low:+.1f} to {high:+.1f}) | {p:.3f} "
+                f"| {labels:,} | {task} | {difference:+.1f} ({low:+.1f} to {high:+.1f}) | {p_text} "
                 f"| {expected:+} ({least:+} to {most:+}) | {'yes' if is_covered else 'no'} |"
             )
     print(f"\nForecast intervals that cover: {covered} of 12.")
