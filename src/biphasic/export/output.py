@@ -35,9 +35,10 @@ def refuse_existing(path: Path) -> None:
     """Raise an error if a path exists, or nothing can be created there."""
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path}: already exists; choose another folder, or delete it")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
+    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
-        raise ConfigError(f"{path}: {above} is a file, not a folder; choose another folder")
+        what = "a file, not a folder" if above.exists() else "a link to nothing"
+        raise ConfigError(f"{path}: {above} is {what}; choose another folder")
     if not os.access(above, os.W_OK | os.X_OK):
         raise ConfigError(f"{path}: {above} is not writable; choose another folder, or {PERMIT}")
 

@@ -45,6 +45,12 @@ def test_never_replaces(kind, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_folder_below_a_link_to_nothing_is_refused_before_any_work(tmp_path):
+    (tmp_path / "scratch").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(ConfigError, match="scratch is a link to nothing"):
+        find_made(tmp_path / "scratch/out")
+
+
 @needs_root
 def test_a_place_that_is_not_writable_is_refused_before_any_work():
     def find() -> None:
