@@ -19,6 +19,9 @@ def messages(
     # Launchers, `sitecustomize` and imports print before a process of ours can redirect its output.
     mark = f'{{"{key}": '.encode()
     for line in lines:
+        if not line.endswith(b"\n"):  # the process ended while it wrote
+            other(line)
+            continue
         text, found, rest = line.partition(mark)
         if text:
             other(text)

@@ -198,7 +198,7 @@ def test_a_worker_ends_when_its_input_ends(tmp_path):
 
 @pytest.fixture
 def noisy(tmp_path, monkeypatch):
-    """A worker that prints more than its events; that of the job 'damaged' is no JSON."""
+    """A worker that prints more than its events; 'damaged' gives no JSON, 'killed' half a line."""
     (tmp_path / "noisy.py").write_text(
         "import json, sys\n"
         "from pathlib import Path\n"
@@ -207,6 +207,9 @@ def noisy(tmp_path, monkeypatch):
         "    done = Path(sys.argv[1], 'done')\n"
         "    if json.loads(line)['job'] == 'damaged':\n"
         "        print('{\"event\": finis', flush=True)\n"
+        "    if json.loads(line)['job'] == 'killed':\n"
+        '        print(\'{"event": "failed", "error": "a\', end=\'\', flush=True)\n'
+        "        break\n"
         "    done.write_text(json.loads(line)['job'])\n"
         "    print(json.dumps({'event': 'finished'}), flush=True)\n"
     )
@@ -228,6 +231,13 @@ def test_what_launchers_and_imports_print_is_in_the_log(tmp_path, noisy):
 def test_a_worker_with_damaged_output_does_not_end_the_next_job(tmp_path, noisy):
     with pytest.raises(ValueError, match="Expecting value"):
         noisy.run("damaged", lambda _: None, environment={})
+    noisy.run("second", lambda _: None, environment={})
+    assert (tmp_path / "done").read_text() == "second"
+
+
+def test_a_worker_that_is_killed_while_it_writes_has_died(tmp_path, noisy):
+    with pytest.raises(JobFailedError, match="its worker died"):
+        noisy.run("killed", lambda _: None, environment={})
     noisy.run("second", lambda _: None, environment={})
     assert (tmp_path / "done").read_text() == "second"
 
