@@ -7,6 +7,8 @@ from torch.optim import AdamW as TorchAdamW
 from torch.optim import Muon as TorchMuon
 
 from biphasic.errors import ConfigError
+from biphasic.model.compute import linear
+from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.training.optimizers.muon import Muon
@@ -87,8 +89,11 @@ def largest_differences(*, num_steps: int, settings: Muon) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("library", ["mkl", "onednn"])
 @pytest.mark.parametrize("settings", [SETTINGS, Muon(name="muon", momentum=0.5, weight_decay=0.3)])
-def test_fp32_equals_torchs_muon_and_adamw(settings, monkeypatch):
+def test_fp32_equals_torchs_muon_and_adamw(settings, library, monkeypatch):
+    chosen = Products(library, library, library, widens_bf16=False)
+    monkeypatch.setattr(linear, "products", lambda: chosen)
     # torch computes in bf16 always.
     monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
     differences = largest_differences(num_steps=4, settings=settings)

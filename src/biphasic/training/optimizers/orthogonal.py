@@ -2,8 +2,9 @@
 
 It differs in four ways: found_inf skips an update without waiting for the device; matrices may be
 divided over processes; several of one shape are computed at once where that is faster; and a CPU
-computes in fp32. On a Xeon with bf16 instructions (AVX-512, no AMX), fp32 took 53 ms of one core
-for the matrices of `nano` and bf16 121 ms; without such instructions bf16 is far slower.
+computes in fp32, by the library that is fastest on it. On a Xeon with bf16 instructions (AVX-512,
+no AMX), fp32 took 53 ms of one core for the matrices of `nano` and bf16 121 ms; without such
+instructions bf16 is far slower.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
+
+from biphasic.model.compute.linear import product
 
 if TYPE_CHECKING:  # it builds optimizers
     from biphasic.training.step.optimizer import MasterWeights
@@ -110,9 +113,9 @@ def orthogonal_factors(matrices: Tensor) -> Tensor:
         return _by_products(matrices)
     a, b, c = _COEFFICIENTS
     for _ in range(_NUM_ITERATIONS):
-        products = matrices @ matrices.mT
-        factors = torch.baddbmm(products, products, products, beta=b, alpha=c)
-        matrices = torch.baddbmm(matrices, factors, matrices, beta=a)
+        products = _times(matrices, matrices.mT)
+        factors = _plus_product(b, products, c, products, products)
+        matrices = _plus_product(a, matrices, 1.0, factors, matrices)
     return matrices
 
 
@@ -120,12 +123,26 @@ def _by_products(matrices: Tensor) -> Tensor:
     """Do the same for long matrices, by iterations on their small products with themselves."""
     # It squares singular values, for which bf16 has too few bits.
     a, b, c = _COEFFICIENTS
-    products = matrices @ matrices.mT
+    products = _times(matrices, matrices.mT)
     factors = torch.empty(0)
     for iteration in range(_NUM_ITERATIONS):
-        factor = torch.baddbmm(products, products, products, beta=b, alpha=c)
+        factor = _plus_product(b, products, c, products, products)
         factor.diagonal(dim1=1, dim2=2).add_(a)
-        factors = factor @ factors if iteration else factor
+        factors = _times(factor, factors) if iteration else factor
         if iteration < _NUM_ITERATIONS - 1:
-            products = factor @ products @ factor
-    return factors @ matrices
+            products = _times(_times(factor, products), factor)
+    return _times(factors, matrices)
+
+
+def _plus_product(beta: float, added: Tensor, alpha: float, left: Tensor, right: Tensor) -> Tensor:
+    """Return `beta * added + alpha * left @ right`."""
+    if left.device.type != "cpu":
+        return torch.baddbmm(added, left, right, beta=beta, alpha=alpha)
+    return _times(left, right).mul_(alpha).add_(added, alpha=beta)
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply pairs of matrices."""
+    if left.device.type != "cpu":
+        return left @ right
+    return torch.stack([product(*pair) for pair in zip(left, right.mT, strict=True)])
