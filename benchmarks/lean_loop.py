@@ -47,8 +47,7 @@ class LeanLoop:
         self._data = setting.training_data()
         self._rows = StepRows(setting.recipe, self._data)
         self.model = trainer_model(setting, self._data)
-        adamw = setting.recipe.optimizer
-        assert isinstance(adamw, AdamW)
+        adamw = AdamW(name="adamw")
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim <= 1]
         self._optimizer = torch.optim.AdamW(
@@ -125,6 +124,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["nano", "micro", "25m"])
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=["clm", "mlm40"])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["fp32", "bf16"])
+    parser.add_argument("--optimizer", choices=["adamw", "muon"], default="adamw", help="ours")
+    parser.add_argument("--rows", type=int, default=8, help="of 256 tokens in a step")
     parser.add_argument("--steps", type=int, default=12, help="that are measured")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -137,7 +138,10 @@ def main() -> None:
         for precision in options.precisions:
             for model in options.models:
                 for objective in options.objectives:
-                    setting = Setting(data, model, VOCABULARY, objective, precision, 0)
+                    setting = Setting(
+                        data, model, VOCABULARY, objective, precision, seconds=0,
+                        rows_per_step=options.rows, optimizer=options.optimizer,
+                    )  # fmt: skip
                     call = [__file__, "--steps", str(options.steps), "--measure", setting.dump()]
                     numbers = measured(call, threads=1)[0]
                     records.append({**setting.described(), **numbers})

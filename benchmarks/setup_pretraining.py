@@ -69,6 +69,7 @@ class Setting:
         seconds: To measure for, after the warm-up.
         max_seqlen: Capacity of a row, in tokens.
         rows_per_step: Rows of our batch.
+        optimizer: Name of our optimizer.
     """
 
     data: str
@@ -79,6 +80,7 @@ class Setting:
     seconds: float
     max_seqlen: int = 256
     rows_per_step: int = 8
+    optimizer: str = "adamw"
 
     def dump(self) -> str:
         """Return it as an argument of a command."""
@@ -106,6 +108,7 @@ class Setting:
                 "model": MODELS[self.model],
                 "phases": [{**OBJECTIVES[self.objective], "steps": ENDLESS_STEPS}],
                 "learning_rate": {"peak": LEARNING_RATE},
+                "optimizer": {"name": self.optimizer},
                 "max_seqlen": self.max_seqlen,
                 "rows_per_step": self.rows_per_step,
                 "precision": self.precision,
