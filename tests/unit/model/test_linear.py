@@ -12,7 +12,7 @@ from biphasic.model.compute.products import Products
 from biphasic.model.loading.build import load_encoder
 from families import save_family
 
-# Sums of 48 products of numbers around 1, in fp32.
+# Sums of at most 64 products of numbers around 1, in fp32.
 TOLERANCE = 2e-5
 
 
@@ -20,7 +20,7 @@ def layers(*, bias: bool) -> tuple[nn.Sequential, nn.Sequential]:
     """Return two layers in fp64, and the same ones in fp32 by the libraries of the machine."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        exact = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 16, bias=bias)).double()
+        exact = nn.Sequential(nn.Linear(48, 32, bias=bias), nn.Linear(32, 64, bias=bias)).double()
     fast = deepcopy(exact).float()
     speed_up_linear_layers(fast)
     return exact, fast

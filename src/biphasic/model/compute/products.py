@@ -81,6 +81,9 @@ def processor() -> str:
 def multiply(library: Library, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return `left @ right.T + bias` in fp32."""
     if library == "onednn":
+        # It copies a transposed left factor, so the smaller one is on the left.
+        if bias is None and not left.is_contiguous() and len(left) > len(right):
+            return multiply(library, right, left).T.contiguous()
         return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
     return left @ right.T if bias is None else torch.addmm(bias, left, right.T)
 
