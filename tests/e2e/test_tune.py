@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+import biphasic
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.study import Study
-from biphasic.study.tune.search import TuneOutcome, tune_study
+from biphasic.study.tune.search import TuneOutcome
 from mini_study import states
 from warm import forking
 
@@ -49,11 +49,12 @@ class Tuned:
 
 
 def tune(file: Path, root: Path, *rates: float, **options: Any) -> TuneOutcome:
-    quiet = Console(file=io.StringIO())
     with forking():
-        return tune_study(
-            file, root=root, rates=rates, share=0.5, num_workers=1, console=quiet, **options
+        tuned = biphasic.tune(
+            file, root=root, rates=rates, share=0.5, workers=1, quiet=True, **options
         )
+    assert tuned.outcome is not None
+    return tuned.outcome
 
 
 @pytest.fixture(scope="module")

@@ -295,7 +295,7 @@ def tune(
     *,
     by: TuneBy = "objective",
     rates: Sequence[float] | None = None,
-    share: float = 0.1,
+    share: float = 0.1,  # The reference study chose its rate on a tenth of its data.
     extend: bool = True,
     root: Path | str = DEFAULT_ROOT,
     workers: int | None = None,

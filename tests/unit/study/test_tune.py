@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import biphasic
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import preview_study
@@ -49,7 +50,7 @@ def tuned(monkeypatch, tmp_path):
         file = tmp_path / "shared.yaml"
         file.write_text(TEXT)
         with pytest.raises(error) as caught:
-            tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
+            biphasic.tune(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
         assert file.read_text() == TEXT
         return str(caught.value)
 

@@ -30,7 +30,6 @@ from biphasic.files import (
     write_json,
     write_text,
 )
-from biphasic.progress import progress_console
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.run import execute_study
@@ -47,8 +46,6 @@ from biphasic.study.tune.trials import (
 )
 from biphasic.training.state import read_state_record
 
-# Share of the longest budget: the reference study chose its rate on a tenth of its data.
-DEFAULT_SHARE = 0.1
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # Default rates to try, as factors of the study's rate.
 # Maximum number of rates to try beyond the list when its lowest or highest rate is the best.
 MOST_RUNGS = 3
@@ -72,40 +69,21 @@ class TuneOutcome:
 def tune_study(
     file: Path | str,
     *,
-    root: Path | str = "runs",
-    by: TuneBy = "objective",
-    rates: Sequence[float] | None = None,
-    share: float = DEFAULT_SHARE,
-    extend: bool = True,
-    out: Path | str | None = None,
-    num_workers: int | None = None,
-    num_threads: int = 1,
-    console: Console | None = None,
+    root: Path | str,
+    by: TuneBy,
+    rates: Sequence[float] | None,
+    share: float,
+    extend: bool,
+    out: Path | str | None,
+    num_workers: int | None,
+    num_threads: int,
+    console: Console,
 ) -> TuneOutcome:
-    """Choose the peak rates of a study's arms and write them into its file.
-
-    Args:
-        file: Study file.
-        root: Folder for studies and for the store that they share.
-        by: What gets a rate of its own: an `objective` that arms start with (for each model and
-            optimizer), which is trained alone, or an `arm`, of which all phases are trained and
-            the last objective decides, or the `last` schedule of an arm, which follows its earlier
-            phases in full. Replicates of an arm share a rate, which is tuned with the seeds of the
-            first.
-        rates: Peak rates to try; rates around the study's own when None.
-        share: Length of a trial, as a share of the longest budget.
-        extend: Try rates beyond the list while its lowest or highest rate is the best; every arm is
-            tried at them.
-        out: File to write instead of the study file.
-        num_workers: Parallel jobs; as many as cores allow when None.
-        num_threads: Threads per job.
-        console: Console for progress; standard error when None.
-    """
+    """Choose the peak rates of a study's arms and write them into its file, like `tune`."""
+    # Replicates of an arm share a rate, which is tuned with the seeds of the first.
     file = Path(file)
     tuning = plan_tuning(load_study(file), share, by=by)
-    trials = _Trials(
-        tuning, expanded(root).resolve(), num_workers, num_threads, console or progress_console()
-    )
+    trials = _Trials(tuning, expanded(root).resolve(), num_workers, num_threads, console)
     by_group = trials.try_rates(first_rates(tuning, rates), extend=extend)
     record = _record(tuning, by_group)
     write_json(trials.folder / "curve.json", record.model_dump(mode="json"))
