@@ -75,6 +75,7 @@ def train_ours(
         end=steps,
         options=RunOptions(
             checkpoint_every=0 if saves == "never" else 2,
+            heldout_every=0,
             heldout_objectives=(),
             report=lambda step: report(step.tokens),
             compute=ComputeConfig(

@@ -257,6 +257,7 @@ def train_until(
                 end=recipe.total_steps,
                 options=RunOptions(
                     checkpoint_every=checkpoint_every,
+                    heldout_every=0,
                     report=report,
                     compute=compute or ComputeConfig(),
                 ),

@@ -161,7 +161,7 @@ def run(entry: Path, seed: int, folder: Path) -> Record:
         store,
         start=0,
         end=recipe.total_steps,
-        options=RunOptions(heldout_objectives=("mlm",), report=clock.count),
+        options=RunOptions(heldout_every=0, heldout_objectives=("mlm",), report=clock.count),
     )
     judged = evaluate(
         state, folder / "blimp.yaml", root=folder / "evaluation",

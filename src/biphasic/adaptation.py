@@ -41,6 +41,7 @@ from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.study.training import parse_compute, train_recipe
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizers.adamw import AdamW
@@ -105,7 +106,7 @@ class AdaptConfig(Config):
     def heldout_objectives(self) -> tuple[Literal["clm", "mlm"], ...]:
         """Objectives of held-out losses: MLM alone if the model is trained by it."""
         # An encoder's CLM loss says nothing about its quality, and costs as much again.
-        return ("mlm",) if self.objective == "mlm" else ("clm", "mlm")
+        return ("mlm",) if self.objective == "mlm" else HELDOUT_OBJECTIVES
 
     @property
     def phase(self) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def adapt_model(
         checkpoint_every=checkpoint_every,
         heldout_every=0,
         # A continued run keeps recording both, like its earlier states.
-        heldout_objectives=("clm", "mlm") if earlier else settings.heldout_objectives,
+        heldout_objectives=HELDOUT_OBJECTIVES if earlier else settings.heldout_objectives,
         compute=compute,
         console=console,
         fresh=fresh,

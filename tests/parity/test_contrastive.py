@@ -64,7 +64,8 @@ def loss_of(num_negatives: int = 0, **settings: Any) -> InfoNce:
     columns = np.arange(NUM_PAIRS)
     known = np.eye(NUM_PAIRS, NUM_PAIRS * (1 + num_negatives), dtype=bool)
     pairs = np.stack([columns, columns], axis=1)
-    return InfoNce("mean", NUM_PAIRS, pairs, known, **{"temperature": 0.05, **settings})
+    plain = {"temperature": 0.05, "symmetric": False, "hardness": 0.0, "matryoshka": ()}
+    return InfoNce("mean", NUM_PAIRS, pairs, known, **{**plain, **settings})
 
 
 class Given(nn.Module):
@@ -117,7 +118,7 @@ def test_other_answers_to_a_query_are_no_negatives():
     # Queries 0 and 1; query 0 has the documents 0 and 1, query 1 has document 2.
     known = np.array([[True, True, False], [False, False, True]])
     pairs = np.array([[0, 0], [0, 1], [1, 2]])
-    own = InfoNce("mean", 2, pairs, known, temperature=0.5)
+    own = replace(loss_of(temperature=0.5), num_queries=2, pairs=pairs, is_positive=known)
     unit = torch.nn.functional.normalize(vectors(5), dim=-1)
     logits = 2 * unit[:2] @ unit[2:].T
     # Pair (0, 0) competes with document 2 alone, and so does (0, 1).

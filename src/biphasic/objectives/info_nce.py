@@ -44,9 +44,9 @@ class InfoNce(_TextsLoss):
     pairs: NDArray[np.int64]
     is_positive: NDArray[np.bool_]
     temperature: float
-    symmetric: bool = False
-    hardness: float = 0.0
-    matryoshka: tuple[int, ...] = ()
+    symmetric: bool
+    hardness: float
+    matryoshka: tuple[int, ...]
     couples: bool = True
 
     @property

@@ -1,4 +1,4 @@
-"""Intervals of a training run: commands, study files and Python functions read them here.
+"""Intervals and measurements of a training run: commands, study files and functions read them here.
 
 Nothing here imports pydantic before a field is made: help of commands stays fast.
 """
@@ -6,7 +6,7 @@ Nothing here imports pydantic before a field is made: help of commands stays fas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,5 @@ class Interval:
 
 CHECKPOINT_EVERY = Interval(200, "Updates between checkpoints; 0 for none.")
 HELDOUT_EVERY = Interval(100, "Updates between held-out evaluations; 0 for the last only.")
+# Objectives whose held-out loss is recorded.
+HELDOUT_OBJECTIVES: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")

@@ -21,7 +21,7 @@ from biphasic.training.background import BackgroundWriter, background_writer, pr
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
-from biphasic.training.intervals import CHECKPOINT_EVERY
+from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY, HELDOUT_OBJECTIVES
 from biphasic.training.ledger import add_step
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
@@ -43,9 +43,10 @@ class RunOptions:
 
     # Updates between checkpoints; 0 saves only the final state.
     checkpoint_every: int = CHECKPOINT_EVERY.default
-    heldout_every: int = 0  # updates between held-out evaluations; 0 evaluates only the final state
+    # Updates between held-out evaluations; 0 evaluates only the final state.
+    heldout_every: int = HELDOUT_EVERY.default
     # Objectives whose held-out loss is recorded.
-    heldout_objectives: tuple[str, ...] = ("clm", "mlm")
+    heldout_objectives: tuple[str, ...] = HELDOUT_OBJECTIVES
     # Returns the model's accuracy on minimal pairs, recorded with each held-out loss.
     judge: Judge | None = None
     tensorboard: Path | None = None  # folder for event files; None writes none

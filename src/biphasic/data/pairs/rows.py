@@ -35,18 +35,18 @@ class PairReading:
     Attributes:
         folder: Folder of the pairs.
         batch: Pairs per step.
-        hard_negatives: Most negatives of a pair that are read; None for all.
         prompts: Text before each query, and before each document.
-        margins: Whether a teacher's margins of positives over negatives are needed.
         heldout_fraction: Share of the queries, by hash, whose pairs are held out.
+        hard_negatives: Most negatives of a pair that are read; None for all.
+        margins: Whether a teacher's margins of positives over negatives are needed.
     """
 
     folder: Path
     batch: int
+    prompts: tuple[str, str]
+    heldout_fraction: float
     hard_negatives: int | None = None
-    prompts: tuple[str, str] = ("", "")
     margins: bool = False
-    heldout_fraction: float = 0.0
 
     @property
     def most_texts(self) -> int:

@@ -17,7 +17,7 @@ from biphasic.locks import lock_work
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
+from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 
@@ -38,10 +38,9 @@ class TrainJob(Job):
     recipe: Recipe  # A recipe that passes through the segment.
     start: int  # Updates before it.
     end: int  # Updates after it.
-    checkpoint_every: int = CHECKPOINT_EVERY.field()
-    heldout_every: int = HELDOUT_EVERY.field()
-    # Objectives whose held-out loss is recorded.
-    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")
+    checkpoint_every: int
+    heldout_every: int
+    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = HELDOUT_OBJECTIVES
     minimal_pairs: Path | None = None  # Folder of a task; scored with each held-out loss.
     tensorboard: Path | None  # Folder for event files.
     compute: ComputeConfig = ComputeConfig()  # How steps are computed.

@@ -16,6 +16,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.training.data import TrainingData
+from biphasic.training.intervals import HELDOUT_OBJECTIVES
 from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, summed_loss
 
@@ -54,7 +55,7 @@ class HeldoutLoss:
         model: PreTrainedModel,
         *,
         rows_per_pass: int | None = None,
-        objectives: tuple[str, ...] = ("clm", "mlm"),
+        objectives: tuple[str, ...] = HELDOUT_OBJECTIVES,
         own: Measures | None = None,
         report: Callable[[str], None] | None = None,
         loss: Callable[[Pass], Tensor] | None = None,
