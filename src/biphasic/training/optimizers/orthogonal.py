@@ -113,9 +113,9 @@ def orthogonal_factors(matrices: Tensor) -> Tensor:
         return _by_products(matrices)
     a, b, c = _COEFFICIENTS
     for _ in range(_NUM_ITERATIONS):
-        products = _times(matrices, matrices.mT)
+        products = _times(matrices, matrices)
         factors = _plus_product(b, products, c, products, products)
-        matrices = _plus_product(a, matrices, 1.0, factors, matrices)
+        matrices = _plus_product(a, matrices, 1.0, factors, matrices.mT)
     return matrices
 
 
@@ -123,7 +123,7 @@ def _by_products(matrices: Tensor) -> Tensor:
     """Do the same for long matrices, by iterations on their small products with themselves."""
     # It squares singular values, for which bf16 has too few bits.
     a, b, c = _COEFFICIENTS
-    products = _times(matrices, matrices.mT)
+    products = _times(matrices, matrices)
     factors = torch.empty(0)
     for iteration in range(_NUM_ITERATIONS):
         factor = _plus_product(b, products, c, products, products)
@@ -131,18 +131,19 @@ def _by_products(matrices: Tensor) -> Tensor:
         factors = _times(factor, factors) if iteration else factor
         if iteration < _NUM_ITERATIONS - 1:
             products = _times(_times(factor, products), factor)
-    return _times(factors, matrices)
+    return _times(factors, matrices.mT)
 
 
 def _plus_product(beta: float, added: Tensor, alpha: float, left: Tensor, right: Tensor) -> Tensor:
-    """Return `beta * added + alpha * left @ right`."""
+    """Return `beta * added + alpha * left @ right.mT`."""
     if left.device.type != "cpu":
-        return torch.baddbmm(added, left, right, beta=beta, alpha=alpha)
+        return torch.baddbmm(added, left, right.mT, beta=beta, alpha=alpha)
     return _times(left, right).mul_(alpha).add_(added, alpha=beta)
 
 
 def _times(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply pairs of matrices."""
+    """Return `left @ right.mT`; products of a matrix with itself and factors are symmetric."""
     if left.device.type != "cpu":
-        return left @ right
-    return torch.stack([product(*pair) for pair in zip(left, right.mT, strict=True)])
+        return left @ right.mT
+    products = [product(*pair) for pair in zip(left, right, strict=True)]
+    return torch.stack(products) if len(products) > 1 else products[0][None]
