@@ -71,7 +71,7 @@ class AdaptConfig(Config):
     """Settings of an adaptation, as arguments of `adapt`. None is derived from the model."""
 
     steps: PositiveInt
-    objective: Literal["mlm", "mntp"] = "mlm"
+    objective: Literal["mlm", "mntp"]
     mlm_probability: Annotated[float, Field(gt=0, le=1)] = 0.4
     learning_rate: PositiveFloat | None = None
     warmup_steps: NonNegativeInt | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT
+from biphasic.study import DEFAULT_ROOT, EXAMPLE_TOKENS
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings
@@ -22,7 +22,7 @@ def plan(
     *,
     root: Path | str = DEFAULT_ROOT,
     rate: float | None = None,
-    example_tokens: int = 256,
+    example_tokens: int = EXAMPLE_TOKENS,
     overrides: Sequence[str] = (),
 ) -> StudyPlan:
     """Show what a study will train, share and skip, without running it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.execution import TRIES
 from biphasic.files import expanded
 from biphasic.study import DEFAULT_ROOT, STORE
 
@@ -26,7 +27,7 @@ def run_study(
     workers: int | None = None,
     threads: int = 1,
     per_gpu: int = 1,
-    tries: int = 3,
+    tries: int = TRIES,
     site: Path | str | None = None,
     fresh: bool = False,
     overrides: Sequence[str] = (),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.api.ranges import in_range
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def train(
     sources: Sequence[str],
     out: Path | str,
     *,
-    vocab_size: int = 8192,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
     column: str | None = None,
     copies: Path | str | None = None,
 ) -> TrainedTokenizer:

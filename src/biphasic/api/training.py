@@ -343,7 +343,7 @@ def estimate(
         >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
         755625600
     """
-    from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
+    from biphasic.data.building import DEFAULT_VOCAB_SIZE
     from biphasic.study.sizing.devices import choose_device
     from biphasic.study.sizing.estimate import estimate_recipe
     from biphasic.study.spec.arms import read_recipe

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
+from biphasic.export import MAX_SHARD_SIZE
 
 if TYPE_CHECKING:
     from biphasic.api.results.use import BenchmarkScores, Predictions, Upload, Vectors
@@ -160,7 +161,7 @@ def export_model(
     *,
     format: Format = "hf",
     precision: Precision = "fp32",
-    max_shard_size: str = "5GB",
+    max_shard_size: str = MAX_SHARD_SIZE,
     revision: str | None = None,
     quiet: bool = False,
 ) -> Path:

@@ -19,11 +19,12 @@ from biphasic.model.loading.build import empty_body
 from biphasic.model.matrices import matrix_weights
 from biphasic.progress import say_on
 from biphasic.records import ResultRecord
+from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import KeptModel, find_kept, keep_best
-from biphasic.study.plan.cost import EXAMPLE_TOKENS, run_flops
+from biphasic.study.plan.cost import run_flops
 from biphasic.study.sizing.speed import measure_speed, precision_advice
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError, StoppedError
+from biphasic.execution import TRIES
 from biphasic.execution.executor import Executor
 from biphasic.execution.job import (
     ExecutorError,
@@ -37,7 +38,7 @@ Event = tuple[str, BaseException | None]  # a job that has ended, and its error
 class RetryPolicy:
     """Retry policy of transient failures."""
 
-    tries: int = 3  # total tries, including the first
+    tries: int = TRIES  # total tries, including the first
     # Delay before the second try; each later delay is four times as long.
     delay_seconds: float = 5.0
 

@@ -31,7 +31,6 @@ from biphasic.model.loading.reading import (
 
 Dtype = Literal["float32", "bfloat16"]
 _POOLING = "1_Pooling"
-MAX_SHARD_SIZE = "5GB"  # larger weights are split into several files
 
 
 @dataclass(frozen=True)

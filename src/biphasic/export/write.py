@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, ModelError
+from biphasic.export import MAX_SHARD_SIZE
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
 from biphasic.export.hf import (
-    MAX_SHARD_SIZE,
     Dtype,
     write_model,
     write_sentence_transformers,

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from unittest.mock import MagicMock
 
 import pytest
 import typer
 
+import biphasic
+from biphasic.adaptation import (
+    DECAY_SHARE,
+    MAX_SEQLEN,
+    PEAK_TIMES_WIDTH,
+    ROWS_PER_STEP,
+    WARMUP_SHARE,
+    AdaptConfig,
+)
 from biphasic.cli.main import app
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
+from biphasic.objectives.merge import Merge
 from biphasic.tasks.kinds.registry import KINDS
 
 COMPUTING = {
@@ -152,17 +165,38 @@ def test_completion_can_be_shown_and_installed(cli):
     ],
 )  # fmt: skip
 def test_intervals_of_a_run_are_the_same_everywhere(command, name):
-    from inspect import signature
-
-    import biphasic
     from biphasic.study.spec.study import StudyConfig
 
     parameters = typer.main.get_command(app).commands[command].params
     option = next(option for option in parameters if option.name == name)
-    function = signature(getattr(biphasic, command)).parameters[name]
+    function = inspect.signature(getattr(biphasic, command)).parameters[name]
     field = StudyConfig.model_fields[name]
     assert option.default == function.default == field.default
     assert option.help == field.description
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "default"),
+    [
+        ("adapt", "mlm_probability", AdaptConfig.model_fields["mlm_probability"].default),
+        ("adapt", "learning_rate", f"{PEAK_TIMES_WIDTH} / hidden size"),
+        ("adapt", "warmup_steps", f"1/{1 / WARMUP_SHARE:g} of the steps"),
+        ("adapt", "decay_steps", f"1/{1 / DECAY_SHARE:g} of the steps"),
+        ("adapt", "max_seqlen", MAX_SEQLEN),
+        ("adapt", "rows_per_step", ROWS_PER_STEP),
+        ("estimate", "vocab_size", DEFAULT_VOCAB_SIZE),
+    ],
+)
+def test_help_states_the_default_that_is_used(command, name, default):
+    parameters = typer.main.get_command(app).commands[command].params
+    text = next(option.help for option in parameters if option.name == name)
+    assert re.search(rf"Default: (.* else )?{re.escape(str(default))}\b", text)
+
+
+def test_merging_has_the_same_defaults_in_a_recipe_and_alone():
+    arguments = inspect.signature(biphasic.merge_models).parameters
+    for name in ("weight", "method"):
+        assert arguments[name].default == Merge.model_fields[name].default
 
 
 def test_pretrain_passes_its_settings_on(cli, tmp_path, monkeypatch):

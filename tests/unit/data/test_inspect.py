@@ -1,6 +1,7 @@
 """What the inspection of a corpus shows, and the damage that it reports."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,11 +23,14 @@ PROVENANCE = {
 }
 
 
+inspected = partial(inspect_corpus, tokenizer=None, max_seqlen=64, num_samples=3)
+
+
 def test_counts_lengths_and_sources(tmp_path, documents, tokenizer):
     corpus = write_corpus(
         tmp_path / "c", documents, tokenizer, provenance=PROVENANCE, block_bytes=2000
     )
-    summary = inspect_corpus(tmp_path / "c", max_seqlen=64)
+    summary = inspected(tmp_path / "c")
     assert (summary.documents, summary.tokens) == (60, corpus.num_tokens)
     assert summary.shards == len(list((tmp_path / "c").glob("tokens-*.bin"))) > 1
     assert summary.content_hash == corpus.content_hash
@@ -70,7 +74,7 @@ def test_duplicates_are_of_content_within_borders(tmp_path, tokenizer):
 
 
 def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
-    summary = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=3)
+    summary = inspected(corpus.folder, tokenizer=tokenizer, num_samples=3)
     assert [sample.document for sample in summary.samples] == [0, 20, 40]
     for sample in summary.samples:
         name, text = documents[sample.document]
@@ -78,16 +82,16 @@ def test_samples_are_spread_and_decoded(corpus, documents, tokenizer):
         assert text.startswith(sample.text)
         assert sample.text
         assert sample.tokens == len(tokenizer.encode(text))
-    few = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=100)
+    few = inspected(corpus.folder, tokenizer=tokenizer, num_samples=100)
     assert len(few.samples) == 60
-    most = inspect_corpus(corpus.folder, tokenizer=tokenizer, num_samples=10**18)
+    most = inspected(corpus.folder, tokenizer=tokenizer, num_samples=10**18)
     assert most == few
 
 
 def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
     pairs = [*documents, ("mask", "rows Z"), ("again", "Z")]
     write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=2000)
-    assert inspect_corpus(tmp_path / "c", tokenizer=tokenizer).mask_document is None
+    assert inspected(tmp_path / "c", tokenizer=tokenizer).mask_document is None
 
     class Spoilt:
         sha256 = tokenizer.sha256
@@ -97,15 +101,15 @@ def test_a_mask_token_in_the_text_is_reported(tmp_path, documents, tokenizer):
         decode = tokenizer.decode
         unknown_token = None
 
-    summary = inspect_corpus(tmp_path / "c", tokenizer=Spoilt())
+    summary = inspected(tmp_path / "c", tokenizer=Spoilt())
     assert summary.mask_document == len(documents)
     assert summary.special_in_text == {"Z": 2}
 
 
 def test_another_tokenizer_shows_nothing(corpus, documents, tokenizer):
-    assert not inspect_corpus(corpus.folder, tokenizer=tokenizer).is_other_tokenizer
+    assert not inspected(corpus.folder, tokenizer=tokenizer).is_other_tokenizer
     other = train_tokenizer([text for _, text in documents], vocab_size=300)
-    summary = inspect_corpus(corpus.folder, tokenizer=other)
+    summary = inspected(corpus.folder, tokenizer=other)
     assert summary.is_other_tokenizer
     assert (summary.samples, summary.mask_document) == ((), None)
 

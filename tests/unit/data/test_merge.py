@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+import biphasic
 from biphasic.data.building.build import build_corpus, is_built, read_record
 from biphasic.data.building.config import CorpusConfig
-from biphasic.data.building.inspect import inspect_corpus
 from biphasic.data.building.merge import merge_builds, merge_corpora
 from biphasic.data.building.verify import verify_build, verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus
@@ -125,7 +125,7 @@ def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
         merged = verify_corpus(folder)
         verify_tokenizer(folders.tokenizer, merged)
         assert list(merged.names()) == [name for part in parts for name in part.names()]
-        sources = inspect_corpus(folder).sources
+        sources = biphasic.corpus.inspect(folder).summaries[split].sources
         assert [(name, counts["documents"]) for name, counts in sources] == [
             ("one.jsonl", len(parts[0])),
             ("two.jsonl", len(parts[1])),

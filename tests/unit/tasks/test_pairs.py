@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import biphasic
 from biphasic.api.results.data import BuiltPairs
 from biphasic.data.pairs.folder import Pair, Pairs
 from biphasic.data.text.files import SourceDocument
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.evaluation.plan import chosen_tasks
 from biphasic.tasks.pairs import build
-from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 from biphasic.tasks.pairs.enrich import mine, teach
 from biphasic.tasks.pairs.sources import document_pairs, table_pairs
 
@@ -39,8 +39,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Pairs]:
     def made(out: str = "pairs", **settings: Any) -> Pairs:
-        config = PairsConfig(**settings)
-        return build_pairs(config, tmp_path / out, store=tmp_path / "store", say=lambda _: None)
+        return biphasic.pairs.build(out=tmp_path / out, root=tmp_path, quiet=True, **settings).pairs
 
     return made
 

@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.building.blend import Blend, Report, token_quotas
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import MOST_BYTES_PER_TOKEN, SPLITS, Gathered
@@ -51,7 +52,6 @@ _MORE_HELDOUT = (
     "of a study; docs/corpora.md)"
 )
 BUILD_VERSION = 1  # increase by hand whenever the same settings would give a different corpus
-DEFAULT_VOCAB_SIZE = 8192
 SAMPLE_BYTES = 100_000_000  # maximum text for training a tokenizer
 # Maximum text that the sample is drawn from: the beginning of each source.
 CONSIDERED_BYTES = 1_000_000_000

@@ -72,11 +72,7 @@ class CorpusSummary:
 
 
 def inspect_corpus(
-    folder: Path,
-    *,
-    tokenizer: TextTokenizer | None = None,
-    max_seqlen: int = 512,
-    num_samples: int = 3,
+    folder: Path, *, tokenizer: TextTokenizer | None, max_seqlen: int, num_samples: int
 ) -> CorpusSummary:
     """Read a corpus and describe it; a tokenizer other than its own is ignored."""
     corpus = Corpus(folder)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.config import Config, parse_config
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.building.blend import Report
 from biphasic.data.building.build import (
-    DEFAULT_VOCAB_SIZE,
     RECORD,
     build_corpus,
     corpus_origin,

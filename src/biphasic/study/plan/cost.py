@@ -16,6 +16,7 @@ import numpy as np
 from biphasic.data.packing import PackedBatch
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.tree import is_steady
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.ledger import step_flops
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from biphasic.study.inputs.tasks import PlannedTask
     from biphasic.study.plan.plan import Plan, Segment
 
-EXAMPLE_TOKENS = 256  # Assumed length of a fine-tuning example, in tokens.
 _FP32 = 4
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, corpus_origin, read_record
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
+from biphasic.data.building.build import RECORD, corpus_origin, read_record
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS

@@ -12,8 +12,8 @@ from biphasic.analysis.text import listing
 from biphasic.files import is_complete
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
+from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import (
-    EXAMPLE_TOKENS,
     Cost,
     group_flops,
     segment_cost,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from biphasic.amounts import rough_duration, size
+from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.execution.slots import local_slots
@@ -34,7 +35,7 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.step.passes import Pass, pass_loss
 
 _SECONDS = 1.0
-_ROWS, _LENGTH, _VOCABULARY = 8, 256, 8192
+_ROWS, _LENGTH = 8, 256
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 _CLEARLY = 1.15  # Gain from which another precision is recommended; less may be chance.
 _COPIES = 3  # The state and the newest two checkpoints.
@@ -74,7 +75,7 @@ def measure_speed(precision: str) -> Measured:
 def _small_pass(dtype: torch.dtype) -> tuple[int, Callable[[], None]]:
     """Return the FLOPs of a pass of `nano`, and a function that runs it."""
     config = architecture_config(
-        PRESETS["nano"], vocab_size=_VOCABULARY, max_seqlen=_LENGTH, special_ids=_SPECIAL
+        PRESETS["nano"], vocab_size=DEFAULT_VOCAB_SIZE, max_seqlen=_LENGTH, special_ids=_SPECIAL
     )
     model = new_model(config, init_seed=0)
     torch.nn.Module.to(model, compute_device(), dtype)
@@ -82,7 +83,7 @@ def _small_pass(dtype: torch.dtype) -> tuple[int, Callable[[], None]]:
     packed = lay_out(tokens, [[row] for row in range(_ROWS)], row_length=_LENGTH, pad_id=2)
     pieces = tuple(Piece(0, row, 0, _LENGTH - 2) for row in range(_ROWS))
     batch = RowBatch(packed, pieces, packed.spans + np.array([1, -1]))
-    vocabulary = Vocabulary(_VOCABULARY, _SPECIAL["mask"], frozenset(_SPECIAL.values()))
+    vocabulary = Vocabulary(DEFAULT_VOCAB_SIZE, _SPECIAL["mask"], frozenset(_SPECIAL.values()))
     [part] = Mlm(objective="mlm").supervise(batch, vocabulary, mask_seed=0)
     given = Pass.of(part, first_position=first_position(model)).to(compute_device())
     flops = step_flops(

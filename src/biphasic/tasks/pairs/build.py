@@ -51,13 +51,13 @@ _PAIRS, _COUNTS = "pairs.jsonl", "counts.json"
 class PairsConfig(Config):
     """What pairs are made from: the arguments of `biphasic.pairs.build`, which describes them."""
 
-    tables: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    documents: tuple[AnySource, ...] = ()
-    per_document: PositiveInt = 4
-    max_weak_pairs: PositiveInt | None = None
-    seed: NonNegativeInt = 0
-    against: tuple[str, ...] = ()
+    tables: tuple[str, ...]
+    tasks: tuple[str, ...]
+    documents: tuple[AnySource, ...]
+    per_document: PositiveInt
+    max_weak_pairs: PositiveInt | None
+    seed: NonNegativeInt
+    against: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
