@@ -35,6 +35,7 @@ OTHER_FILES = {
         "numerics.py",
         "plugins.py",
         "records.py",
+        "store.py",
         "training/background.py",
         "training/compute.py",
         "training/data.py",

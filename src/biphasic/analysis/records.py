@@ -34,6 +34,7 @@ from biphasic.records import (
 )
 from biphasic.registration import read_registrations
 from biphasic.sealed import SealedFolder
+from biphasic.store import result_folder, state_folder
 
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
@@ -251,7 +252,8 @@ class _Reader:
             yield self._outcome(run, arms[run.arm], metrics[run.task])
 
     def _outcome(self, run: RunRecord, arm: ArmRecord, metric: str) -> Outcome:
-        path, where = self.store / "finetunes" / run.id / "result.json", describe_run(run.arm, run)
+        path = result_folder(self.store, run.id) / "result.json"
+        where = describe_run(run.arm, run)
         if not is_file(path):
             self.note("missing", f"{where}: not run yet")
             return Outcome(run, "missing")
@@ -271,7 +273,7 @@ class _Reader:
         return Outcome(run, result.status, result)
 
     def _read_state(self, identity: str) -> StateRecord | None:
-        path = self.store / "states" / identity / "state.json"
+        path = state_folder(self.store, identity) / "state.json"
         if not is_file(path):
             self.note("missing", f"state {identity[:12]} has not been trained")
             return None
@@ -297,7 +299,7 @@ class _Reader:
         return None in both or len(both) == 1
 
     def _read_curves(self, identity: str) -> CurvesByKind:
-        path = self.store / "states" / identity / "metrics.jsonl"
+        path = state_folder(self.store, identity) / "metrics.jsonl"
         state, nothing = self.state(identity), CurvesByKind(training={}, heldout={})
         if state is None:
             return nothing

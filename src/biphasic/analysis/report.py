@@ -21,6 +21,7 @@ from biphasic.files import (
 from biphasic.numerics import KNOWN, PARTS, running_code
 from biphasic.records import STUDY
 from biphasic.registration import REGISTRATIONS
+from biphasic.store import result_folder, state_folder
 
 _NOTE = "made-from.json"  # has the hash of a report's inputs, and those of its files; written last
 _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
@@ -109,8 +110,8 @@ def _is_current(study_folder: Path, made_from: str) -> bool:
 def _inputs_digest(study_folder: Path, store: Path) -> str:
     """Hash what a report depends on beside `study.json`: records, this package and libraries."""
     study = read_study(study_folder)
-    folders = [store / "states" / name for name in sorted(study.states)]
-    folders += [store / "finetunes" / run.id for run in study.runs]
+    folders = [state_folder(store, name) for name in sorted(study.states)]
+    folders += [result_folder(store, run.id) for run in study.runs]
     folders += sorted((study_folder / REGISTRATIONS).glob("*/"))
     return digest(
         {

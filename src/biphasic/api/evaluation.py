@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
-from biphasic.study import DEFAULT_ROOT
+from biphasic.store import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from biphasic.evaluation.result import Evaluation

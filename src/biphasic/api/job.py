@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
-from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, STORE
+from biphasic.store import DEFAULT_ROOT, store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import JobRun
@@ -84,7 +83,7 @@ def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
     """
     from biphasic.study.run.jobs import load_job
 
-    return load_job(expanded(root).resolve() / STORE, job)
+    return load_job(store_of(root), job)
 
 
 def _chosen_job(job: str | None, list_file: Path | str | None, index: int | None) -> str:

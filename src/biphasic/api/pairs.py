@@ -8,7 +8,7 @@ from pathlib import Path
 from biphasic.api.ranges import in_range
 from biphasic.api.results.data import BuiltPairs, InspectedPairs
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, STORE
+from biphasic.store import DEFAULT_ROOT, store_of
 
 
 @in_range(per_document=(1, None), max_weak_pairs=(1, None), seed=(0, None))
@@ -69,7 +69,7 @@ def build(
     built = build_pairs(
         parse_config(PairsConfig, raw, where="pairs build"),
         folder := expanded(out),
-        store=expanded(root).resolve() / STORE,
+        store=store_of(root),
         copies=None if copies is None else expanded(copies),
         say=say_on(progress_console(quiet=quiet)),
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, EXAMPLE_TOKENS
+from biphasic.store import DEFAULT_ROOT
+from biphasic.study import EXAMPLE_TOKENS
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, STORE
+from biphasic.store import DEFAULT_ROOT, store_of
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings
@@ -31,7 +30,7 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
     from biphasic.plugin_code import stored_lines
     from biphasic.plugins import installed_lines
 
-    return Findings((*installed_lines(), *stored_lines(expanded(root).resolve() / STORE)))
+    return Findings((*installed_lines(), *stored_lines(store_of(root))))
 
 
 def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT
+from biphasic.store import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from biphasic.api.results.lists import Findings

@@ -10,7 +10,7 @@ from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.execution import TRIES
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, STORE
+from biphasic.store import DEFAULT_ROOT, STORE
 
 if TYPE_CHECKING:
     from biphasic.analysis.tune_record import TuneBy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
-from biphasic.study import DEFAULT_ROOT, STORE
+from biphasic.store import DEFAULT_ROOT, store_of
 from biphasic.training.intervals import CHECKPOINT_EVERY, HELDOUT_EVERY
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def adapt(
             format=format,
             revision=revision,
             checkpoint_every=checkpoint_every,
-            store=expanded(root).resolve() / STORE,
+            store=store_of(root),
             fresh=fresh,
             console=progress_console(quiet=quiet),
         )
@@ -226,7 +226,7 @@ def pretrain(
     compute, corpus = parse_compute(compute), corpus_settings(corpus)
     compute.check_rows(recipe.placed_phases)
     tune_allocator()
-    console, store = progress_console(quiet=quiet), expanded(root).resolve() / STORE
+    console, store = progress_console(quiet=quiet), store_of(root)
     with computing_on(parse_device(device)), viewed_in_wandb(wandb):
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]

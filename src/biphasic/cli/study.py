@@ -16,6 +16,7 @@ from biphasic.api.studies import cancel, clean, report_study, retry, run_study, 
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, echo_answers, show_outcome, shown
 from biphasic.errors import ConfigError
+from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
@@ -107,7 +108,7 @@ def _answers(study: str | None, root: Path) -> str:
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
-    return answers_page(load_study(folder, folder.parent / "store"))
+    return answers_page(load_study(folder, folder.parent / STORE))
 
 
 @study_app.calls(

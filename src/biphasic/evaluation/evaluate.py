@@ -25,6 +25,7 @@ from biphasic.model.compute.device import computing_on, visible_devices
 from biphasic.progress import say_on
 from biphasic.records import Convention
 from biphasic.sealed import read_result_record
+from biphasic.store import FINETUNES
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -116,7 +117,7 @@ def summarise(
     task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
 ) -> Evaluation:
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
-    metric, folder = task.info.metric, store / "finetunes"
+    metric, folder = task.info.metric, store / FINETUNES
     for run in runs:
         verify_folder(folder / run.id, remedy="delete this folder and run again", identity=run.id)
     results = tuple(read_result_record(folder / run.id) for run in runs)

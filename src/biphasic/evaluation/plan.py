@@ -17,7 +17,7 @@ from biphasic.locks import Say
 from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
-from biphasic.study import STORE
+from biphasic.store import store_of
 from biphasic.study.inputs.models import check_state, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
@@ -91,7 +91,7 @@ def plan_evaluation(
     if isinstance(protocol, str) and not is_paper:
         raise ConfigError(f"protocol: unknown value '{protocol}'{nearest(protocol, [PAPER])}")
     tune_allocator()
-    store = expanded(root).resolve() / STORE
+    store = store_of(root)
     say, encoder = say_on(console), fetch_model(model, revision=revision)
     check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}

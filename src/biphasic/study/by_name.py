@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from biphasic.files import PARTIAL, is_complete
+from biphasic.files import PARTIAL
 from biphasic.locks import Say
+from biphasic.store import STATES, is_trained
 
 BY_NAME = "by-name"
 SHORT_IDENTITY = 12
@@ -22,10 +23,10 @@ def readable_name(recipe: str, identity: str) -> str:
 def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say) -> None:
     """Let a name lead to each finished state; say so if the file system has no links."""
     for name, identity in states.items():
-        link, target = store / "states" / BY_NAME / study / name, Path("../..", identity)
+        link, target = store / STATES / BY_NAME / study / name, Path("../..", identity)
         # A link that is a folder is of a copy of the store, made by a program that follows links.
         leads_there = link.readlink() == target if link.is_symlink() else link.exists()
-        if leads_there or not is_complete(store / "states" / identity):
+        if leads_there or not is_trained(store, identity):
             continue
         link.parent.mkdir(parents=True, exist_ok=True)
         partial = link.with_name(f"{PARTIAL}{name}-{uuid.uuid4().hex[:8]}")
@@ -39,7 +40,7 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
 
 def drop_dangling(store: Path) -> None:
     """Delete the links to states that are gone, and folders without links."""
-    for folder in sorted((store / "states" / BY_NAME).glob("*")):
+    for folder in sorted((store / STATES / BY_NAME).glob("*")):
         for link in folder.iterdir():
             if link.is_symlink() and not link.exists():
                 link.unlink()

@@ -14,7 +14,8 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import read_json_object, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugin_code import look_in
-from biphasic.study import RESOLVED, STORE
+from biphasic.store import STORE
+from biphasic.study import RESOLVED
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.recipe import Recipe
 

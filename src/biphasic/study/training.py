@@ -13,10 +13,11 @@ from biphasic.config import parse_config
 from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DivergedError
 from biphasic.execution.inline import run_here
-from biphasic.files import is_complete, verify_folder
+from biphasic.files import verify_folder
 from biphasic.locks import Say
 from biphasic.plugins import keep_files
 from biphasic.progress import say_on
+from biphasic.store import is_trained, state_folder
 from biphasic.study.by_name import link_states, readable_name
 from biphasic.study.gc.pins import EVENT_FILES, forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths
@@ -86,7 +87,7 @@ def train_recipe(
             run_here(job, console=console, deadline=deadline)
             names = {readable_name(recipe_name(job.recipe), job.id): job.id}
             link_states(store, "pretrain", names, say=say)
-            trained = store / "states" / job.id
+            trained = state_folder(store, job.id)
             _say_losses(trained, say)
             return trained
         except DivergedError as error:
@@ -150,7 +151,7 @@ def _start(lineage: Lineage, store: Path, *, say: Say, fresh: bool) -> int:
     """Return the step of the newest state of a lineage; with `fresh`, made by the running code."""
     identities = lineage.identities
     while True:
-        states = [is_complete(store / "states" / name) for name in identities]
+        states = [is_trained(store, name) for name in identities]
         start = max((step for step, is_there in enumerate(states) if is_there), default=0)
         segment = (identities[-1], start if start < len(identities) - 1 else 0)
         other = OtherCode.of(store, [identities[start]], [segment])
@@ -169,7 +170,7 @@ def _pinned_job(
     recipe, identities = lineage.recipe, lineage.identities
     if start == recipe.total_steps:
         remedy, name = "delete the folder and run again", identities[-1]
-        verify_folder(store / "states" / name, remedy=remedy, identity=name)
+        verify_folder(state_folder(store, name), remedy=remedy, identity=name)
     record_pin(
         store,
         identities[-1],

@@ -17,6 +17,7 @@ from torch import Tensor
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
 from biphasic.files import PARTIAL, read_json_object, verify_folder, write_json
+from biphasic.store import state_folder
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
@@ -168,4 +169,4 @@ def _origin(run: Run, checkpoint: Path, folder: Path, *, start: int) -> str | No
         return os.path.relpath(checkpoint, folder)
     if run.parent is None:
         return None  # the initial model, which the recipe makes
-    return os.path.relpath(checkpoint.parents[2] / "states" / run.parent, folder)
+    return os.path.relpath(state_folder(checkpoint.parents[2], run.parent), folder)

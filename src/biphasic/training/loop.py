@@ -17,6 +17,7 @@ from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.head import has_head
+from biphasic.store import is_trained, state_folder
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
@@ -92,7 +93,7 @@ def train_segment(
             f"compute.processes is {compute.processes}, but this process is "
             f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
         )
-    target = store / "states" / lineage.identities[end]
+    target = state_folder(store, lineage.identities[end])
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:
@@ -155,8 +156,7 @@ def _before_merges(
         base = placed.merges_with
         if base is None or not start <= placed.start < end:
             continue
-        folder = store / "states" / lineage.identities[base]
-        if base and not ranks.from_first(is_complete(folder)):
+        if base and not ranks.from_first(is_trained(store, lineage.identities[base])):
             train(start=start if start < base else 0, end=base)
         if start < placed.start:
             train(start=max(start, base), end=placed.start)

@@ -38,6 +38,7 @@ from biphasic.numerics import running_code
 from biphasic.objectives.phases import loss_units, uses_of_head
 from biphasic.plugins import named_plugins
 from biphasic.records import HeldoutLine, LedgerEntry, StateRecord
+from biphasic.store import state_folder
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -226,7 +227,7 @@ def resume_or_start(
         snapshot, model = None, first_model(recipe, data)
     else:
         if latest is None:
-            folder = store / "states" / identities[start]
+            folder = state_folder(store, identities[start])
         else:
             folder = progress.path(latest)
             progress.verify(latest)
@@ -264,7 +265,7 @@ def _merged(
     settings, step = merge.phase, merge.merges_with
     if step:
         earlier = lineage.identities[step]
-        base = load_state(store / "states" / earlier, identity=earlier).weights
+        base = load_state(state_folder(store, earlier), identity=earlier).weights
     else:
         base = saved_tensors(first_model(lineage.recipe, data))
     weights = settings.between(base, snapshot.weights)

@@ -23,6 +23,7 @@ from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.errors import DataError
 from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
 from biphasic.seeds import stream
+from biphasic.store import STORE
 
 
 def detectable_differences(
@@ -43,7 +44,7 @@ def detectable_differences(
 
 def pilot_spreads(folder: Path) -> Callable[[str], float]:
     """Return the spreads over runs that a finished study measured."""
-    scores = by_recipe(study_scores(load_study(folder, folder.parent / "store")))
+    scores = by_recipe(study_scores(load_study(folder, folder.parent / STORE)))
     return lambda task: residual_spread(scores, task)
 
 

@@ -12,6 +12,7 @@ from biphasic.analysis.text import count, csv_text, listing
 from biphasic.numerics import Part, is_other_code
 from biphasic.records import QuestionRecord, RegistrationRecord
 from biphasic.registration import changed_parts, fixed_part
+from biphasic.store import result_folder
 
 _COLUMNS = (
     "question", "answer", "comparison", "dataset", "difference", "low", "high", "p_value",
@@ -161,4 +162,4 @@ def _written(records: StudyRecords) -> list[float]:
     if records.store is None:
         return []
     names = {outcome.run.id for outcome in records.outcomes if outcome.result is not None}
-    return [(records.store / "finetunes" / n / "result.json").stat().st_mtime for n in names]
+    return [(result_folder(records.store, n) / "result.json").stat().st_mtime for n in names]

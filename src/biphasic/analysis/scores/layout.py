@@ -44,6 +44,7 @@ from biphasic.analysis.text import listing
 from biphasic.errors import DataError, is_system_fault, reading
 from biphasic.files import is_file
 from biphasic.records import STUDY, Convention
+from biphasic.store import STORE
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -93,7 +94,7 @@ def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout |
         has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
         others = None if has_layout else read_others(folder, choice)
         return others or read_layout(folder, choice)
-    records = load_study(folder, folder.parent / "store")
+    records = load_study(folder, folder.parent / STORE)
     left_out = choice.left_out(task.name for task in records.tasks)
     return records.without(left_out) if left_out else records
 

@@ -51,6 +51,7 @@ from biphasic.records import (
     StudyRecord,
 )
 from biphasic.sealed import SealedFolder
+from biphasic.store import result_folder
 
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
@@ -292,7 +293,7 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
         by_seed: dict[int, RunExamples] = {}
         for result in results:
             where = describe_run(model, result)
-            path = store / "finetunes" / result.id / _EXAMPLES
+            path = result_folder(store, result.id) / _EXAMPLES
             run_ids, by_seed[result.seed] = _read_run(path, metrics[dataset], result, where)
             if ids is not None and run_ids != ids:
                 raise DataError(f"{where}: other test examples than its first seed")

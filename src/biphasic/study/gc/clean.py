@@ -17,7 +17,7 @@ from biphasic.errors import CheckpointError, DataError
 from biphasic.files import PARTIAL, is_complete, read_json, remove
 from biphasic.locks import LOCK, Say, find_owner, lock_cleaning, refuse_locked, refuse_running_work
 from biphasic.sealed import read_result_record
-from biphasic.study import STORE
+from biphasic.store import FINETUNES, STATES, STORE, is_trained, state_folder
 from biphasic.study.by_name import BY_NAME, drop_dangling
 from biphasic.study.find import study_folders
 from biphasic.study.gc.pins import EVENT_FILES, Pin, forget_pin, has_state, read_pins
@@ -137,7 +137,7 @@ def _useless_items(
 
 
 def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) -> Iterator[Item]:
-    for path in _entries(store / "finetunes"):
+    for path in _entries(store / FINETUNES):
         is_left = not also_foreign and _is_of_other_model(path, store)
         if path.name not in reachable.results and not is_left:
             yield _item("fine-tunings", path)
@@ -145,9 +145,9 @@ def _unreachable_work(store: Path, reachable: Reachable, *, also_foreign: bool) 
         state, _, _ = path.name.partition("-from-")
         if state not in reachable.states:
             yield _item("checkpoints", path, "of an unreachable state")
-        elif is_complete(store / "states" / state):
+        elif is_trained(store, state):
             yield _item("checkpoints", path, "of a finished state")
-    for path in _entries(store / "states"):
+    for path in _entries(store / STATES):
         if path.name not in {*reachable.states, BY_NAME}:
             yield _item("states", path, _describe_state(path))
 
@@ -212,7 +212,7 @@ def _is_of_other_model(path: Path, store: Path) -> bool:
         state = read_result_record(path).state
     except CheckpointError:
         return False
-    return not (store / "states" / state).exists()
+    return not state_folder(store, state).exists()
 
 
 def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:
@@ -224,7 +224,7 @@ def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:
     """Return whether a job is unfinished, or may run again as corpora and reports do."""
     job = path.name.removesuffix(".json")
     if job in reachable.states:
-        return not is_complete(store / "states" / job)
+        return not is_trained(store, job)
     if job in reachable.groups:
         return True
     try:

@@ -11,6 +11,7 @@ from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import is_complete
 from biphasic.records import STUDY, StudyRecord
+from biphasic.store import STATES, state_folder
 from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
 from biphasic.study.plan.preview import content_hash, preview_study
@@ -46,7 +47,7 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
     reachable.states |= pinned
     add_ancestors(reachable, store)
     for identity in pinned:
-        folder = store / "states" / identity
+        folder = state_folder(store, identity)
         if is_complete(folder):
             ground = read_state_record(folder, identity=identity).ground
             reachable.corpora.add(str(ground.get("corpus_hash")))
@@ -56,7 +57,7 @@ def add_ancestors(reachable: Reachable, store: Path) -> None:
     """Add the states that the known ones continue from."""
     left = list(reachable.states)
     while left:
-        folder = store / "states" / left.pop()
+        folder = state_folder(store, left.pop())
         if is_complete(folder):
             record = read_state_record(folder, identity=folder.name)
             for before in (record.parent, record.ground.get("pretrained")):
@@ -103,7 +104,7 @@ def _models(study: Study) -> Iterator[str]:
         model = arm.encoder or study.recipes[arm.name].model
         if isinstance(model, PretrainedModel):
             folder = Path(model.pretrained).resolve()  # names lead to states
-            if folder.parent == study.store / "states":
+            if folder.parent == study.store / STATES:
                 yield folder.name
 
 

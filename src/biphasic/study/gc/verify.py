@@ -15,6 +15,7 @@ from biphasic.errors import BiphasicError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.locks import Say
 from biphasic.records import StudyRecord
+from biphasic.store import result_folder, state_folder
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
 from biphasic.study.inputs.corpus import phase_pairs
 from biphasic.study.plan.finished import Finished
@@ -70,10 +71,10 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     say("reading tasks")
     verification.check("tasks", _tasks(plan, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
-    verification.check("states", (store / "states" / name for name in states), is_named=True)
+    verification.check("states", (state_folder(store, name) for name in states), is_named=True)
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
     verification.check("checkpoints", sorted(checkpoints))
-    runs = (store / "finetunes" / name for name in results)
+    runs = (result_folder(store, name) for name in results)
     verification.check("fine-tunings", runs, is_named=True)
     verification.damage += [
         f"{problem}; run the study again to rewrite its report"

@@ -28,6 +28,7 @@ from biphasic.model.loading.footprint import check_memory, free_memory, required
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
+from biphasic.store import STATES, state_folder
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -164,7 +165,7 @@ class Continuation:
 
     def bring_into(self, store: Path) -> None:
         """Copy the state into a store, unless the store has it."""
-        target = store / "states" / self.identity
+        target = state_folder(store, self.identity)
         if is_complete(target):
             return
         manifest = verify_folder(self.folder, remedy="copy the state again")
@@ -184,7 +185,7 @@ def check_state(model: LocalModel, store: Path, *, say: Say) -> None:
     try:
         check_claim(model, remedy="delete the folder and run again")
     except CheckpointError as error:
-        if model.folder.parent == (store / "states").resolve():
+        if model.folder.parent == (store / STATES).resolve():
             raise
         problem = str(error).rpartition("; ")[0]
         say(f"{problem}; this is a modified copy of a state, so it is used as another model")

@@ -20,6 +20,7 @@ from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
 from biphasic.numerics import running_code
+from biphasic.store import FINETUNES, result_folder, state_folder
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
 from biphasic.tasks.kinds.registry import KINDS
@@ -92,7 +93,7 @@ class FinetuneJob(Job):
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         run = task.runs[index]
-                        remove_partials(self.store / "finetunes", run.id)
+                        remove_partials(self.store / FINETUNES, run.id)
                         folder = self._folder(run)
                         write_result(folder, result, run_id=run.id, state=self.state, code=code)
             elif missing:
@@ -111,7 +112,7 @@ class FinetuneJob(Job):
 
     def check_needs(self) -> None:
         """Check that the encoder exists."""
-        if self.encoder == self.store / "states" / self.state:
+        if self.encoder == state_folder(self.store, self.state):
             check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
@@ -197,7 +198,7 @@ class FinetuneJob(Job):
         return encode
 
     def _folder(self, run: GridRun) -> Path:
-        return self.store / "finetunes" / run.id
+        return result_folder(self.store, run.id)
 
 
 # Cached between jobs of a worker; see `_open` in train.py about the keys.

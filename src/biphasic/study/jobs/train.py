@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import DoneElsewhereError, StudyError
 from biphasic.execution.job import Job, Progress, Report, ShouldStop, never, while_held
-from biphasic.files import is_complete, remove_partials, write_json
+from biphasic.files import remove_partials, write_json
 from biphasic.locks import lock_work
+from biphasic.store import STATES, is_trained, state_folder
 from biphasic.study.inputs.corpus import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -69,11 +70,12 @@ class TrainJob(Job):
 
     def outputs(self) -> list[Path]:
         """Return the folders that it writes."""
-        return [self.store / "states" / self.id, *([self.tensorboard] if self.tensorboard else [])]
+        state = state_folder(self.store, self.id)
+        return [state, *([self.tensorboard] if self.tensorboard else [])]
 
     def is_done(self) -> bool:
         """Return whether the store has the state."""
-        return is_complete(self.store / "states" / self.id)
+        return is_trained(self.store, self.id)
 
     def check_needs(self) -> None:
         """Check that the state this job continues from exists, and one that it merges with."""
@@ -103,7 +105,7 @@ class TrainJob(Job):
             report(Progress(done, self.end - self.start, text, note=note))
 
         if ranks.is_first:
-            remove_partials(self.store / "states", self.id)
+            remove_partials(self.store / STATES, self.id)
             # Descriptions of corpora outside of the store, for model cards.
             for corpus in (data.corpus, *data.corpora.values()):
                 path = self.store / TEXTS / f"{corpus.content_hash}.json"
@@ -146,10 +148,10 @@ class TrainJob(Job):
 
 def check_state(store: Path, identity: str) -> None:
     """Check that a state exists."""
-    if not is_complete(store / "states" / identity):
+    if not is_trained(store, identity):
         raise StudyError(
-            f"{store / 'states' / identity}: does not exist yet, and this job needs it; first run: "
-            f"biphasic job run {identity}"
+            f"{state_folder(store, identity)}: does not exist yet, and this job needs it; "
+            f"first run: biphasic job run {identity}"
         )
 
 

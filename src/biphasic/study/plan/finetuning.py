@@ -18,6 +18,7 @@ from biphasic.objectives.contrastive import PairObjective
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.plugins import code_of
 from biphasic.records import ZERO_SHOT_SEED
+from biphasic.store import result_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.folder import read_description
@@ -76,7 +77,7 @@ class FinetuneGroup:
 
     def missing_runs(self, store: Path) -> list[str]:
         """Return the fine-tunings without a result; only these are looked up."""
-        return [name for name in self.run_ids() if not is_complete(store / "finetunes" / name)]
+        return [name for name in self.run_ids() if not is_complete(result_folder(store, name))]
 
     def job(self, store: Path, *, tokenizer: Path, encoder: Path) -> FinetuneJob:
         """Return the job that runs them."""

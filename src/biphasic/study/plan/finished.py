@@ -14,6 +14,7 @@ from biphasic.locks import Say, lock_cleaning, refuse_running_work
 from biphasic.numerics import is_other_code
 from biphasic.plugins import references_in, shown, without_code
 from biphasic.sealed import read_result_record
+from biphasic.store import FINETUNES, STATES, is_trained, result_folder, state_folder
 from biphasic.study.plan.finetuning import FinetuneGroup, other_reading_of_phase
 from biphasic.study.plan.plan import Plan, Segment
 from biphasic.training.state import Checkpoints, read_state_record
@@ -32,7 +33,7 @@ class Finished:
     @classmethod
     def of(cls, plan: Plan) -> Finished:
         """List the finished work of a plan's store."""
-        places = (plan.store / kind for kind in ("states", "finetunes"))
+        places = (plan.store / kind for kind in (STATES, FINETUNES))
         return cls(plan, *(frozenset(complete_names(place)) for place in places))
 
     def missing_segments(self) -> list[Segment]:
@@ -83,7 +84,7 @@ def outdated_arms(plan: Plan) -> list[str]:
     # Recipe, data and step are the same, but the identity differs: it includes the version of the
     # numbers (`NUMERICS_VERSION`) and the code of plugins.
     trained = (arm for arm in plan.arms if arm.encoder is None)
-    missing = [arm for arm in trained if not is_complete(plan.store / "states" / arm.state)]
+    missing = [arm for arm in trained if not is_trained(plan.store, arm.state)]
     if not missing:
         return []
     others = _unplanned_states(plan)
@@ -108,7 +109,7 @@ def _unplanned_states(plan: Plan) -> dict[str, tuple[str, dict[str, Any]]]:
     # Recipes with other code of a plugin have the same key, so each state is with its own recipe.
     planned = {segment.id for segment in plan.segments}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in sorted((plan.store / "states").glob("*/state.json")):
+    for path in sorted((plan.store / STATES).glob("*/state.json")):
         name = path.parent.name
         if name in planned or not is_complete(path.parent):
             continue
@@ -153,11 +154,11 @@ class OtherCode:
         results: Iterable[str] = (),
     ) -> OtherCode:
         """Find what other code made of states, of segments (end, first step), and of results."""
-        trained = [name for name in states if _is_other_state(store / "states" / name, name)]
+        trained = [name for name in states if _is_other_state(state_folder(store, name), name)]
         progress = (Checkpoints.of(store, name, start=start) for name, start in segments)
         saved = (each.path(step) for each in progress for step in each.steps())
         checkpoints = tuple(folder for folder in saved if _is_other_state(folder))
-        scored = (name for name in results if _is_other_result(store / "finetunes" / name, trained))
+        scored = (name for name in results if _is_other_result(result_folder(store, name), trained))
         return cls(store, tuple(trained), checkpoints, tuple(scored))
 
     def __bool__(self) -> bool:
@@ -177,14 +178,14 @@ class OtherCode:
     def delete(self, *, say: Say) -> None:
         """Delete them, and all results of these states."""
         say(f"deleting what other code made: {self}")
-        finetunes = self.store / "finetunes"
+        finetunes = self.store / FINETUNES
         with lock_cleaning(self.store) as cleaner:
             refuse_running_work(self.store, say=say)
             results = dict.fromkeys([*self.results, *_results_of(finetunes, self.states)])
             paths = (
                 *(finetunes / name for name in results),
                 *self.checkpoints,
-                *(self.store / "states" / name for name in self.states),
+                *(state_folder(self.store, name) for name in self.states),
             )
             for path in paths:
                 cleaner.check()  # after a suspension, another process may work here

@@ -26,6 +26,7 @@ from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import canonical_json, complete_names, digest, is_complete, read_json
 from biphasic.model.loading.hub import LocalModel, find_model
 from biphasic.plugins import references_in, shown
+from biphasic.store import STATES
 from biphasic.study.inputs.corpus import locate_corpus, phase_corpora, phase_pairs, pretrained_model
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.plan import NO_CORPUS, Plan, plan_study
@@ -54,7 +55,7 @@ def preview_study(study: Study) -> Plan:
     tasks = resolver.look(study.config.tasks, assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
-    known = complete_names(study.store / "states")
+    known = complete_names(study.store / STATES)
     return plan_study(
         study, fingerprint, tasks, encoders=encoders, known=known, assumed=tuple(assumed)
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 from biphasic.amounts import count, hours, size, thousands
 from biphasic.analysis.text import listing
-from biphasic.files import is_complete
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
+from biphasic.store import is_trained
 from biphasic.study import EXAMPLE_TOKENS
 from biphasic.study.plan.cost import (
     Cost,
@@ -255,7 +255,7 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if placed := arm.recipe.placed_phases:
             line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.tuned else ''}"
             line += f"; last peak {arm.tuned_last.peak:g}, tuned" if arm.tuned_last else ""
-        if is_complete(plan.store / "states" / arm.state):
+        if is_trained(plan.store, arm.state):
             line += "; already trained"
         yield f"  {name:{width}}  finished encoder {arm.encoder.folder}" if arm.encoder else line
     if len(plan.arms) > most:

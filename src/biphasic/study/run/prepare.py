@@ -13,11 +13,12 @@ from rich.console import Console
 from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
-from biphasic.files import complete_names, is_complete, verify_folder
+from biphasic.files import complete_names, verify_folder
 from biphasic.locks import Say
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
+from biphasic.store import STATES, is_trained, result_folder, state_folder
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver
 from biphasic.study.jobs.corpus import CorpusJob
@@ -81,7 +82,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
         prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:
-        known = complete_names(store / "states")
+        known = complete_names(store / STATES)
         fingerprint = data.fingerprint if data else NO_CORPUS
         return plan_study(study, fingerprint, tasks, encoders=encoders, known=known)
 
@@ -164,7 +165,7 @@ def check_inputs(plan: Plan) -> None:
     planned = {segment.id for segment in plan.segments}
     for identity in sorted(identity for identity in needed | planned if identity):
         if identity in finished.states:
-            folder, hashes = store / "states" / identity, identity in needed
+            folder, hashes = state_folder(store, identity), identity in needed
             verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
     for segment in missing:
         progress = Checkpoints.of(store, segment.id, start=segment.start)
@@ -172,7 +173,7 @@ def check_inputs(plan: Plan) -> None:
         if latest is not None:
             progress.verify(latest)
     for name in finished.planned_results():
-        verify_folder(store / "finetunes" / name, remedy=_REMEDY, identity=name)
+        verify_folder(result_folder(store, name), remedy=_REMEDY, identity=name)
 
 
 def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int = 0) -> None:
@@ -209,7 +210,7 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
             num_slots=plan.study.config.compute.processes,
             arms=tuple(users[segment.id]),
             make=partial(_train_job, plan.study, segment, paths),
-            is_done=partial(is_complete, plan.store / "states" / segment.id),
+            is_done=partial(is_trained, plan.store, segment.id),
         )
         for segment in finished.missing_segments()
     ]
@@ -226,7 +227,7 @@ def missing_work(finished: Finished, paths: DataPaths) -> list[WorkItem]:
                 group.job,
                 plan.store,
                 tokenizer=plan.encoders.get(group.state, paths.tokenizer),
-                encoder=plan.encoders.get(group.state, plan.store / "states" / group.state),
+                encoder=plan.encoders.get(group.state, state_folder(plan.store, group.state)),
             ),
             is_done=lambda group=group: not group.missing_runs(plan.store),
         )

@@ -25,6 +25,7 @@ from biphasic.records import (
     SupportRecord,
     TaskRecord,
 )
+from biphasic.store import state_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
@@ -127,7 +128,7 @@ def _segments_of(point: PlannedPoint, plan: Plan) -> tuple[str, ...]:
     current: str | None = point.state if point.step else None
     while current:
         segments.insert(0, current)
-        folder = plan.store / "states" / current
+        folder = state_folder(plan.store, current)
         if is_complete(folder):
             current = read_state_record(folder, identity=current).parent
         else:

@@ -26,6 +26,7 @@ from biphasic.registration import (
     write_registration,
 )
 from biphasic.sealed import read_result_record
+from biphasic.store import FINETUNES
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.prepare import prepare_study
@@ -123,7 +124,7 @@ def _existing_scores(plan: Plan, known: Sequence[RegistrationRecord]) -> list[st
     """Return the stored results, of any study, of states planned now or registered before."""
     states = {point.state for point in plan.points}
     states |= {arm["state"] for one in known for arm in one.fixed["arms"].values()}
-    planned, results = set(plan.run_ids()), plan.store / "finetunes"
+    planned, results = set(plan.run_ids()), plan.store / FINETUNES
     return [
         name
         for name in sorted(complete_names(results))

@@ -23,7 +23,7 @@ from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
-from biphasic.study import STORE
+from biphasic.store import STORE
 from biphasic.study.by_name import link_states
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job

@@ -20,6 +20,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import digest, expanded
 from biphasic.records import PRETRAINING, Convention
+from biphasic.store import STORE
 from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig, merge_settings
 from biphasic.study.spec.axes import expand_arms
 from biphasic.study.spec.naming import point_name
@@ -53,7 +54,7 @@ from biphasic.training.recipe import Recipe, Seeds
 
 PAPER = "paper"
 SEEDS_OF_RUN = 1000  # Fine-tuning seeds that a pretraining run may have.
-RESERVED = ("store", "logs")  # Names of folders in a root that are not studies.
+RESERVED = (STORE, "logs")  # Names of folders in a root that are not studies.
 _USUAL_INPUT = 512  # Longest input of finished encoders, in tokens, unless the protocol says.
 _OF_NO_ARM = {"learning_rate": {"peak": 1e-3}}  # The recipe of a study that pretrains nothing.
 

@@ -11,6 +11,7 @@ from biphasic.errors import CheckpointError
 from biphasic.execution.job import dependents, with_dependents
 from biphasic.files import verify_folder
 from biphasic.sealed import read_result_record
+from biphasic.store import FINETUNES, STATES, result_folder, state_folder
 from biphasic.study.plan.cost import group_flops, segment_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.preview import preview_study
@@ -56,7 +57,7 @@ def _damage(done: Set[str], finished: Finished) -> Iterator[str]:
     for problem in report_damage(plan.study.folder, hashes=False):
         yield f"{problem}; run the study again to rewrite its report"
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
-    names = {"states": done & finished.states, "finetunes": results}
+    names = {STATES: done & finished.states, FINETUNES: results}
     places = [
         plan.store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)
     ]
@@ -113,7 +114,7 @@ def _training(finished: Finished) -> _Kind:
         # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
-            state = read_state_record(plan.store / "states" / segment.id, identity=segment.id)
+            state = read_state_record(state_folder(plan.store, segment.id), identity=segment.id)
             kind.seconds += state.seconds * int(state.compute.get("processes", 1))
             kind.done += amount
         elif segment.id in missing:
@@ -131,7 +132,7 @@ def _finetuning(finished: Finished) -> _Kind:
         for names in (ids[index::size] for index in range(size)):  # of each scored task
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
-                folders = (plan.store / "finetunes" / name for name in names)
+                folders = (result_folder(plan.store, name) for name in names)
                 kind.seconds += max(read_result_record(folder).seconds for folder in folders)
                 kind.done += per_training
             else:

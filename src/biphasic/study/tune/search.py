@@ -30,6 +30,7 @@ from biphasic.files import (
     write_json,
     write_text,
 )
+from biphasic.store import is_trained, state_folder
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.run import execute_study
@@ -155,7 +156,7 @@ class _Trials:
         """Train the missing trials; return those of each group, by ascending rate."""
         self._train(rates)
         plan, lost = self._plan(rates), self._lost()
-        folders = {arm.name: plan.store / "states" / arm.state for arm in plan.arms}
+        folders = {arm.name: state_folder(plan.store, arm.state) for arm in plan.arms}
         return {
             group.name: [_trial(group, rate, folders, lost) for rate in rates[group.name]]
             for group in self.tuning.groups
@@ -166,7 +167,7 @@ class _Trials:
         plan, lost = self._plan(rates), self._lost()
         kept = [arm for arm in plan.arms if arm.state not in lost]
         names = frozenset(arm.name for arm in kept)
-        are_done = all(is_complete(plan.store / "states" / arm.state) for arm in kept)
+        are_done = all(is_trained(plan.store, arm.state) for arm in kept)
         if not kept or names == self.last or (are_done and not is_last):
             return
         config = plan.study.config

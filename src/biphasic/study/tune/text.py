@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneBy, TuneRecord
-from biphasic.files import is_complete
 from biphasic.objectives.phases import Phase
+from biphasic.store import is_trained
 from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.spec.arms import ArmConfig
@@ -49,7 +49,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], root: Path)
     cost = summary.shared
     flops = "" if cost.flops is None else f", {cost.flops:.2e} FLOPs"
     yield f"in all {cost.steps:,} steps, {cost.tokens / 1e6:,.1f}M tokens{flops}"
-    done = sum(is_complete(plan.store / "states" / arm.state) for arm in plan.arms)
+    done = sum(is_trained(plan.store, arm.state) for arm in plan.arms)
     yield f"done   {done:,} of {len(plan.arms):,} trials"
 
 
