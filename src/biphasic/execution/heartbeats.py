@@ -69,13 +69,13 @@ class Heartbeats:
         self._now += min(now - self._ticked, _LONGEST_TICK)
         self._ticked = now
 
-    def hear(self, rank: int, told: Mapping[str, Any]) -> None:
+    def hear(self, rank: int, message: Mapping[str, Any]) -> None:
         """Take a heartbeat in; ranks send one only if they have moved."""
         self._beats[rank] = _Beat(
-            told["step"],
-            Activity(told["activity"]),
-            waits=told["waits"],
-            own_seconds=told["own_seconds"],
+            message["step"],
+            Activity(message["activity"]),
+            waits=message["waits"],
+            own_seconds=message["own_seconds"],
             heard=self._now,
         )
 

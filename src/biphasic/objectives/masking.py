@@ -133,7 +133,7 @@ class MaskingConfig(ObjectiveConfig):
     @property
     def mask_rate(self) -> float:
         """Probability that a token is selected."""
-        return self.mlm_probability
+        return self.label_share
 
     @property
     def most_labels(self) -> float:
@@ -266,11 +266,11 @@ def _replaced(
         bits = _stream("replacement", mask_seed, piece)
         # The first and last number of each are for BOS and EOS, and unused.
         numbers = uniforms(bits, 2 * (end - start + NUM_SPECIAL)).reshape(2, -1)
-        fates, draws = numbers[:, 1:-1]
-        fates = fates[units[start:end] - start]
+        choices, draws = numbers[:, 1:-1]
+        choices = choices[units[start:end] - start]
         tokens, chosen = flat[start:end], is_selected[start:end]
-        randomised = chosen & (fates >= shares.mask) & (fates < 1 - shares.keep)
-        tokens[chosen & (fates < shares.mask)] = vocabulary.mask_id
+        randomised = chosen & (choices >= shares.mask) & (choices < 1 - shares.keep)
+        tokens[chosen & (choices < shares.mask)] = vocabulary.mask_id
         tokens[randomised] = candidates[(draws[randomised] * len(candidates)).astype(np.int64)]
     return shown
 

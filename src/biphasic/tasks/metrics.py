@@ -100,7 +100,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
         "entities_true": Entities(list(tags), IOB2),
         "entities_pred": Entities(list(predicted), IOB2),
     }
-    expected, given = (
+    expected, found = (
         [set(sentence) for sentence in extracted.entities] for extracted in entities.values()
     )
 
@@ -114,7 +114,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             **entities,
         )
 
-    names = sorted({entity.tag for sentence in (*expected, *given) for entity in sentence})
+    names = sorted({entity.tag for sentence in (*expected, *found) for entity in sentence})
     table = np.transpose(score(None)).tolist() if names else []
     return EntityScores(
         f1=float(score("micro")[2]),
@@ -123,8 +123,8 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             for name, (precision, recall, f1, support) in zip(names, table, strict=True)
         },
         expected=np.array([len(sentence) for sentence in expected]),
-        predicted=np.array([len(sentence) for sentence in given]),
-        right=np.array([len(both[0] & both[1]) for both in zip(expected, given, strict=True)]),
+        predicted=np.array([len(sentence) for sentence in found]),
+        right=np.array([len(both[0] & both[1]) for both in zip(expected, found, strict=True)]),
     )
 
 

@@ -52,18 +52,18 @@ class FamilyTests:
     pooled: PooledErrors | None  # errors by the pooled variance; None if it does not apply
     without_seeds: bool  # whether only test examples are random: zero-shot scores of one run
 
-    def corrected(self, apart: Sequence[int]) -> Corrected:
-        """Correct for all pairs but those `apart`; the p values of this object are used up."""
+    def corrected(self, excluded: Sequence[int]) -> Corrected:
+        """Correct for all pairs but those `excluded`; call it once, as it overwrites p values."""
         is_counted = np.full(len(self.p_values), True)
         if not self.without_seeds:
             np.isnan(self.p_values, out=is_counted)
             np.logical_not(is_counted, out=is_counted)
-        is_counted[[*apart]] = False
+        is_counted[[*excluded]] = False
         size = max(int(is_counted.sum()), 1)
         # Tukey's correction needs the p values of each pair by itself.
         both = (self.p_values, self.p_alone if self.blocks is None else self.p_alone.copy())
         for values in both:
-            values[[*apart]] = np.nan
+            values[[*excluded]] = np.nan
             if self.without_seeds:
                 np.minimum(values * size, 1.0, out=values)
             else:

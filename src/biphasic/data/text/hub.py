@@ -181,7 +181,7 @@ def _copy_fingerprint(local: Path) -> dict[str, Any]:
 
 
 def resolve_revision(dataset: str, revision: str | None) -> str:
-    """Return the current commit of a branch or tag of a hub dataset."""
+    """Return the commit of a branch, tag or commit of a hub dataset; None is its default branch."""
     if revision and _COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi  # noqa: PLC0415

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHINGLE_WORDS = 8
-MAX_CONTAINMENT = 0.5
+NEAR_DUPLICATE_SHARE = 0.5
 
 _WORD = re.compile(r"[^\W_]+")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication is invertible
@@ -68,5 +68,5 @@ class ShingleIndex:
         return float(np.mean(self._known[places] == shingles))
 
     def holds(self, shingles: NDArray[np.uint64]) -> bool:
-        """Return whether the collection holds at least half of a text: a near-duplicate."""
-        return self.containment(shingles) >= MAX_CONTAINMENT
+        """Return whether texts of the collection together hold at least half of a text."""
+        return self.containment(shingles) >= NEAR_DUPLICATE_SHARE

@@ -27,6 +27,8 @@ _SINFO_SECONDS = 60
 _SINFO_FORMAT = "%P|%l|%c|%G|%D"
 _MOST_SECONDS = 7 * 24 * 3600
 _SHORT_MINUTES = 20  # blocks shorter than this cannot drain for as long as others do
+# Directives that set the time limit of a block.
+_TIME_LIMITS = {"slurm": r"\s(--time\b|-t)", "pbs": r"walltime=", "lsf": r"\s-W"}
 _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 
 
@@ -92,6 +94,10 @@ class Site(Config):
             raise ValueError("drain_minutes: more than half of walltime")
         if self.scheduler == "local" and self.nodes_per_block > 1:
             raise ValueError("nodes_per_block: this machine is one node")
+        limit = _TIME_LIMITS.get(self.scheduler)
+        for line in self.directives:
+            if limit and re.search(limit, line):
+                raise ValueError(f"directives: '{line}' sets a time limit; set walltime instead")
         low, high = self.ports
         if not 1024 <= low < high <= 65535:
             raise ValueError("ports: give two rising numbers from 1024 to 65535")
@@ -297,7 +303,7 @@ def _partitions(text: str) -> list[_Partition]:
 
 
 def _walltime(limit: str) -> tuple[str, float]:
-    """Return a limit such as `2-00:00:00` as HH:MM:SS and minutes; at most a week, else a day."""
+    """Return a limit such as `2-00:00:00` as HH:MM:SS and minutes; without one, a day."""
     days, _, rest = limit.rpartition("-")
     if not re.fullmatch(r"[0-9:]+", rest):
         return "24:00:00", 24 * 60

@@ -49,7 +49,7 @@ from biphasic.training.state import read_state_record
 
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # Default rates to try, as factors of the study's rate.
 # Maximum number of rates to try beyond the list when its lowest or highest rate is the best.
-MOST_RUNGS = 3
+MAX_EXTENSIONS = 3
 _DIGITS = 12  # of rates beyond the list, which are products
 _LOST = "lost.json"
 
@@ -143,7 +143,7 @@ class _Trials:
         """Train the trials at the given rates, and beyond them while an edge is the best."""
         rates = dict(rates)
         trials = self._try(rates)
-        for _ in range(MOST_RUNGS if extend else 0):
+        for _ in range(MAX_EXTENSIONS if extend else 0):
             more = {rate for tried in trials.values() if (rate := next_rate(tried))}
             if not more:
                 break
@@ -155,7 +155,7 @@ class _Trials:
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
         """Train the missing trials; return those of each group, by ascending rate."""
         self._train(rates)
-        plan, lost = self._plan(rates), self._lost()
+        plan, lost = self._plan(rates), self._diverged()
         folders = {arm.name: state_folder(plan.store, arm.state) for arm in plan.arms}
         return {
             group.name: [_trial(group, rate, folders, lost) for rate in rates[group.name]]
@@ -164,7 +164,7 @@ class _Trials:
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
         """Run the missing trials; the last call runs the whole study to update its report."""
-        plan, lost = self._plan(rates), self._lost()
+        plan, lost = self._plan(rates), self._diverged()
         kept = [arm for arm in plan.arms if arm.state not in lost]
         names = frozenset(arm.name for arm in kept)
         are_done = all(is_trained(plan.store, arm.state) for arm in kept)
@@ -183,9 +183,9 @@ class _Trials:
             raise StoppedError(f"{config.name}: stopped; run the command again to resume")
         if outcome.failed:
             # Planned again: before the run, the data may have been placeholders.
-            self._note_lost(self._plan(rates), outcome.failed)
+            self._note_diverged(self._plan(rates), outcome.failed)
 
-    def _note_lost(self, plan: Plan, failures: Sequence[Failure]) -> None:
+    def _note_diverged(self, plan: Plan, failures: Sequence[Failure]) -> None:
         """Record which trials diverged; they are not retried."""
         reasons = {failure.id: failure.divergence for failure in failures}
         if not all(reasons.values()):
@@ -193,14 +193,14 @@ class _Trials:
             raise StudyError(
                 f"trials failed, so no rate was chosen; run the command again to retry: {errors}"
             )
-        lost = self._lost()
+        lost = self._diverged()
         for arm in plan.arms:
             for identity in plan.path(arm.state):
                 if reason := reasons.get(identity):
                     lost[arm.state] = reason
         write_json(self.folder / _LOST, lost)
 
-    def _lost(self) -> dict[str, str]:
+    def _diverged(self) -> dict[str, str]:
         path = self.folder / _LOST
         if not path.is_file():
             return {}

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.text.near_duplicates import MAX_CONTAINMENT, Shingler
+from biphasic.data.text.near_duplicates import NEAR_DUPLICATE_SHARE, Shingler
 from biphasic.files import file_sha256
 from biphasic.tasks.folder import load_task
 from biphasic.tasks.kinds.registry import KINDS
@@ -49,7 +49,7 @@ class NearTexts:
         sizes = self._sizes[owners]
         if ((shared == sizes) & (shared == len(shingles))).any():
             return "exact"
-        is_near = shared >= MAX_CONTAINMENT * np.minimum(sizes, len(shingles))
+        is_near = shared >= NEAR_DUPLICATE_SHARE * np.minimum(sizes, len(shingles))
         return "near" if is_near.any() else None
 
 
