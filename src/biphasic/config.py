@@ -141,15 +141,15 @@ class _Loader(_SafeLoader):
         return value
 
 
-def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
-    """Load one YAML file as `kind`, with `a.b=value` overrides applied."""
-    return parse_config(kind, raw_config(kind, path, overrides), where=str(path))
+def load_config(kind: type[ConfigT], path: Path | str) -> ConfigT:
+    """Load one YAML file as `kind`."""
+    return parse_config(kind, raw_config(kind, path), where=str(path))
 
 
 def raw_config(
     kind: type[Config], path: Path | str, overrides: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Load the settings in one YAML file of `kind`, with overrides applied."""
+    """Load the settings in one YAML file of `kind`, with `a.b=value` overrides applied."""
     raw = load_settings(path)
     refuse_other_kind(kind, raw, path)
     for override in overrides:

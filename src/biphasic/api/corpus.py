@@ -184,14 +184,14 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
     from biphasic.api.results.corpus import BuiltCorpus
     from biphasic.data.building.merge import merge_builds, merge_corpora
     from biphasic.files import expanded
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
 
     parts, target = [expanded(folder) for folder in folders], expanded(out)
     kinds = {_is_build(folder) for folder in parts}
     if len(kinds) > 1:
         raise ConfigError("merge: give either built folders or single corpora, not both")
     if kinds == {True}:
-        merge_builds(parts, target, say=say_on(progress_console(quiet=quiet)))
+        merge_builds(parts, target, say=say_on_stderr(quiet=quiet))
     else:
         merge_corpora(parts, target)
     return BuiltCorpus(target)

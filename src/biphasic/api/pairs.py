@@ -54,7 +54,7 @@ def build(
         [3]
     """
     from biphasic.config import parse_config
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
     from biphasic.tasks.pairs.build import PairsConfig, build_pairs
 
     raw = {
@@ -71,7 +71,7 @@ def build(
         folder := expanded(out),
         store=store_of(root),
         copies=None if copies is None else expanded(copies),
-        say=say_on(progress_console(quiet=quiet)),
+        say=say_on_stderr(quiet=quiet),
     )
     return BuiltPairs(folder, built)
 

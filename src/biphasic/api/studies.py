@@ -165,12 +165,12 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
         >>> cancel("mine", quiet=True)
         False
     """
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
     from biphasic.study.find import find_study
     from biphasic.study.run.control import cancel_study
 
     folder, _ = find_study(study, expanded(root))
-    return cancel_study(folder, say=say_on(progress_console(quiet=quiet)))
+    return cancel_study(folder, say=say_on_stderr(quiet=quiet))
 
 
 @in_range()
@@ -249,12 +249,12 @@ def verify(
         ()
     """
     from biphasic.api.results.studies import Verified
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
     from biphasic.study.find import find_study
     from biphasic.study.gc.verify import verify_study
 
     folder, _ = find_study(study, expanded(root))
-    return Verified(folder.name, verify_study(folder, say=say_on(progress_console(quiet=quiet))))
+    return Verified(folder.name, verify_study(folder, say=say_on_stderr(quiet=quiet)))
 
 
 def clean(
@@ -282,10 +282,10 @@ def clean(
         False
     """
     from biphasic.api.results.studies import Cleaned
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
     from biphasic.study.gc.clean import clean as clean_root
 
-    say = say_on(progress_console(quiet=quiet))
+    say = say_on_stderr(quiet=quiet)
     found = clean_root(expanded(root), delete=delete, also_pretrained=also_pretrained, say=say)
     return Cleaned(found, delete)
 

@@ -307,7 +307,7 @@ def run_mteb(
         raise ConfigError(f"mteb is not installed: {install_command('mteb')}")
     from biphasic.evaluation.benchmark import run_benchmark
     from biphasic.model.compute.device import computing_on, parse_device
-    from biphasic.progress import progress_console, say_on
+    from biphasic.progress import say_on_stderr
     from biphasic.tasks.embedding import Choices
 
     chosen, target = parse_device(device), expanded(out)
@@ -319,7 +319,7 @@ def run_mteb(
             data=None if data is None else expanded(data),
             revision=revision,
             choices=Choices(prefix=prefix, max_seqlen=max_seqlen),
-            say=say_on(progress_console(quiet=quiet)),
+            say=say_on_stderr(quiet=quiet),
         )
         return BenchmarkScores(tuple(scores), target)
 

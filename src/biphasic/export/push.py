@@ -44,11 +44,6 @@ class PushPlan:
     files: tuple[tuple[str, int], ...]  # paths within the folder and their sizes in bytes, by name
     warnings: tuple[str, ...]  # problems to fix before the upload, one sentence each
 
-    @property
-    def num_bytes(self) -> int:
-        """Total size of the files."""
-        return sum(size for _, size in self.files)
-
 
 def plan_push(
     folder: Path | str, repository: str, *, private: bool = False, revision: str | None = None

@@ -63,10 +63,10 @@ class EmbeddingSettings:
     is_normalized: bool  # to length 1
     begin: tuple[int, ...]  # tokens before every text
     end: tuple[int, ...]  # tokens after every text
-    pooling: Pooling = "mean"  # state that stands for a text
-    causal: bool = False  # whether texts are read from left to right
-    similarity: str = "cosine"  # of two vectors, by sentence-transformers' name
-    keeps_end: bool = False  # whether a text that is cut loses its beginning
+    pooling: Pooling  # state that stands for a text
+    causal: bool  # whether texts are read from left to right
+    similarity: str  # of two vectors, by sentence-transformers' name
+    keeps_end: bool  # whether a text that is cut loses its beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,7 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             begin=(tokenizer.bos_id,),
             end=(tokenizer.eos_id,),
             similarity=trained.similarity,
+            keeps_end=False,
         )
 
 

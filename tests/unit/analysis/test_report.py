@@ -478,9 +478,10 @@ def test_a_study_before_any_run_still_has_a_page(tmp_path):
     assert "it needs at least two learning rates" in text
 
 
-def test_the_terminal_table_shows_every_cell(good):
+def test_the_terminal_table_shows_every_cell(tmp_path):
     terminal = io.StringIO()
-    Console(file=terminal, width=160).print(format_table(load_study(*good), convention="paper"))
+    study = FakeStudy(steps=40, convention="paper").write(tmp_path)
+    Console(file=terminal, width=160).print(format_table(load_study(*study)))
     shown = terminal.getvalue()
     assert len(re.findall(r"\d+\.\d\d \(±\d+\.\d\d\)", shown)) == len(ARMS) * len(TASKS)
     assert "MLM loss" in shown

@@ -12,7 +12,6 @@ from pydantic_core import SchemaValidator, core_schema
 import biphasic
 from biphasic.cli import main as module
 from biphasic.cli.output import shown
-from biphasic.config import load_config
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -23,6 +22,7 @@ from biphasic.errors import (
     StudyError,
     TrainingError,
 )
+from biphasic.plugins import load_pinned
 from biphasic.training.recipe import Recipe
 
 HEAVY = (
@@ -100,7 +100,7 @@ def test_what_help_offers_to_set_can_be_set(run, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: nano\nlearning_rate: {peak: 1.0e-3}\n")
     [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", run("pretrain", "--help")[1])
-    assert load_config(Recipe, recipe, [offered]).model == "micro"
+    assert load_pinned(Recipe, recipe, [offered]).model == "micro"
 
 
 def test_a_study_given_to_pretrain_is_called_one(run, tmp_path):

@@ -10,6 +10,7 @@ import yaml
 from biphasic.config import load_config
 from biphasic.errors import DataError
 from biphasic.evaluation.plan import task_from_text
+from biphasic.plugins import load_pinned
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.resolved import evaluation_text, study_text
 from biphasic.training.recipe import Recipe
@@ -59,7 +60,7 @@ def test_pretrain_prints_a_recipe_file(cli, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     Path("full.yaml").write_text(out)
     full = load_config(Recipe, "full.yaml")
-    assert full == load_config(Recipe, "recipe.yaml", ["seeds.mask_seed=3"])
+    assert full == load_pinned(Recipe, Path("recipe.yaml"), ["seeds.mask_seed=3"])
     assert "weight_decay: 0.1\n" in out
     assert "# compute:\n#   processes: 2\n" in out
     assert "# corpus:\n#   sources:\n#   - source: builtin:pydocs\n" in out

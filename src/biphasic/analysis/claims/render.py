@@ -125,7 +125,7 @@ def closing_lines(
     yield _PUBLISHED if scores.is_published else _TESTED
     if not all(score.is_complete for score in scores.cells.values()):
         yield _INCOMPLETE
-    if scores.num_pretraining_runs == 1 and scores.is_finetuned:
+    if not scores.is_replicated and scores.is_finetuned:
         yield _ONE_RUN
 
 

@@ -56,7 +56,7 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         key = tuple(factors.values())
         alike[key] += 1
         # The name of a recipe is that of its first run, so its label is shown if it is unique.
-        is_recipe = scores.num_pretraining_runs > 1 and labels[model.label] == 1
+        is_recipe = scores.is_replicated and labels[model.label] == 1
         factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
         factors |= {"name": model.label if is_recipe else model.name}
         for dataset in scores.datasets:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from biphasic.amounts import amount
 from biphasic.analysis.estimate import METHODS, expected_coverage
@@ -24,7 +24,6 @@ from biphasic.palette import (
     objective_styles,
 )
 
-Key = TypeVar("Key", bound=Hashable)
 # Datasets with a panel; None for each category's average, or its only dataset.
 Datasets = Sequence[DatasetInfo] | None
 Placed = list[tuple[float, ModelInfo]]  # models and their positions
@@ -247,9 +246,9 @@ def interval_note(scores: Scores) -> str:
     how = METHODS[scores.convention]
     if scores.convention == "paper":
         share = round(100 * expected_coverage(numbers[0], convention="paper"))
-        unit = "runs" if scores.num_pretraining_runs > 1 else "seeds"
+        unit = "runs" if scores.is_replicated else "seeds"
         how += f", which cover about {share} % with {numbers[0]} {unit}"
-    if scores.num_pretraining_runs > 1:
+    if scores.is_replicated:
         fixed = scores.fixed_streams
         mean = "; each run is the mean of its fine-tuning seeds" * scores.is_finetuned
         return (

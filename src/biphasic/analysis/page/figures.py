@@ -56,7 +56,7 @@ def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) ->
         return ""
     untrained = " and the untrained encoder" if any(a.is_untrained for a in few.arms) else ""
     best = len(few.arms) - sum(arm.is_untrained for arm in few.arms)
-    if scores.num_pretraining_runs > 1:
+    if scores.is_replicated:
         recipes = len(scores.models)
         if recipes <= MOST_ROWS:
             return "The first run of each recipe is drawn. "

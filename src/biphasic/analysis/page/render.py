@@ -114,7 +114,7 @@ def render(records: StudyRecords, *, store: str) -> str:
         verdict=partial(verdict, compared),
         task_line=partial(task_line, records, recipes),
         task_notes=partial(task_notes, records),
-        note=seeds_note(records, convention=records.study.convention),
+        note=seeds_note(records),
         lowest_losses=lowest_losses(records),
         gaps=partial(gaps, records),
         most_comparisons=MOST_COMPARISONS,

@@ -29,7 +29,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import Problem
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.model_names import model_from_name
-from biphasic.analysis.scores.reference import EVERY, DatasetChoice
+from biphasic.analysis.scores.reference import DatasetChoice
 from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Score, Scores, with_averages
 from biphasic.errors import DataError, reading
 from biphasic.facts import KindFacts, metric_facts
@@ -93,7 +93,7 @@ class OtherResults:
         )
 
 
-def read_others(folder: Path, choice: DatasetChoice = EVERY) -> OtherResults | None:
+def read_others(folder: Path, choice: DatasetChoice) -> OtherResults | None:
     """Read the results of other tools below a folder; None if there are none."""
     problems: list[Problem] = []
     cells = _read_all(folder, problems)

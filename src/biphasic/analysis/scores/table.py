@@ -174,7 +174,12 @@ class Scores:
         """What intervals are over: `pretraining run`, `seed` (of fine-tuning), or `example`."""
         if self.is_by_example:
             return "example"
-        return "pretraining run" if self.num_pretraining_runs > 1 else "seed"
+        return "pretraining run" if self.is_replicated else "seed"
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every model was pretrained more than once."""
+        return self.num_pretraining_runs > 1
 
     @property
     def is_finetuned(self) -> bool:

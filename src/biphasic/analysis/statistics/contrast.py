@@ -139,7 +139,7 @@ def contrast(scores: Scores, weights: Weights, *, blocks: Blocks | None) -> Cont
         errors, missing = NO_EXAMPLES, str(error)
     squares = math.fsum(weight**2 for weight in weights.values())
     is_zero_shot = all(scores.dataset(dataset).is_zero_shot for _, dataset in weights)
-    without_seeds = is_zero_shot and scores.num_pretraining_runs == 1
+    without_seeds = is_zero_shot and not scores.is_replicated
     return contrast_of(
         by_seed, errors, blocks=blocks, squares=squares, without_seeds=without_seeds,
         missing=missing,

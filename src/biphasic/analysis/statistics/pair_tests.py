@@ -105,7 +105,7 @@ def tests_of(
 ) -> FamilyTests:
     """Test all pairs of models on a dataset; `blocks` is their pooled variance."""
     num_pairs = len(models) * (len(models) - 1) // 2
-    without_seeds = dataset.is_zero_shot and scores.num_pretraining_runs == 1
+    without_seeds = dataset.is_zero_shot and not scores.is_replicated
     examples = FamilyErrors(scores, models, dataset) if scores.examples is not None else None
     # Filled in place: of millions of pairs, only what the correction needs is kept.
     kept, end = np.empty((2 if blocks is None else 6, num_pairs)), 0

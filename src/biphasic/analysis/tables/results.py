@@ -14,7 +14,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import OBJECTIVES, csv_text, objective_name, plain, points_cell
-from biphasic.records import PRETRAINING, Convention
+from biphasic.records import PRETRAINING
 
 ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
 _RESULT_COLUMNS = (
@@ -75,13 +75,11 @@ def _heldout_losses(records: StudyRecords) -> Iterator[tuple[str, str, str, floa
             yield arm.name, PRETRAINING, f"heldout_{objective}_loss", loss
 
 
-def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:
+def format_table(records: StudyRecords) -> Table:
     """Lay out held-out losses and scores for the terminal, with the best of each column in bold."""
-    convention = convention or records.study.convention
-    scores = study_scores(records, convention)
+    scores = study_scores(records)
     title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
-    doubts = doubt_notes(scores)
-    caption = " ".join([seeds_note(records, convention=convention), *doubts])
+    caption = " ".join([seeds_note(records), *doubt_notes(scores)])
     rich_table = Table(title=Text(title), caption=Text(caption))
     rich_table.add_column("Arm", overflow="fold")
     lowest = lowest_losses(records)
@@ -108,10 +106,10 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     return rich_table
 
 
-def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
+def seeds_note(records: StudyRecords) -> str:
     """Describe the number of seeds, and how the intervals were computed."""
-    tasks = {task.name: task for task in records.tasks}
-    cells = study_scores(records, convention).cells.items()
+    tasks, convention = {task.name: task for task in records.tasks}, records.study.convention
+    cells = study_scores(records).cells.items()
     known = [(tasks[task], score) for (_, task), score in cells if task in tasks]
     tuned = [score for task, score in known if not task.is_zero_shot]
     numbers = sorted({score.estimate.num_seeds for score in tuned if score.estimate})

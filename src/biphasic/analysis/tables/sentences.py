@@ -127,7 +127,7 @@ def detectable_sentence(comparison: ModelComparison) -> str:
 def method_sentences(family: Family) -> tuple[str, ...]:
     """Describe how the variance over pretraining runs was pooled, or why it was not."""
     blocks = family.blocks
-    if family.scores.num_pretraining_runs == 1 or len(family.order) < FEWEST:
+    if not family.scores.is_replicated or len(family.order) < FEWEST:
         return ()
     if blocks is None:
         return (
@@ -160,7 +160,7 @@ def coverage_sentence(convention: Convention, num_seeds: int, unit: str = "seed"
 
 def pretraining_sentence(scores: Scores) -> str:
     """Describe what intervals do not cover."""
-    if scores.num_pretraining_runs > 1:
+    if scores.is_replicated:
         seeds = ", each of them the mean of its fine-tuning seeds" * scores.is_finetuned
         text = (
             f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "

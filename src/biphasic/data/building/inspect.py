@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,12 @@ class CorpusSummary:
     # Names of sources, and their counts as the build recorded them.
     sources: tuple[tuple[str, Mapping[str, Any]], ...]
     # Empty without the corpus's tokenizer, like the following fields.
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[Sample, ...]
     # Index of the first document that contains the mask token; there should be none.
-    mask_document: int | None = None
+    mask_document: int | None
     # Counts of other special tokens in documents.
-    special_in_text: Mapping[str, int] = field(default_factory=dict)
-    is_other_tokenizer: bool = False  # the given tokenizer is not the corpus's
+    special_in_text: Mapping[str, int]
+    is_other_tokenizer: bool  # the given tokenizer is not the corpus's
 
 
 def inspect_corpus(

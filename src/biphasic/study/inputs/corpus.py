@@ -12,6 +12,7 @@ from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.building.blend import Report
 from biphasic.data.building.build import (
     RECORD,
+    CorpusFolders,
     build_corpus,
     corpus_origin,
     read_record,
@@ -51,9 +52,7 @@ class DataPaths(Config):
     @classmethod
     def of(cls, folder: Path) -> DataPaths:
         """Return the paths of a corpus, built or not."""
-        return cls(
-            tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
-        )
+        return cls(**vars(CorpusFolders.below(folder)))
 
     def origin(self) -> dict[str, Any]:
         """Return the origin of the corpus: its sources and settings."""

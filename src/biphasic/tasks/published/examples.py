@@ -188,13 +188,12 @@ class PublishedPairs(PublishedTask):
     """A dataset with BLiMP's columns; all pairs are the test split."""
 
     dataset: str
-    split: str = "train"  # as the hub calls the only one
     kind: str = MinimalPairs.name
 
     @property
     def tables(self) -> tuple[DatasetTable, ...]:
         """Return one table for all: they are of one commit, or one local copy."""
-        return (DatasetTable(self.dataset, self.split),)
+        return (DatasetTable(self.dataset, "train"),)  # as the hub calls the only split
 
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read all configurations, in order of their names."""
@@ -208,6 +207,6 @@ class PublishedPairs(PublishedTask):
 
     def _rows(self, opener: Opener, configs: list[str]) -> Iterator[Row]:
         for config in configs:
-            opened = opener.open(DatasetTable(self.dataset, self.split, config))
+            opened = opener.open(replace(self.tables[0], config=config))
             for number, row in enumerate(opened.read(_COLUMNS)):
                 yield {"id": f"{config}-{number}", **{name: row[name] for name in _COLUMNS}}
