@@ -351,6 +351,23 @@ class ResultRecord(KindRecord):
         return self
 
 
+def phase_of(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """Return the settings of a phase of a recipe; none if it has no such phase."""
+    phases = recipe.get("phases") or ()
+    return phases[number] if number < len(phases) else {}
+
+
+def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
+    """Return the objectives of a phase, all if they alternate or are mixed."""
+    return _objectives(phase_of(recipe, entry.phase)) or {entry.objective}
+
+
+def _objectives(settings: Mapping[str, Any]) -> set[str]:
+    parts = settings.get("objectives") or ()
+    names = {settings["objective"]} if "objective" in settings and not parts else set()
+    return names.union(*map(_objectives, parts))
+
+
 def parse_record(
     kind: type[RecordT],
     raw: Mapping[str, Any],

@@ -161,11 +161,15 @@ def lay_out(
     )
 
 
+def lengths_of(sequences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
+    """Return the number of tokens of each sequence."""
+    return np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+
+
 def pack_sequences(
     sequences: Sequence[NDArray[np.integer]], *, row_length: int, pad_id: int
 ) -> PackedBatch:
     """Pack sequences into rows by best-fit decreasing."""
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-    items, borders = best_fit(lengths, capacity=row_length)
+    items, borders = best_fit(lengths_of(sequences), capacity=row_length)
     rows = [items[start:end].tolist() for start, end in pairwise(borders.tolist())]
     return lay_out(sequences, rows, row_length=row_length, pad_id=pad_id)

@@ -25,10 +25,11 @@ from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.hf import WrittenModel
 from biphasic.export.output import FILL_IN
 from biphasic.export.source import Source
-from biphasic.export.training_facts import TaskScore, objectives_of, scores_of_state, training_facts
+from biphasic.export.training_facts import TaskScore, scores_of_state, training_facts
 from biphasic.facts import KindFacts
 from biphasic.files import read_json, write_text
 from biphasic.model.loading.directions import is_open
+from biphasic.records import objectives_of
 from biphasic.sealed import CARD
 from biphasic.store import FINETUNES
 from biphasic.tasks.finetuned import HeadRecord

@@ -25,7 +25,7 @@ from biphasic.files import (
     read_json_object,
     verify_folder,
 )
-from biphasic.records import LedgerEntry, ResultRecord, StateRecord
+from biphasic.records import LedgerEntry, ResultRecord, StateRecord, phase_of
 from biphasic.sealed import read_result_record
 
 _CORPUS = "corpus.json"
@@ -46,7 +46,7 @@ def training_facts(
     """Return the template variables for training, text, losses and scores."""
     recipe = state.recipe
     ledger = {entry.phase: entry for entry in state.ledger}
-    phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
+    phases = [_phase_row(entry, phase_of(recipe, entry.phase)) for entry in ledger.values()]
     if len(phases) > 1:
         totals = [
             amount(sum(getattr(entry, name) for entry in ledger.values()))
@@ -71,7 +71,7 @@ def training_facts(
         "cut": [*_cut_texts(state, tokenizer)],
         "count": count,
         "amount": amount,
-        "reads_pairs": any("pairs" in _phase(recipe, number) for number in ledger),
+        "reads_pairs": any("pairs" in phase_of(recipe, number) for number in ledger),
         "heldout": [
             (objective_name(n), f"{loss:.3f} {_unit(state, n)}".rstrip())
             for n, loss in sorted(state.heldout.items())
@@ -95,22 +95,6 @@ def base_model(recipe: Mapping[str, Any]) -> str | None:
         return None
     name = str(model["pretrained"])
     return Path(name).name if Path(name).is_absolute() else name
-
-
-def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
-    """Return the objectives of a phase, all if they alternate or are mixed."""
-    return _names(_phase(recipe, entry.phase)) or {entry.objective}
-
-
-def _names(objective: Mapping[str, Any]) -> set[str]:
-    parts = objective.get("objectives") or ()
-    names = {objective["objective"]} if "objective" in objective and not parts else set()
-    return names.union(*map(_names, parts))
-
-
-def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    phases = recipe.get("phases") or ()
-    return phases[number] if number < len(phases) else {}
 
 
 def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
@@ -201,7 +185,7 @@ def _corpus_at(folder: Path | None, content_hash: str) -> dict[str, Any]:
 def _cut_texts(state: StateRecord, tokenizer: TextTokenizer) -> Iterator[tuple[int, int, int]]:
     """Yield for each phase with pairs: texts that it cut, all its texts, and its row length."""
     for entry in state.ledger:
-        phase = _phase(state.recipe, entry.phase)
+        phase = phase_of(state.recipe, entry.phase)
         folder = Path(phase["pairs"]) if "pairs" in phase else None
         if folder is None or not is_complete(folder):
             continue

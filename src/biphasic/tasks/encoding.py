@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.packing import TokenIds, pack_sequences
+from biphasic.data.packing import TokenIds, lengths_of, pack_sequences
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
@@ -52,7 +52,7 @@ class Encoder:
         """Yield indices of sequences, longest first, and their states and spans as in `states`."""
         # Sorted by length, the sequences of a batch are nearly equal, so that rows as long as the
         # longest hold little padding. A sequence above `batch_tokens` is a batch of its own.
-        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+        lengths = lengths_of(sequences)
         order = np.argsort(-lengths, kind="stable")
         limit = batch_tokens or _EVALUATION_TOKENS
         start = 0

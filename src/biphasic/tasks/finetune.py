@@ -244,11 +244,10 @@ def finetune_group(
 
 
 def batch_indices(
-    step: int, *, num_train: int, batch_size: int, finetune_seed: int, num_read: int | None = None
+    step: int, *, num_train: int, batch_size: int, finetune_seed: int, num_read: int
 ) -> NDArray[np.int64]:
     """Return the training examples of a step: each once per epoch, the last batch smaller."""
-    # With `num_read`, an epoch has that many of them; a larger choice contains a smaller one.
-    num_read = num_train if num_read is None else num_read
+    # An epoch has `num_read` of them; a larger choice contains a smaller one.
     epoch, batch = divmod(step, -(-num_read // batch_size))
     order = _epoch_order(num_read, finetune_seed, epoch)[batch * batch_size :][:batch_size]
     return order if num_read == num_train else _choice(num_train, finetune_seed)[order]

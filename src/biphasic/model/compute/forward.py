@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.packing import Batching, PackedBatch, TokenIds
+from biphasic.data.packing import Batching, PackedBatch, TokenIds, lengths_of
 from biphasic.errors import ModelError, ModelFilesError, reading
 from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
 
@@ -86,7 +86,7 @@ def padded_states(
     # The model, loaded for padded rows, computes positions and masks, so this is independent of
     # packing. Returned are final states, [num_sequences * longest, hidden_size], and the start and
     # end of each sequence in them, int64 [num_sequences, 2].
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    lengths = lengths_of(sequences)
     is_token = np.arange(lengths.max()) < lengths[:, None]
     input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
     input_ids[is_token] = np.concatenate(sequences)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import KindFacts, metric_facts
 from biphasic.files import read_json
-from biphasic.records import LedgerEntry, StateRecord, parse_record
+from biphasic.records import LedgerEntry, StateRecord, objectives_of, parse_record
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.kinds.examples import ExampleKind
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
@@ -254,16 +254,8 @@ def reading_of(ledger: Sequence[LedgerEntry], recipe: Mapping[str, Any]) -> Read
     # If objectives alternated or were mixed, it is the one with masks.
     if not ledger:
         return None
-    last, phases = ledger[-1], recipe.get("phases") or ()
-    phase = phases[last.phase] if last.phase < len(phases) else {}
-    trained_by = {last.objective, *_names(phase)}
+    trained_by = {ledger[-1].objective, *objectives_of(recipe, ledger[-1])}
     return next((reading for reading in _READINGS if reading in trained_by), None)
-
-
-def _names(objective: Mapping[str, Any]) -> Iterator[str]:
-    yield str(objective.get("objective"))
-    for part in objective.get("objectives") or ():
-        yield from _names(part)
 
 
 def _sample(
