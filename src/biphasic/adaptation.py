@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
+from biphasic.amounts import rate
 from biphasic.config import Config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
@@ -292,5 +293,5 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
     most = compute.max_tokens_per_pass
     return (
         f"training {last.phase.steps:,} steps of {rows} by {last.phase.short_name}, peak rate "
-        f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
+        f"{rate(last.schedule.peak)}, {recipe.precision}" + (f", {most:,} at once" if most else "")
     )

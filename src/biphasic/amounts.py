@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 
+_LEVELS = (0.05, 0.1)  # Levels of tests: a p value beside one is not written as equal to it.
 MOST_BITS = 128  # Maximum size of a given whole number: a product of some still fits into a float.
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -13,6 +14,11 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 def count(number: int, noun: str) -> str:
     """Format `1 arm`, `2 arms`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def tried(times: int) -> str:
+    """Format a number of attempts as ` (tried 3 times)`; empty for one."""
+    return f" (tried {times:,} times)" if times > 1 else ""
 
 
 def amount(number: float) -> str:
@@ -111,6 +117,40 @@ def round_ticks(
     return [round(index * step, 6) for index in range(first, last + 1)]
 
 
-def percent(share: float) -> str:
-    """Return a share in percent, such as `40` or `12.5`."""
+def percent_number(share: float) -> str:
+    """Format a share in percent without the sign, for names: `40`, `12.5`."""
     return f"{100 * share:.4g}"
+
+
+def percent(share: float) -> str:
+    """Format a share as `40 %`."""
+    return f"{percent_number(share)} %"
+
+
+def points(share: float) -> str:
+    """Format a share as percentage points, such as a score from [0, 1]: `87.85`."""
+    return number(100 * share)
+
+
+def number(points: float) -> str:
+    """Format percentage points with two decimals; zero has no sign."""
+    return f"{points:z.2f}"
+
+
+def p_value(p: float) -> str:
+    """Format a p value: `< 0.001`, `0.013`, `0.0501`."""
+    decimals = 3
+    while float(f"{p:.{decimals}f}") in _LEVELS and p not in _LEVELS:
+        decimals += 1
+    return "< 0.001" if p < 0.001 else f"{p:.{decimals}f}"
+
+
+def probability(p: float) -> str:
+    """Format a p value in a sentence: `p < 0.001`, `p = 0.013`."""
+    return f"p {'' if p < 0.001 else '= '}{p_value(p)}"
+
+
+def rate(learning_rate: float) -> str:
+    """Format a learning rate as `2e-5`."""
+    mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"

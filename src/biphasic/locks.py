@@ -24,6 +24,7 @@ from pathlib import Path
 
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
+from biphasic.amounts import rough_duration
 from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL, remove_partials_of
 
@@ -77,7 +78,7 @@ class Lock:
             owner = find_owner(self._path)
             raise LockHeldError(
                 f"{self._path}: another process took over, because this one sent no heartbeat for "
-                f"{LEASE_SECONDS / 60:.0f} minutes; run again to resume",
+                f"{rough_duration(LEASE_SECONDS)}; run again to resume",
                 "another process" if owner is None else str(owner),
             )
 
@@ -109,7 +110,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
             if say is not None:
                 say(
                     f"{path}: held by {owner}; taking over if it sends no heartbeat for "
-                    f"{LEASE_SECONDS / 60:.0f} minutes"
+                    f"{rough_duration(LEASE_SECONDS)}"
                 )
         time.sleep(min(HEARTBEAT_SECONDS / 10, _LONGEST_POLL))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from biphasic.amounts import count
+from biphasic.amounts import count, rate
 from biphasic.analysis.curves import Curve, CurvesByKind, joined_curves, read_curves
 from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.study_file import read_study
@@ -354,7 +354,7 @@ def _remedy(folder: Path) -> str:
 
 def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:
     """Name a run in messages."""
-    return f"{arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
+    return f"{arm} on {run.task}, learning rate {rate(run.learning_rate)}, seed {run.seed}"
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

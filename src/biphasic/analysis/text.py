@@ -115,11 +115,6 @@ def objective_name(objective: str) -> str:
     return OBJECTIVES.get(objective, objective)
 
 
-def points(score: float) -> str:
-    """Format a score from [0, 1] in percentage points."""
-    return f"{100 * score:.2f}"
-
-
 def score_cell(estimate: Estimate | None) -> str:
     """Format shares as `mean (±half-width)` in percentage points, or the mean alone."""
     return points_cell(estimate and estimate.in_points)
@@ -139,27 +134,6 @@ def score_text(estimate: Estimate | None) -> str:
         return "–"
     mean = f"{estimate.mean:z.2f}"
     return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
-
-
-def percent(share: float | None) -> str:
-    """Format a masking rate as `40 %`."""
-    return "–" if share is None else f"{100 * share:g} %"
-
-
-def number(points: float) -> str:
-    """Format percentage points with two decimals; zero has no sign."""
-    return f"{round(points, 2) + 0.0:.2f}"
-
-
-def probability(p_value: float) -> str:
-    """Format a p value."""
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
-
-
-def rate(learning_rate: float) -> str:
-    """Format a learning rate as `2e-5`."""
-    mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def truncations(counts: Mapping[str, int]) -> str:

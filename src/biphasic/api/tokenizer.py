@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.amounts import size
 from biphasic.api.ranges import in_range
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError, DataError
@@ -80,7 +81,7 @@ def train(
     is_full = trained.vocab_size == vocab_size
     fewer = "" if is_full else f", not {vocab_size:,}: the text has no more pairs to merge"
     notes = (
-        f"read {len(sizes):,} documents, {sum(sizes) / 1e6:,.1f} MB of text",
+        f"read {len(sizes):,} documents, {size(sum(sizes))} of text",
         *files_skipped(origins),
         f"vocabulary: {trained.vocab_size:,} entries{fewer}",
         f"tokenizer: {folder}",

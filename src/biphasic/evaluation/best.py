@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.amounts import rough_duration, size
+from biphasic.amounts import rate, rough_duration, size
 from biphasic.analysis.estimate import grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
@@ -52,8 +52,8 @@ def finetune_grid(
     kept = find_kept(scratch, learning_rate=chosen.learning_rate, seed=chosen.seed)
     if kept is None:
         say(
-            f"the best run (rate {chosen.learning_rate:g}, seed {chosen.seed}) is of an earlier "
-            "call, which did not keep its weights; repeating it"
+            f"the best run (rate {rate(chosen.learning_rate)}, seed {chosen.seed}) is of an "
+            "earlier call, which did not keep its weights; repeating it"
         )
         group = plan.group((task,))
         job = plan.job(group)

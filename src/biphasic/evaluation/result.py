@@ -11,11 +11,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.amounts import count
+from biphasic.amounts import count, points, rate
 from biphasic.analysis.estimate import Estimate, grid
 from biphasic.analysis.statistics.doubts import doubt
 from biphasic.analysis.tables.sentences import coverage_sentence
-from biphasic.analysis.text import points_cell, rate, truncations
+from biphasic.analysis.text import points_cell, truncations
 from biphasic.errors import visible
 from biphasic.records import Convention, ResultRecord
 from biphasic.shown import Shown, table_lines
@@ -82,10 +82,10 @@ class Evaluation(Shown):
         for name in tests[0]:
             if name != self.metric:
                 mean = sum(test[name] for test in tests) / len(tests)
-                yield f"  {facts.metric(name).title}: {100 * mean:.2f}"
+                yield f"  {facts.metric(name).title}: {points(mean)}"
         if self.task.majority:
             label, share = self.task.majority
-            yield f"  always answering '{visible(label)}': accuracy {100 * share:.2f}"
+            yield f"  always answering '{visible(label)}': accuracy {points(share)}"
         for pair, number in self.task.overlaps.items():
             earlier, later = pair.split("/")
             yield f"  also in {earlier}: {count(number, 'example')} of {later}"
@@ -168,7 +168,7 @@ class Evaluation(Shown):
             rows = [part.get(kind, dict.fromkeys(names, 0)) for part in parts]
             means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
             texts = [
-                f"{mean:.0f}" if isinstance(names[name], int) else f"{100 * mean:.2f}"
+                f"{mean:.0f}" if isinstance(names[name], int) else points(mean)
                 for name, mean in means.items()
             ]
             table.add_row(Text(visible(kind)), *texts)

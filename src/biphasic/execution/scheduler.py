@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from biphasic.amounts import tried
 from biphasic.errors import ConfigError, DoneElsewhereError, LockHeldError, StoppedError
 from biphasic.execution import TRIES
 from biphasic.execution.executor import Executor
@@ -60,10 +61,9 @@ class Failure:
 
     def __str__(self) -> str:
         """Return a human-readable line."""
-        tried = f" (tried {self.tries} times)" if self.tries > 1 else ""
         # Some errors already name the log.
         log = f"; log: {self.log}" if self.log and str(self.log) not in self.error else ""
-        return f"{self.label}: {self.error}{tried}{log}"
+        return f"{self.label}: {self.error}{tried(self.tries)}{log}"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 )
 
-from biphasic.amounts import amount
+from biphasic.amounts import amount, points, rate
 from biphasic.analysis.tables.markup import markdown_text
-from biphasic.analysis.text import flat, listing, points, rate
+from biphasic.analysis.text import flat, listing
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.hf import WrittenModel
 from biphasic.export.output import FILL_IN

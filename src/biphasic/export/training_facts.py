@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.amounts import amount, count, scientific
+from biphasic.amounts import amount, count, rate, scientific
 from biphasic.analysis.estimate import Estimate, best_per_seed, estimate, grid
-from biphasic.analysis.text import listing, objective_name, rate, score_cell
+from biphasic.analysis.text import listing, objective_name, score_cell
 from biphasic.data.corpus import TEXTS, plugins_of, sources_of
 from biphasic.data.pairs.folder import DETAILS, Pairs
 from biphasic.data.pairs.rows import count_cut

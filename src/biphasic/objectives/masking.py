@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveInt
 
-from biphasic.amounts import percent
+from biphasic.amounts import percent_number
 from biphasic.config import Config
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
 from biphasic.errors import DataError
@@ -122,9 +122,9 @@ class MaskingConfig(ObjectiveConfig):
     @property
     def name_in_arms(self) -> str:
         """Its name, rate and unusual choices, such as `mlm40.span`."""
-        name = f"{self.short_name}{percent(self.mlm_probability)}"
+        name = f"{self.short_name}{percent_number(self.mlm_probability)}"
         if self.final_mlm_probability is not None:
-            name += f"to{percent(self.final_mlm_probability)}"
+            name += f"to{percent_number(self.final_mlm_probability)}"
         for choice, usual in ((self.selection, "token"), (self.replacement, "mask")):
             if choice != usual:
                 name += f".{choice if isinstance(choice, str) else 'own'}"

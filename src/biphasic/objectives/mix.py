@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from biphasic.amounts import percent
+from biphasic.amounts import percent_number
 from biphasic.data.rows import RowBatch
 from biphasic.errors import ConfigError, DataError
 from biphasic.facts import only
@@ -109,7 +109,7 @@ class Mix(SeveralObjectives):
     @property
     def name_in_arms(self) -> str:
         """Its name, and the share and name of each objective."""
-        parts = (f"{percent(share)}.{part.name_in_arms}" for share, part in self.weighted)
+        parts = (f"{percent_number(share)}.{part.name_in_arms}" for share, part in self.weighted)
         return ".".join(["mix", *parts])
 
     def at(self, step: int, *, num_steps: int) -> Self:

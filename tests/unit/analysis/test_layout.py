@@ -83,9 +83,9 @@ def test_an_unfinished_run_and_one_that_others_have_are_named(tmp_path):
     assert [problem.kind for problem in layout.problems] == ["missing"] * 4
     assert texts(layout) == [
         "m/sc/MNLI/lr1e-4_sd0/results.json: missing; the run has not finished",
-        "m on MNLI: 1 of 4 runs without a score: learning rate 0.0001 with seed 0",
+        "m on MNLI: 1 of 4 runs without a score: learning rate 1e-4 with seed 0",
         "m has no results on QQP",
-        "n on MNLI: 1 of 4 runs without a score: learning rate 1e-05 with seed 1",
+        "n on MNLI: 1 of 4 runs without a score: learning rate 1e-5 with seed 1",
     ]
     scores = layout.scores("standard")
     assert not scores.get("n", "MNLI").is_complete

@@ -82,8 +82,8 @@ def test_missing_and_diverged_runs_are_named(tmp_path):
     records = load_study(*study.write(tmp_path))
     texts = {problem.kind: problem.text for problem in records.problems}
     assert texts == {
-        "missing": "mlm on pydocs-sc, learning rate 0.0002, seed 0: not run yet",
-        "diverged": "clm on pydocs-qa, learning rate 0.0002, seed 1: diverged after 200 steps",
+        "missing": "mlm on pydocs-sc, learning rate 2e-4, seed 0: not run yet",
+        "diverged": "clm on pydocs-qa, learning rate 2e-4, seed 1: diverged after 200 steps",
     }
 
 

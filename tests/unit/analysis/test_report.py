@@ -435,7 +435,7 @@ def test_problems_are_shown_and_marked_in_the_table(tmp_path):
     text = "".join(Page(render(load_study(*study.write(tmp_path)))).text)
     assert "Missing (15)" in text
     assert "Diverged (3)" in text
-    assert "clm on pydocs-sc, learning rate 0.0005, seed 1: diverged after 200 steps" in text
+    assert "clm on pydocs-sc, learning rate 5e-4, seed 1: diverged after 200 steps" in text
     assert "† 0 of 5 seeds, runs missing" in text
     assert "† 4 of 5 seeds, runs diverged" in text
 
@@ -454,7 +454,7 @@ def test_what_is_half_written_not_a_number_or_doubled_is_named_and_left_out(tmp_
     (folder / "study.json").write_text(json.dumps(record))
     page = Page(render(load_study(folder, store)))
     text = " ".join("".join(page.text).split())
-    where = "mlm on pydocs-sc, learning rate 0.0001, seed"
+    where = "mlm on pydocs-sc, learning rate 1e-4, seed"
     assert f"{where} 0: " in text
     assert f"{where} 1: " in text
     assert f"{where} 2: listed twice" in text

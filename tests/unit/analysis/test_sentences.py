@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_scores import DATASET, compare_arms, made_scores, scores_with_examples
 
+from biphasic.amounts import number
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
@@ -21,7 +22,6 @@ from biphasic.analysis.tables.sentences import (
     source_sentence,
 )
 from biphasic.analysis.tables.text import notes
-from biphasic.analysis.text import number
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
 
@@ -202,6 +202,6 @@ def test_an_interval_wider_than_the_scale_is_no_number():
     found = compare({"a": [40.0, 90.0], "b": [60.0, 61.0]})
     assert found.difference.half_width > 100
     assert comparison_sentence(found) == (
-        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): there "
+        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.884): there "
         "is no clear difference."
     )

@@ -5,15 +5,21 @@ import io
 
 import pytest
 
-from biphasic.amounts import round_ticks
+from biphasic.amounts import number, p_value, percent, points, probability, rate, round_ticks
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.text import csv_text, listing, plain, points_cell, rate, wrap
+from biphasic.analysis.text import csv_text, listing, plain, points_cell, wrap
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
         (rate(2e-5), "2e-5"), (rate(1.5e-4), "1.5e-4"), (rate(1.0), "1e0"),
+        (percent(0.4), "40 %"), (percent(1 / 3), "33.33 %"), (points(0.87654), "87.65"),
+        (points(-1e-6), "0.00"), (number(-0.004), "0.00"),
+        (p_value(0.0126), "0.013"), (p_value(1.0), "1.000"), (p_value(0.00099), "< 0.001"),
+        (p_value(0.05), "0.050"), (p_value(0.0501), "0.0501"), (p_value(0.04996), "0.04996"),
+        (p_value(0.1004), "0.1004"), (p_value(0.0512), "0.051"),
+        (probability(0.0501), "p = 0.0501"), (probability(1e-9), "p < 0.001"),
         (round_ticks(47.28, 60.72, most=4), [50, 55, 60]),
         (points_cell(Estimate(-0.004, 1.5, 3)), "0.00 (±1.50)"),
         (points_cell(Estimate(-0.006, None, 1)), "-0.01"),

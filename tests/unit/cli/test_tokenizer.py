@@ -48,7 +48,7 @@ def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_pa
         [*(text for _, text in documents), "more text of rows"], vocab_size=310
     )
     assert TextTokenizer.load(out).sha256 == expected.sha256
-    assert told[0] == "read 61 documents, 0.0 MB of text"
+    assert told[0] == "read 61 documents, 8.97 kB of text"
     assert told[1] == "vocabulary: 310 entries"
     assert told[2] == f"tokenizer: {out}"
 

@@ -116,7 +116,7 @@ def test_the_built_in_corpus_is_what_it_always_was(tmp_path):
 def test_shards_of_an_interrupted_build_have_no_rate():
     amounts = {"text_bytes": 4_000_000, "tokens": 10**6, "total_tokens": None}
     one = BuildProgress(**amounts, num_found=0, seconds=2)
-    assert one.rates() == "4.0 MB tokenised in 2.0 s: 2.0 MB/s, 500,000 tokens/s"
+    assert one.rates() == "4 MB tokenised in 2.0 s: 2 MB/s, 500,000 tokens/s"
     resumed = replace(one, num_found=3, seconds=0)
     assert resumed.rates() == "3 shards reused from an interrupted build"
 

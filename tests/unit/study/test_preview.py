@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from biphasic.amounts import rate
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder
@@ -335,9 +336,9 @@ def test_the_reason_why_fine_tunings_differ_is_printed(tmp_path):
     assert lines[0] == f"task pydocs-sc: protocol.max_steps: {steps} -> 7"
     grid = {"learning_rates": [*sorted(rates), 0.5], "seeds": [*sorted(seeds), 9]}
     lines = differences(one, previewed(tmp_path, finetuning={**RAW["finetuning"], **grid}))
-    before = ", ".join(f"{rate:g}" for rate in sorted(rates)), ", ".join(map(str, sorted(seeds)))
+    before = ", ".join(map(rate, sorted(rates))), ", ".join(map(str, sorted(seeds)))
     assert lines[0] == (
-        f"fine-tuning: learning_rates: {before[0]} -> {before[0]}, 0.5; "
+        f"fine-tuning: learning_rates: {before[0]} -> {before[0]}, 5e-1; "
         f"seeds: {before[1]} -> {before[1]}, 9"
     )
 

@@ -158,7 +158,7 @@ def test_each_arm_has_a_rate_and_replicates_share_one():
     assert [each.weights for each in tuning.groups] == [{"clm": 1}, {"mlm": 1}]
     assert "its last objective has no held-out loss" in tuning.untuned["mntp"]
     lines = list(plan_lines(tuning, {each.name: [1e-3] for each in tuning.groups}, Path("none")))
-    assert "    for both-3, both-4; trials have the seeds of 'both-3'" in lines
+    assert "    for both-3 and both-4; trials have the seeds of 'both-3'" in lines
     trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.groups})
     assert [trials.recipe_of(each).seeds.init_seed for each in trials.arms] == [0, 3]
 
@@ -320,5 +320,5 @@ def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate
     assert any(
         "not tuned: later phases that set learning_rate themselves" in line for line in lines
     )
-    assert any(line.startswith("in all 63,000 steps, 148,635.6M tokens") for line in lines)
+    assert any(line.startswith("in all 63,000 steps, 149 G tokens") for line in lines)
     assert not list(tmp_path.iterdir())

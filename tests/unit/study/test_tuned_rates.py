@@ -78,7 +78,7 @@ def test_a_rate_by_name_is_for_the_named_arms_and_precedes_one_by_objective():
         "mlm", "mlm20", "clm", "clm-mlm", "adapted", "own-warm-up",
     }  # fmt: skip
     [note] = config.unused_rates()
-    assert note.startswith("tuned_rates.2 (peak 0.009) is not used by arm 'own-peak'")
+    assert note.startswith("tuned_rates.2 (peak 9e-3) is not used by arm 'own-peak'")
 
 
 def test_a_rate_of_the_last_schedule_leaves_the_first_alone():
@@ -93,7 +93,7 @@ def test_a_rate_of_the_last_schedule_leaves_the_first_alone():
 def test_a_rate_that_no_arm_uses_is_noted():
     config = study(tuned_rates=[RATES[1], {"arms": ["mlm"], "peak": 9e-3}])
     [note] = config.unused_rates()
-    assert note.startswith("tuned_rates.0 (peak 0.001) is not used")
+    assert note.startswith("tuned_rates.0 (peak 1e-3) is not used")
 
 
 def test_plans_say_which_rates_are_tuned(tmp_path):
@@ -102,8 +102,8 @@ def test_plans_say_which_rates_are_tuned(tmp_path):
     summary = summarise_plan(plan)
     printed = plan_lines(summary, plan, rate=1e9, example_tokens=9)
     lines = {line.split()[0]: line for line in printed if line}
-    assert lines["clm-mlm"].endswith("; peak 0.004, tuned")
-    assert lines["larger"].endswith("; peak 0.002")
+    assert lines["clm-mlm"].endswith("; peak 4e-3, tuned")
+    assert lines["larger"].endswith("; peak 2e-3")
 
 
 def test_only_arms_with_a_new_rate_are_trained_again():

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from biphasic.amounts import amount
+from biphasic.amounts import amount, percent
 from biphasic.analysis.estimate import METHODS, expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, numbered
 from biphasic.analysis.records import ArmData
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores, grouped
-from biphasic.analysis.text import listing, percent
+from biphasic.analysis.text import listing
 from biphasic.palette import (
     FLOOR,
     LINES,

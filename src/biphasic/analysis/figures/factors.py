@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 
+from biphasic.amounts import percent
 from biphasic.analysis.figures.chart import Axis, ticks_at
 from biphasic.analysis.figures.choose import (
     Drawing,
@@ -25,7 +26,6 @@ from biphasic.analysis.figures.choose import (
     steps_text,
 )
 from biphasic.analysis.scores.table import ModelInfo, Scores, grouped
-from biphasic.analysis.text import percent
 from biphasic.palette import objective_styles, ordered_styles
 
 _MIXED = "CLM+MLM"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from biphasic.amounts import amount, round_ticks, superscript
+from biphasic.amounts import amount, percent, round_ticks, superscript
 from biphasic.analysis.figures.chart import Axis, ticks_at
 from biphasic.analysis.figures.choose import (
     Drawing,
@@ -86,7 +86,7 @@ def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
         parts = [size] if has_sizes and size else []
         parts.append(objective)
         if has_rates and rate is not None:
-            parts.append(f"{100 * rate:g} %")
+            parts.append(percent(rate))
         label = " ".join(parts)
         label += f" after {first_steps:,} of CLM" if first_steps else ""
         labels[path] = f"{label}, {optimizer}" if has_optimizers else label

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain, cycle
 from statistics import fmean
 
-from biphasic.amounts import count
+from biphasic.amounts import count, rate
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.figures.chart import (
     Axis,
@@ -24,7 +24,7 @@ from biphasic.analysis.figures.choose import arm_styles
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import Scores
-from biphasic.analysis.text import listing, metric_name, rate
+from biphasic.analysis.text import listing, metric_name
 from biphasic.palette import MARKERS, SeriesStyle, distinct_styles, objective_styles
 
 RATE_FIGURE = "learning-rate"

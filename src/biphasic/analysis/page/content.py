@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from biphasic.amounts import amount, count, duration
+from biphasic.amounts import amount, count, duration, rate
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments, zero_shot_runs
-from biphasic.analysis.text import csv_text, rate
+from biphasic.analysis.text import csv_text
 from biphasic.records import ZERO_SHOT_SEED
 
 _KINDS = {

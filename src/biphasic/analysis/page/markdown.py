@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from biphasic.amounts import count
+from biphasic.amounts import count, p_value
 from biphasic.analysis.page.evidence import study_answers
 from biphasic.analysis.questions.answer import Answer, AskedOutcome
 from biphasic.analysis.questions.text import (
@@ -65,7 +65,7 @@ def _measured(one: AskedOutcome, unit: str) -> tuple[str, ...]:
         one.label,
         one.dataset,
         points,
-        "–" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
+        "–" if p is None else p_value(p),
         f"{CLEAR[one.clear]}{runs}",
         "–" if detectable is None else f"{detectable:.1f}",
     )

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from biphasic.amounts import amount, count, duration, scientific
+from biphasic.amounts import amount, count, duration, number, p_value, rate, scientific
 from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.claims.render import tally
 from biphasic.analysis.figures.catalog import score_figures
@@ -63,16 +63,7 @@ from biphasic.analysis.tables.summary import (
     task_notes,
     trained_segments,
 )
-from biphasic.analysis.text import (
-    listing,
-    metric_name,
-    number,
-    objective_name,
-    plain,
-    points_cell,
-    probability,
-    rate,
-)
+from biphasic.analysis.text import listing, metric_name, objective_name, plain, points_cell
 from biphasic.palette import VARIABLES
 
 
@@ -173,7 +164,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(count=count, ALONE=ALONE, PHONE=PHONE)
     environment.filters.update(
         amount=amount, duration=duration, scientific=scientific, metric=metric_name, svg=svg,
-        listing=listing, grouped="{:,}".format, number=number, probability=probability,
+        listing=listing, grouped="{:,}".format, number=number, p_value=p_value,
         points=points_cell, paper=paper_text, objective=objective_name, rate=rate,
     )  # fmt: skip
     return environment

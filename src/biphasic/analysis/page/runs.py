@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
 
+from biphasic.amounts import rate
 from biphasic.analysis.page.columns import dataset_titles, paper_text
 from biphasic.analysis.records import Outcome, Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.text import plain, rate
+from biphasic.analysis.text import plain
 
 _STATUS: tuple[str, ...] = get_args(Status)
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from biphasic.amounts import rate as rate_text
 from biphasic.analysis.estimate import GridScore, best_per_seed
 from biphasic.analysis.records import Problem, StudyRecords, load_study
 from biphasic.analysis.scores.examples import (
@@ -264,7 +265,7 @@ def _unique(
         if len(runs) == 1:
             yield runs[0]
             continue
-        where = f"{cell[0]} on {cell[1]}, learning rate {rate:g}, seed {seed}"
+        where = f"{cell[0]} on {cell[1]}, learning rate {rate_text(rate)}, seed {seed}"
         folders = ", ".join(run.run.parent.name for run in runs)
         are_equal = len({(run.validation, run.test) for run in runs}) == 1
         outcome = "equal; one is used" if are_equal else "different; all skipped"
@@ -294,7 +295,7 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
             if not has:
                 yield Problem("missing", f"{model} has no results on {dataset}")
             elif lacks:
-                points = ", ".join(f"{rate:g} with seed {seed}" for rate, seed in lacks)
+                points = ", ".join(f"{rate_text(rate)} with seed {seed}" for rate, seed in lacks)
                 text = f"{len(lacks)} of {len(grid)} runs without a score: learning rate {points}"
                 yield Problem("missing", f"{model} on {dataset}: {text}")
 

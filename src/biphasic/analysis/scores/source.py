@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from biphasic.amounts import thousands
+from biphasic.amounts import percent_number, thousands
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.records import ArmData, StudyRecords, describe_run
 from biphasic.analysis.scores.examples import (
@@ -198,7 +198,7 @@ def _study_model(arm: ArmData, study: StudyRecord, recipe: str) -> ModelInfo:
         objective += f", {record.attention}"
     rates = _mask_rates(phases, record.continued_steps)
     if len(rates) > 1:  # nor about models that changed their masking rate
-        objective += f", masking {', '.join(f'{PERCENT * rate:g}' for rate in rates)} %"
+        objective += f", masking {', '.join(map(percent_number, rates))} %"
     return ModelInfo(
         name=arm.name,
         label=arm.label,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.amounts import count
+from biphasic.amounts import count, percent
 from biphasic.analysis.estimate import METHODS, estimate, expected_coverage
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.source import study_scores
@@ -123,7 +123,7 @@ def seeds_note(records: StudyRecords) -> str:
         how += ", as in arXiv:2507.00994"
         if numbers[0] > 1:
             covered = expected_coverage(numbers[0], convention="paper")
-            how += f"; with {numbers[0]} seeds it covers about {100 * covered:.0f} %"
+            how += f"; with {numbers[0]} seeds it covers about {percent(round(covered, 2))}"
     note = f"{seeds} per cell; convention '{convention}' ({how})."
     if numbers[0] < 2:
         note += " One seed gives no interval."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from biphasic.amounts import count
+from biphasic.amounts import count, number, probability
 from biphasic.analysis.estimate import LEVEL, METHODS, expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.statistics.blocks import FEWEST
@@ -13,7 +13,7 @@ from biphasic.analysis.statistics.comparison import ModelComparison
 from biphasic.analysis.statistics.crossed import are_alike
 from biphasic.analysis.statistics.paired import NO_SPREAD
 from biphasic.analysis.statistics.variance import SpreadSource
-from biphasic.analysis.text import listing, number, probability, short
+from biphasic.analysis.text import listing, short
 from biphasic.records import Convention
 
 

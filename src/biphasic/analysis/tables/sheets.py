@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
+from biphasic.amounts import percent
 from biphasic.analysis.figures.choose import interval_note, sizes
 from biphasic.analysis.scores.reference import ReferenceValues, reference_values
 from biphasic.analysis.scores.source import PAPER_SOURCE
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores, grouped
 from biphasic.analysis.statistics.compare import indistinguishable
 from biphasic.analysis.statistics.doubts import doubt_notes
-from biphasic.analysis.text import flat, percent, score_text
+from biphasic.analysis.text import flat, score_text
 
 Mark = Literal["best", "level"]
 _LEVEL = "≈"
@@ -147,7 +148,7 @@ def _factors(model: ModelInfo) -> dict[str, str]:
         "Began with": model.start or "–",
         "Further steps": f"{model.continued_steps:,}",
         "Objective": model.objective or "–",
-        "Masked": percent(model.mask_rate),
+        "Masked": "–" if model.mask_rate is None else percent(model.mask_rate),
         "Steps": f"{model.total_steps:,}",
         "CLM steps": f"{model.clm_steps:,}",
         "MLM steps": f"{model.mlm_steps:,}",

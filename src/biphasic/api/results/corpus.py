@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.amounts import percent
 from biphasic.shown import Shown
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[st
         bar = "#" * -(-part.documents * _BAR_WIDTH // most)
         yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
     yield (
-        f"  rows of {max_seqlen}: {100 * summary.fill_rate:.1f} % full "
+        f"  rows of {max_seqlen}: {percent(round(summary.fill_rate, 3))} full "
         f"(over {summary.fill_rows:,} rows)"
     )
     yield f"  exact duplicates: {summary.duplicates:,}"

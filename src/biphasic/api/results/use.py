@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biphasic.amounts import points
 from biphasic.shown import Shown
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class BenchmarkScores(Shown):
         """Return the scores."""
         for one in self.scores:
             of = f", scores of {one.num_examples:,} examples" if one.num_examples else ""
-            yield f"{one.task} {one.metric}: {100 * one.score:.2f}{of}"
+            yield f"{one.task} {one.metric}: {points(one.score)}{of}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,7 +204,7 @@ class PairScores(Shown):
 
     def lines(self) -> Iterator[str]:
         """Return the accuracy."""
-        yield f"accuracy {100 * self.accuracy:.2f} on {len(self.rows):,} pairs, by {self.reading}"
+        yield f"accuracy {points(self.accuracy)} on {len(self.rows):,} pairs, by {self.reading}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from biphasic.amounts import duration, size
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.gather import MOST_BYTES_PER_TOKEN, Gathered, Gathering, Reach
 from biphasic.data.building.selection import Selection
@@ -37,9 +38,10 @@ class BuildProgress:
         """Format the amount of text tokenized, the time and the rates."""
         if self.num_found:  # These took no time, so there is no rate.
             return f"{self.num_found} shards reused from an interrupted build"
-        megabytes, seconds = self.text_bytes / 1e6, max(self.seconds, 1e-9)
+        seconds = max(self.seconds, 1e-9)
         return (
-            f"{megabytes:,.1f} MB tokenised in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
+            f"{size(self.text_bytes)} tokenised in {duration(seconds)}: "
+            f"{size(self.text_bytes / seconds)}/s, "
             f"{self.tokens / seconds:,.0f} tokens/s"
         )
 
@@ -191,5 +193,5 @@ def build_bar(console: Console) -> Iterator[Report]:
     """Show the progress of a build; yield its progress callback."""
     with progress_bar(console, "building the corpus", unit="tokens") as report:
         yield lambda progress: report(
-            progress.tokens, progress.total_tokens, f"{progress.text_bytes / 1e6:,.1f} MB"
+            progress.tokens, progress.total_tokens, size(progress.text_bytes)
         )

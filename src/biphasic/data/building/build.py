@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from biphasic.amounts import size
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.data.building.blend import Blend, Report, token_quotas
 from biphasic.data.building.config import CorpusConfig
@@ -217,9 +218,9 @@ def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) 
         return tokenizer
     say("reading text for training a tokenizer")
     texts = sample_training_text(config, work)
-    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    num_bytes = sum(len(text.encode()) for text in texts)
     vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
-    say(f"training a tokenizer of {vocab_size:,} entries on {megabytes:.1f} MB of text")
+    say(f"training a tokenizer of {vocab_size:,} entries on {size(num_bytes)} of text")
     return train_tokenizer(texts, vocab_size=vocab_size)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from biphasic.analysis.text import rate
+from biphasic.amounts import rate
 from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from biphasic.amounts import rate
 from biphasic.config import Config
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -177,7 +178,7 @@ class FinetuneJob(Job):
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
             release_excess()
-            text = f"rate {run.learning_rate:g}, seed {run.seed}, loss {loss:.3f}"
+            text = f"rate {rate(run.learning_rate)}, seed {run.seed}, loss {loss:.3f}"
             report(Progress(finished * num_steps + step, len(runs) * num_steps, text))
 
         groups = finetune_group(model, runs, progress=forward, keep=keep)

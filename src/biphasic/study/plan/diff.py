@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from biphasic.amounts import rate
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.plan import Plan, PlannedArm
 from biphasic.study.plan.tree import Node, StateTree
@@ -76,7 +77,7 @@ def _grid(plan: Plan) -> dict[str, str]:
     points = {point for group in plan.groups for point in group.grid if point[0]}
     rates, seeds = ({point[axis] for point in points} for axis in (0, 1))
     return {
-        "learning_rates": ", ".join(f"{rate:g}" for rate in sorted(rates)),
+        "learning_rates": ", ".join(map(rate, sorted(rates))),
         "seeds": ", ".join(map(str, sorted(seeds))),
     }
 

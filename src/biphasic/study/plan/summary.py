@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from biphasic.amounts import count, hours, size, thousands
+from biphasic.amounts import amount, count, hours, percent, rate, size, thousands
 from biphasic.analysis.text import listing
 from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
@@ -253,8 +253,8 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         if name in stops:
             line += f"; also evaluated at {', '.join(map(thousands, stops[name]))}"
         if placed := arm.recipe.placed_phases:
-            line += f"; peak {placed[0].schedule.peak:g}{', tuned' if arm.tuned else ''}"
-            line += f"; last peak {arm.tuned_last.peak:g}, tuned" if arm.tuned_last else ""
+            line += f"; peak {rate(placed[0].schedule.peak)}{', tuned' if arm.tuned else ''}"
+            line += f"; last peak {rate(arm.tuned_last.peak)}, tuned" if arm.tuned_last else ""
         if is_trained(plan.store, arm.state):
             line += "; already trained"
         yield f"  {name:{width}}  finished encoder {arm.encoder.folder}" if arm.encoder else line
@@ -293,21 +293,14 @@ def _training_lines(summary: PlanSummary) -> Iterator[str]:
         yield f"  {name:<{width}} {_cost(alone)}  {_cost(shared)}"
     saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
     yield (
-        f"  {count(summary.num_segments, 'segment')}, "
-        f"{count(summary.num_states, 'state')}; sharing saves {100 * saved:.0f} % of the steps"
+        f"  {count(summary.num_segments, 'segment')}, {count(summary.num_states, 'state')}; "
+        f"sharing saves {percent(round(saved, 2))} of the steps"
     )
 
 
 def _cost(cost: Cost) -> str:
     flops = _NOT_KNOWN if cost.flops is None else f"{cost.flops:.2e} FLOPs"
-    return f"{cost.steps:>9,} steps {_tokens(cost.tokens):>6} tokens {flops:>14}"
-
-
-def _tokens(number: int) -> str:
-    unit, scale = ("B", 1e9) if number >= 1e9 else ("M", 1e6)
-    return (
-        f"{number / scale:,.1f}{unit}" if number < 100 * scale else f"{number / scale:,.0f}{unit}"
-    )
+    return f"{cost.steps:>9,} steps {amount(cost.tokens):>6} tokens {flops:>14}"
 
 
 def _finetuning_lines(summary: PlanSummary) -> Iterator[str]:

@@ -10,6 +10,7 @@ from functools import partial
 
 from rich.console import Console
 
+from biphasic.amounts import size
 from biphasic.conformance.versions import check_versions
 from biphasic.errors import ConfigError, DataError, ModelError, StudyError
 from biphasic.execution.job import WorkItem, save_job
@@ -184,8 +185,8 @@ def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int
     free = shutil.disk_usage(study.store).free
     if needed > free:
         raise StudyError(
-            f"{study.store}: the study's {len(sizes)} missing states need {needed / 1e6:,.0f} MB "
-            f"with checkpoints, but {free / 1e6:,.0f} MB are free; free space ('biphasic study "
+            f"{study.store}: the study's {len(sizes)} missing states need {size(needed)} "
+            f"with checkpoints, but {size(free)} are free; free space ('biphasic study "
             "clean'), or choose another --root"
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from biphasic.amounts import gigabytes, two_digits
+from biphasic.amounts import amount, gigabytes, percent, two_digits
 from biphasic.shown import Shown
 from biphasic.study.plan.cost import Parameters
 from biphasic.study.sizing.devices import Device
@@ -111,7 +111,7 @@ class ResourceEstimate(Shown):
                     f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
                     f"{part.flops_per_token:>14.3g}"
                 )
-        yield f"  in all {self.tokens:.3g} tokens, {self.flops:.3g} FLOPs"
+        yield f"  in all {amount(self.tokens)} tokens, {self.flops:.3g} FLOPs"
         yield ""
         yield f"Memory of each of {self.devices:,} devices, all rows of a step in one pass"
         yield f"  {'':<28} {_cells(self.memory)}"
@@ -130,7 +130,7 @@ class ResourceEstimate(Shown):
         for time in self.times:
             kwh = "unknown" if time.kwh is None else two_digits(time.kwh)
             yield (
-                f"  {time.device:<12} {f'{100 * time.mfu:g} %':>8} "
+                f"  {time.device:<12} {percent(time.mfu):>8} "
                 f"{time.tokens_per_second:>12,.0f} {two_digits(time.hours):>10} {kwh:>10}"
             )
         yield f"  {device.name}: {device.source}"

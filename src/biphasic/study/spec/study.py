@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from biphasic.amounts import rate as rate_text
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
@@ -264,7 +265,7 @@ class StudyConfig(Config):
         used = {arm.name: (self.tuned_rate_of(arm), last_rate(arm, rates)) for arm in self.arms}
         notes: list[str] = []
         for index, rate in enumerate(rates):
-            place = f"tuned_rates.{index} (peak {rate.peak:g}) is not used"
+            place = f"tuned_rates.{index} (peak {rate_text(rate.peak)}) is not used"
             if not any(rate in of_arm for of_arm in used.values()):
                 notes.append(
                     f"{place}: no arm without a rate of its own has its name, or begins with its "

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.amounts import clock, hours
+from biphasic.amounts import clock, hours, rough_duration, tried
 from biphasic.errors import DataError
 from biphasic.locks import LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
@@ -37,7 +37,7 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
             return _running(folder, owner, silence)
         notes.append(
             f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "
-            f"{silence / 60:.0f} minutes"
+            f"{rough_duration(silence)}"
         )
     # Slow imports; watching a running study needs no plan.
     from biphasic.study.status.at_rest import status_at_rest  # noqa: PLC0415
@@ -94,8 +94,7 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterato
     if status.failures:
         yield "failed"
         for failure in status.failures:
-            tried = f" (tried {failure.tries} times)" if failure.tries > 1 else ""
-            yield f"  {failure.label}: {failure.error}{tried}"
+            yield f"  {failure.label}: {failure.error}{tried(failure.tries)}"
             yield f"    job {failure.id[:12]}" + (f", log {failure.log}" if failure.log else "")
     yield "arms"
     yield from _arms(status)

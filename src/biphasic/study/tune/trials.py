@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
+from biphasic.amounts import percent
+from biphasic.amounts import rate as rate_text
 from biphasic.analysis.tune_record import TuneBy
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
@@ -62,7 +64,7 @@ class RateGroup:
     @property
     def measure(self) -> str:
         """Human-readable description of the loss that trials are compared by."""
-        names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
+        names = {"clm": "CLM", "mlm": f"MLM at {percent(HELDOUT_MLM_PROBABILITY)}"}
         reading = _deciding(self.recipe.phases, self.by).reading
         suffix = " loss" if reading is None else " loss of pairs"
         parts = [
@@ -295,7 +297,7 @@ def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
     }
     return ArmConfig(
         name=trial_name(group, rate),
-        label=f"{group.name}, peak {rate:g}",
+        label=f"{group.name}, peak {rate_text(rate)}",
         group=group.name,
         recipe=merge_settings(own, {name: value for name, value in changes.items() if value}),
         phases=recipe.phases,
