@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from biphasic.data.tokens.shards import text_batches
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import AnyInput, check_rows, require_columns
@@ -50,7 +51,8 @@ def encode_file(
         embedder = load_embedder(
             settings, precision=precision, batch_tokens=batch_tokens, watch=windows.watch
         )
-    texts = _windows(_text_of(row, field) for row in source.rows())
+    texts = (_text_of(row, field) for row in source.rows())
+    batches = text_batches(texts, characters=_WINDOW_CHARACTERS, most=_WINDOW_TEXTS)
     with _writer(out, embedder.width) as write:
 
         def encode(window: list[tuple[str, str]]) -> tuple[int, int]:
@@ -58,25 +60,12 @@ def encode_file(
             write([id_ for id_, _ in window], vectors)
             return num_cut, sum(not text.strip() for _, text in window)
 
-        return windows.run(texts, encode, max_seqlen=settings.max_seqlen)
+        return windows.run(batches, encode, max_seqlen=settings.max_seqlen)
 
 
 def _text_of(row: Row, field: str) -> tuple[str, str]:
     require_columns(row, [field])
     return row.id(), row.text(field)
-
-
-def _windows(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    window: list[tuple[str, str]] = []
-    characters = 0
-    for text in texts:
-        window.append(text)
-        characters += len(text[1])
-        if len(window) == _WINDOW_TEXTS or characters >= _WINDOW_CHARACTERS:
-            yield window
-            window, characters = [], 0
-    if window:
-        yield window
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) ->
             (partial / TOKENS).open("wb") as tokens,
             (partial / NAMES).open("w", encoding="utf-8") as names,
         ):
-            for batch in _batches(block.documents()):
+            for batch in text_batches(block.documents(), characters=_BATCH_CHARACTERS):
                 texts = [text for _, text in batch]
                 for ids in tokenizer.encode_many(texts):
                     tokens.write(np.array(ids, dtype=dtype).tobytes())
@@ -136,15 +136,18 @@ def read_shard(folder: Path, num_documents: int | None = None) -> Iterator[Shard
         yield folder / TOKENS, lengths, names
 
 
-def _batches(documents: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+def text_batches(
+    texts: Iterable[tuple[str, str]], *, characters: int, most: int | None = None
+) -> Iterator[list[tuple[str, str]]]:
+    """Yield ids and texts in batches; one ends with so many characters, or as many texts."""
     batch: list[tuple[str, str]] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document[1])
-        if characters >= _BATCH_CHARACTERS:
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text[1])
+        if size >= characters or len(batch) == most:
             yield batch
-            batch, characters = [], 0
+            batch, size = [], 0
     if batch:
         yield batch
 

@@ -9,7 +9,7 @@ here connects to the hub.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,12 @@ def _fingerprint(study: Study, assumed: list[str]) -> DataFingerprint:
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
         corpus_hash = content_hash(folder)
+    model = pretrained_model(recipes)
     return DataFingerprint(
         corpus_hash=corpus_hash,
         tokenizer_sha256=tokenizer,
         vocab_size=vocab_size,
-        pretrained=_pretrained(recipes, assumed),
+        pretrained=model and _local_model(model, assumed).identity,
         corpora=phase_data(recipes),
     )
 
@@ -160,11 +161,6 @@ def phase_data(recipes: Sequence[Recipe]) -> dict[str, str]:
     """Return the content hashes of what single phases read, corpora and pairs, by folder."""
     pairs = {str(folder): Pairs(folder).content_hash for folder in phase_pairs(recipes)}
     return {**pairs, **{str(folder): content_hash(folder) for folder in phase_corpora(recipes)}}
-
-
-def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
-    model = pretrained_model(recipes)
-    return None if model is None else _local_model(model, assumed).identity
 
 
 def _local_model(model: PretrainedModel, assumed: list[str]) -> LocalModel:

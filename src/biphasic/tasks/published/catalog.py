@@ -218,7 +218,7 @@ def _find(name: str, kind: str | None) -> PublishedTask:
 def _revisions(name: str, revision: str | None) -> dict[str, str]:
     if revision is None:
         return {}
-    known = PUBLISHED[name].repositories
+    known = [*dict.fromkeys(table.dataset for table in PUBLISHED[name].tables)]
     if "=" not in revision:
         if len(known) == 1:
             return {known[0]: revision}

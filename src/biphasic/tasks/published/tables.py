@@ -55,11 +55,6 @@ class PublishedTask(ABC):
     def tables(self) -> tuple[DatasetTable, ...]:
         """The tables to read."""
 
-    @property
-    def repositories(self) -> tuple[str, ...]:
-        """Hub ids of the datasets read, without repeats."""
-        return tuple(dict.fromkeys(table.dataset for table in self.tables))
-
     @abstractmethod
     def read(self, opener: Opener, *, paper: bool) -> tuple[Fields, TaskContent]:
         """Read a task, with `paper` exactly as in the study, mistakes included."""
