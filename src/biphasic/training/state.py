@@ -29,6 +29,7 @@ from biphasic.files import (
 )
 from biphasic.records import StateRecord
 from biphasic.sealed import read_sealed
+from biphasic.store import is_trained, state_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,6 +180,13 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 def read_state_record(folder: Path, *, identity: str | None) -> StateRecord:
     """Read the record of a complete state; an identity of None means any, as of a checkpoint."""
     return read_sealed(StateRecord, folder, "state.json", identity=identity)
+
+
+def find_state(store: Path, identity: str) -> StateRecord | None:
+    """Read the record of a state of a store; None if it is missing or incomplete."""
+    if not is_trained(store, identity):
+        return None
+    return read_state_record(state_folder(store, identity), identity=identity)
 
 
 class Checkpoints:

@@ -11,14 +11,14 @@ from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import is_complete
 from biphasic.records import STUDY, StudyRecord
-from biphasic.store import STATES, state_folder
+from biphasic.store import STATES
 from biphasic.study import RESOLVED
 from biphasic.study.gc.pins import Pin
 from biphasic.study.plan.preview import content_hash, preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.study import Study
 from biphasic.training.recipe import PretrainedModel
-from biphasic.training.state import read_state_record
+from biphasic.training.state import find_state
 
 
 @dataclass
@@ -47,20 +47,16 @@ def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
     reachable.states |= pinned
     add_ancestors(reachable, store)
     for identity in pinned:
-        folder = state_folder(store, identity)
-        if is_complete(folder):
-            ground = read_state_record(folder, identity=identity).ground
-            reachable.corpora.add(str(ground.get("corpus_hash")))
+        if state := find_state(store, identity):
+            reachable.corpora.add(str(state.ground.get("corpus_hash")))
 
 
 def add_ancestors(reachable: Reachable, store: Path) -> None:
     """Add the states that the known ones continue from."""
     left = list(reachable.states)
     while left:
-        folder = state_folder(store, left.pop())
-        if is_complete(folder):
-            record = read_state_record(folder, identity=folder.name)
-            for before in (record.parent, record.ground.get("pretrained")):
+        if state := find_state(store, left.pop()):
+            for before in (state.parent, state.ground.get("pretrained")):
                 if before and before not in reachable.states:
                     reachable.states.add(before)
                     left.append(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.facts import facts_to_record
-from biphasic.files import digest, is_complete
+from biphasic.files import digest
 from biphasic.model.loading.footprint import stored_parameters
 from biphasic.model.presets import Architecture
 from biphasic.plugins import named_plugins
@@ -25,7 +25,6 @@ from biphasic.records import (
     SupportRecord,
     TaskRecord,
 )
-from biphasic.store import state_folder
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.cost import parameters_of
 from biphasic.study.plan.plan import Plan, PlannedArm, PlannedPoint
@@ -35,7 +34,7 @@ from biphasic.study.spec.naming import model_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.tasks.kinds.registry import KINDS
 from biphasic.training.recipe import PretrainedModel
-from biphasic.training.state import read_state_record
+from biphasic.training.state import find_state
 from biphasic.training.timeline import PlacedPhase
 
 _IN_RECORD = {"objective", "steps", "mlm_probability", "final_mlm_probability"}
@@ -128,11 +127,8 @@ def _segments_of(point: PlannedPoint, plan: Plan) -> tuple[str, ...]:
     current: str | None = point.state if point.step else None
     while current:
         segments.insert(0, current)
-        folder = state_folder(plan.store, current)
-        if is_complete(folder):
-            current = read_state_record(folder, identity=current).parent
-        else:
-            current = parents.get(current)
+        state = find_state(plan.store, current)
+        current = state.parent if state else parents.get(current)
     return tuple(segments)
 
 
