@@ -9,7 +9,7 @@ import json
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,19 @@ class Curve:
     phases: NDArray[np.int64]  # phase of each point; lines are not drawn across phases
 
 
-CurvesByKind = dict[str, dict[str, Curve]]  # of a segment: training, heldout; by objective
+@dataclass(frozen=True)
+class Losses:
+    """Curves by objective."""
+
+    training: Mapping[str, Curve] = field(default_factory=dict)
+    heldout: Mapping[str, Curve] = field(default_factory=dict)
+
+
 _Points = defaultdict[tuple[str, str], tuple["array[int]", "array[float]"]]
 
 
-def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
-    """Read a segment's losses in logged order, by kind and objective."""
+def read_curves(path: Path, *, where: str, problems: list[str]) -> Losses:
+    """Read a segment's losses in logged order."""
     # Damaged lines are added to `problems` and skipped.
     points: _Points = defaultdict(lambda: (array("q"), array("d")))
     with path.open(encoding="utf-8", errors="replace") as stream:
@@ -52,11 +59,11 @@ def read_curves(path: Path, *, where: str, problems: list[str]) -> CurvesByKind:
                         _add(points, _checked(text, where=line))
                 except DataError as error:
                     problems.append(str(error))
-    curves: CurvesByKind = {"training": {}, "heldout": {}}
+    curves: dict[str, dict[str, Curve]] = {"training": {}, "heldout": {}}
     for (kind, objective), (integers, losses) in points.items():
         steps, tokens, phases = np.array(integers, dtype=np.int64).reshape(-1, 3).T
         curves[kind][objective] = Curve(steps, tokens, np.array(losses), phases)
-    return curves
+    return Losses(**curves)
 
 
 def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
@@ -81,7 +88,7 @@ def _add(points: _Points, line: TrainingLine | HeldoutLine) -> None:
 
 
 def joined_curves(segments: Iterable[Mapping[str, Curve]]) -> dict[str, Curve]:
-    """Join the curves of consecutive segments, by objective."""
+    """Join the curves of consecutive segments."""
     # A segment that was interrupted and resumed may log a step twice; the later line counts.
     parts: dict[str, list[Curve]] = defaultdict(list)
     for segment in segments:

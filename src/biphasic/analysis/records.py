@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from biphasic.amounts import count, rate
-from biphasic.analysis.curves import Curve, CurvesByKind, joined_curves, read_curves
+from biphasic.analysis.curves import Curve, Losses, joined_curves, read_curves
 from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import listing
@@ -75,8 +75,7 @@ class ArmData:
     record: ArmRecord
     state: StateRecord | None
     segments: tuple[TrainedSegment, ...]
-    training: Mapping[str, Curve]  # loss by objective
-    heldout: Mapping[str, Curve]
+    losses: Losses
 
     @property
     def name(self) -> str:
@@ -209,14 +208,14 @@ class _Reader:
         self.store = store
         self.problems: list[Problem] = []
         self.state = cache(self._read_state)
-        self.curves = cache(self._read_curves)
+        self.losses = cache(self._read_losses)
 
     def note(self, kind: ProblemKind, text: str) -> None:
         self.problems.append(Problem(kind, text))
 
     def arm(self, arm: ArmRecord) -> ArmData:
-        curves = [self.curves(segment) for segment in arm.segments]
-        heldout = [segment["heldout"] for segment in curves]
+        losses = [self.losses(segment) for segment in arm.segments]
+        heldout = [segment.heldout for segment in losses]
         state = None if arm.is_finished_encoder else self.state(arm.state)
         if state is not None and arm.segments:  # the last evaluation may not be logged
             tokens = sum(entry.tokens for entry in state.ledger)
@@ -231,8 +230,9 @@ class _Reader:
             record=arm,
             state=state,
             segments=self._segments(arm),
-            training=joined_curves(segment["training"] for segment in curves),
-            heldout=joined_curves(heldout),
+            losses=Losses(
+                joined_curves(segment.training for segment in losses), joined_curves(heldout)
+            ),
         )
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -298,24 +298,24 @@ class _Reader:
         both = {state.heldout_sha256, self.study.heldout_sha256}
         return None in both or len(both) == 1
 
-    def _read_curves(self, identity: str) -> CurvesByKind:
+    def _read_losses(self, identity: str) -> Losses:
         path = state_folder(self.store, identity) / "metrics.jsonl"
-        state, nothing = self.state(identity), CurvesByKind(training={}, heldout={})
+        state = self.state(identity)
         if state is None:
-            return nothing
+            return Losses()
         if not is_file(path):
             self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
-            return nothing
+            return Losses()
         try:
             self._sealed(path.parent).check(path.name)
         except DataError as error:
             self.note("damaged", str(error))
-            return nothing
+            return Losses()
         damaged: list[str] = []
-        curves = read_curves(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
+        losses = read_curves(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
         for text in damaged:
             self.note("damaged", text)
-        return curves if self._has_same_heldout(state) else {**curves, "heldout": {}}
+        return losses if self._has_same_heldout(state) else Losses(losses.training)
 
     def _segments(self, arm: ArmRecord) -> tuple[TrainedSegment, ...]:
         segments = []

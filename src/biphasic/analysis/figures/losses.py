@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from biphasic.amounts import amount, round_ticks
+from biphasic.analysis.curves import Curve, Losses
 from biphasic.analysis.figures.chart import (
     Axis,
     Chart,
@@ -24,7 +25,7 @@ from biphasic.analysis.figures.chart import (
     ticks_at,
 )
 from biphasic.analysis.figures.choose import arm_styles, steps_text
-from biphasic.analysis.records import ArmData, Curve, StudyRecords
+from biphasic.analysis.records import ArmData, StudyRecords
 from biphasic.analysis.scores.table import UNTRAINED
 from biphasic.analysis.text import OBJECTIVES, flat, objective_name
 from biphasic.facts import only
@@ -33,21 +34,15 @@ from biphasic.palette import SeriesStyle, distinct_styles
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
 _MAX_POINTS = 120  # maximum number of points of a line
-Kind = Literal["Held-out", "Training"]
-Curves = Mapping[Kind, Mapping[str, Curve]]  # curves of an arm, by kind and objective
 
 
 def study_losses(records: StudyRecords) -> Chart | Skipped:
     """Draw held-out and training losses by tokens, with a level before training."""
     name, title = "loss", "Losses of training"
-    curves: dict[str, Curves] = {
-        arm.name: {"Held-out": arm.heldout, "Training": arm.training}
-        for arm in records.arms
-        if arm.record.family != UNTRAINED
-    }
-    floors = (arm for arm in records.arms if arm.name not in curves and arm.final_heldout)
+    losses = {arm.name: arm.losses for arm in records.arms if arm.record.family != UNTRAINED}
+    floors = (arm for arm in records.arms if arm.name not in losses and arm.final_heldout)
     floor = next(floors, None)
-    panels = _panels(records.arms, curves, arm_styles(records.arms), place="tokens", floor=floor)
+    panels = _panels(records.arms, losses, arm_styles(records.arms), place="tokens", floor=floor)
     if not panels:
         return Skipped(name, title, "no arm is trained yet")
     ticks = ((float(tick), amount(tick)) for tick in round_ticks(0, _end(panels), most=4))
@@ -61,15 +56,16 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     arms = [arm for arm in records.arms if arm.record.continued_steps and arm.record.is_final]
     if not arms:
         return Skipped(name, title, "no finished model was continued")
-    curves: dict[str, Curves] = {}
+    losses: dict[str, Losses] = {}
     for arm in arms:  # steps count from the finished model
         first = arm.record.steps - arm.record.continued_steps
-        training = {name: _since(curve, first + 1, first) for name, curve in arm.training.items()}
+        own = arm.losses
+        training = {name: _since(curve, first + 1, first) for name, curve in own.training.items()}
         training = {name: curve for name, curve in training.items() if len(curve.steps)}
-        heldout = {n: _since(c, first, first) for n, c in arm.heldout.items() if n in training}
-        curves[arm.name] = {"Held-out": heldout, "Training": training}
+        heldout = {n: _since(c, first, first) for n, c in own.heldout.items() if n in training}
+        losses[arm.name] = Losses(training, heldout)
     styles = distinct_styles([arm.name for arm in arms])
-    panels = _panels(arms, curves, styles, place="steps", floor=None)
+    panels = _panels(arms, losses, styles, place="steps", floor=None)
     if not panels:
         return Skipped(name, title, "no losses were logged in continued training")
     caption = (
@@ -88,7 +84,7 @@ def _since(curve: Curve, step: int, origin: int) -> Curve:
 
 def _panels(
     arms: Sequence[ArmData],
-    curves: Mapping[str, Curves],
+    losses: Mapping[str, Losses],
     styles: Mapping[str, SeriesStyle],
     *,
     place: Literal["steps", "tokens"],
@@ -97,17 +93,15 @@ def _panels(
     """Return a panel for each kind of loss and objective with data."""
     levels = {} if floor is None else floor.final_heldout
     floor_name = "untrained" if floor is None or floor.is_untrained else flat(floor.label)
-    kinds: tuple[tuple[Kind, str], ...] = (
-        ("Held-out", "Held-out {} loss"), ("Training", "Training loss during {}"),
-    )  # fmt: skip
     panels = []
-    for kind, title in kinds:
-        objectives = {name for of_arm in curves.values() for name in of_arm[kind]}
+    for kind, title in (("heldout", "Held-out {} loss"), ("training", "Training loss during {}")):
+        curves = {arm: getattr(of_arm, kind) for arm, of_arm in losses.items()}
+        objectives = {name for by_objective in curves.values() for name in by_objective}
         for objective in dict.fromkeys((*OBJECTIVES, *sorted(objectives))):
             drawn = [
                 (arm, curve)
                 for arm in arms
-                if arm.name in curves and (curve := curves[arm.name][kind].get(objective))
+                if arm.name in curves and (curve := curves[arm.name].get(objective))
             ]
             # The same for all lines: a line of means over fewer steps would look less stable.
             size = -(-max((len(curve.steps) for _, curve in drawn), default=0) // _MAX_POINTS)
@@ -118,7 +112,7 @@ def _panels(
             ]
             if series:
                 unit = only({arm.state.loss_unit(objective) for arm, _ in drawn if arm.state})
-                level = levels.get(objective) if kind == "Held-out" else None
+                level = levels.get(objective) if kind == "heldout" else None
                 panel = Panel(
                     f"{kind}-{objective}", title.format(objective_name(objective)),
                     unit, tuple(series), level, floor_name,
@@ -128,7 +122,7 @@ def _panels(
 
 
 def _lines(
-    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: Kind, place: str, size: int
+    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: str, place: str, size: int
 ) -> Iterator[Series]:
     """Yield a curve with one point for every `size` of its points, and a gap between phases."""
     for phase in np.unique(curve.phases):
@@ -139,11 +133,11 @@ def _lines(
                  for values in (getattr(curve, place), curve.losses)]  # fmt: skip
         points = tuple(
             Point(float(np.mean(x)), float(np.mean(losses)), model=arm.name)
-            if kind == "Training"
+            if kind == "training"
             else Point(float(x[-1]), float(losses[-1]), model=arm.name)
             for x, losses in zip(*parts, strict=True)
         )
-        is_marked = kind == "Held-out" and len(points) <= 24
+        is_marked = kind == "heldout" and len(points) <= 24
         yield Series(flat(arm.label), style, points, has_markers=is_marked)
 
 

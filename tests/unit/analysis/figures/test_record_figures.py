@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from fake_study import ARMS, FakeStudy
 
+from biphasic.analysis.curves import Curve, Losses
 from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.examples import scores_by_train_examples
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
-from biphasic.analysis.records import Curve, load_study
+from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score
 
@@ -125,22 +126,22 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
 def test_losses_begin_where_the_finished_model_ended(records):
     chart = continued_losses(continued(records, "mlm", steps=30))
     panels = {panel.key: panel for panel in chart.panels}
-    assert set(panels) == {"Training-mlm", "Held-out-mlm"}
-    [series] = panels["Training-mlm"].series
+    assert set(panels) == {"training-mlm", "heldout-mlm"}
+    [series] = panels["training-mlm"].series
     arm = next(arm for arm in records.arms if arm.name == "mlm")
-    curve = arm.training["mlm"]
+    curve = arm.losses.training["mlm"]
     expected = {
         int(step) - 10: loss for step, loss in zip(curve.steps, curve.losses, strict=True)
         if step > 10
     }  # fmt: skip
     assert {point.x: point.mean for point in series.points} == pytest.approx(expected)
-    assert min(point.x for point in panels["Held-out-mlm"].series[0].points) >= 0
+    assert min(point.x for point in panels["heldout-mlm"].series[0].points) >= 0
 
 
 def test_long_curves_are_means_of_neighbours(records):
     steps = np.arange(1, 1001)
     curve = Curve(steps, steps * 100, 10.0 - steps / 1000, np.zeros(1000, dtype=np.int64))
-    arm = replace(records.arms[1], training={"mlm": curve}, heldout={})
+    arm = replace(records.arms[1], losses=Losses({"mlm": curve}))
     arm = replace(arm, record=arm.record.model_copy(update={"continued_steps": 600, "steps": 1000}))
     [panel] = continued_losses(replace(records, arms=(arm,))).panels
     points = panel.series[0].points
@@ -155,7 +156,7 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
         steps = np.arange(1, num_steps + 1)
         losses = 10.0 - steps / 1000
         curve = Curve(steps, steps * 100, losses, np.zeros(num_steps, dtype=np.int64))
-        return replace(arm, training={"mlm": curve}, heldout={})
+        return replace(arm, losses=Losses({"mlm": curve}))
 
     arms = (trained(records.arms[1], 360), trained(records.arms[2], 160))
     [panel] = study_losses(replace(records, arms=arms)).panels
@@ -171,8 +172,8 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
 
 def test_a_panel_has_the_unit_of_its_losses(records):
     [mlm] = (arm for arm in records.arms if arm.name == "mlm")
-    curve = {"focal": mlm.training["mlm"]}
-    own = replace(mlm, training=curve, heldout=curve)
+    curve = {"focal": mlm.losses.training["mlm"]}
+    own = replace(mlm, losses=Losses(curve, curve))
     bits = own.state.model_copy(update={"loss_units": {"focal": "bits"}})
     other = replace(own, state=bits)
     cases = (([mlm], "nats per token"), ([own], ""), ([other], "bits"), ([own, other], ""))
@@ -186,7 +187,7 @@ def test_without_continued_training_the_figure_is_left_out(records):
     assert isinstance(found["learning-rate"], Chart)
     assert "no finished model was continued" in found["continued-losses"].reason
     bare = continued(records, "mlm")
-    arms = tuple(replace(arm, training={}, heldout={}) for arm in bare.arms)
+    arms = tuple(replace(arm, losses=Losses()) for arm in bare.arms)
     assert "logged" in continued_losses(replace(bare, arms=arms)).reason
 
 
