@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -131,14 +132,19 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     for key in _needed(file):
         if key not in files:
             raise DataError(f"{where}: no {key} {_missing(file, key)}")
-    for split in file.limits:
-        if split not in {*files, *_made(file)}:
-            raise DataError(f"{where}: 'limits.{split}': the task has no {split} split")
+    _check_limits(file, files, where=where)
     for key, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file; {where} names it as {key}")
         kind.check_file(path, key)
     return files
+
+
+def _check_limits(file: TaskFile, files: Container[str], *, where: str) -> None:
+    made = _made(file)
+    for split in file.limits:
+        if split not in files and split not in made:
+            raise DataError(f"{where}: 'limits.{split}': the task has no {split} split")
 
 
 def _needed(file: TaskFile) -> list[str]:
