@@ -104,6 +104,18 @@ def test_losses_and_gradients_of_vectors_are_those_of_the_oracle(num_negatives, 
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
 
 
+def test_hardness_is_of_queries_alone():
+    given = vectors(3 * NUM_PAIRS)
+
+    def loss(**settings) -> torch.Tensor:
+        return loss_of(1, **settings).summed(given, torch.arange(len(given)))
+
+    there, there_hard = loss(), loss(hardness=5.0)
+    both, both_hard = loss(symmetric=True), loss(symmetric=True, hardness=5.0)
+    assert there_hard > there
+    torch.testing.assert_close(both_hard - both, (there_hard - there) / 2)
+
+
 def test_matryoshka_is_the_mean_over_the_widths():
     given = vectors(2 * NUM_PAIRS)
     own = loss_of(matryoshka=(4, 8))
