@@ -32,6 +32,12 @@ def alternate(*objectives: dict, every: int) -> Alternate:
     return Alternate.model_validate(raw)
 
 
+def test_heldout_losses_are_weighted_by_the_shares_of_rows():
+    assert mix(CLM_RAW, MLM_RAW, shares=[0.25, 0.75]).heldout_weights == {"clm": 0.25, "mlm": 0.75}
+    by_turns = alternate(CLM_RAW, MLM_RAW, MLM_RAW, CLM_RAW, every=1)
+    assert by_turns.heldout_weights == {"clm": 0.5, "mlm": 0.5}
+
+
 def test_turns():
     phase = alternate(CLM_RAW, MLM_RAW, MLM_RAW, every=2)
     names = [phase.at(step, num_steps=9).objective for step in range(9)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -228,6 +229,11 @@ def test_a_training_split_keeps_its_own_documents_but_no_judged_query(make, task
     pairs = make(tasks=(f"ir:{task}",), against=(f"zs:{task}",))
     assert pairs.pair(0) == Pair("who purrs", f"Cats {LONG}", source="task")
     assert len(pairs) == 1
+    other = shutil.copytree(task, task.with_name("other"))
+    with (other / "corpus.jsonl").open("a") as documents:
+        documents.write(json.dumps({"_id": "d3", "title": "", "text": "birds sing"}) + "\n")
+    with pytest.raises(DataError, match="no pairs"):  # the document is of another task, too
+        make("none", tasks=(f"ir:{task}",), against=(f"zs:{task}", f"zs:{other}"))
 
 
 def test_an_interrupted_build_resumes_with_the_next_source(tmp_path, make, monkeypatch):
