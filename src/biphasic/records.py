@@ -339,6 +339,11 @@ class ResultRecord(KindRecord):
     # Hash of the code that fine-tuned and scored (`numerics.py`); None in old results.
     code: str | None = None
 
+    def score(self, split: Literal["validation", "test"], metric: str) -> float | None:
+        """Return a score, a share; None if the run has none."""
+        scores = self.validation if split == "validation" else self.test
+        return (scores or {}).get(metric) if self.status == "finished" else None
+
     @model_validator(mode="after")
     def _finished_has_scores(self) -> ResultRecord:
         if self.status == "finished":

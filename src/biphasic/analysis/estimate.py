@@ -49,9 +49,9 @@ def grid(results: Iterable[ResultRecord], *, metric: str) -> list[GridScore[Resu
     # A zero-shot run is the only one of its cell, so its test score selects nothing.
     entries = []
     for result in results:
-        test = (result.test or {}).get(metric)
-        validation = test if result.is_zero_shot else (result.validation or {}).get(metric)
-        if result.status == "finished" and test is not None and validation is not None:
+        test = result.score("test", metric)
+        validation = test if result.is_zero_shot else result.score("validation", metric)
+        if test is not None and validation is not None:
             rate, seed = result.learning_rate, result.seed
             entries.append(GridScore(rate, seed, validation, test, result))
     return entries

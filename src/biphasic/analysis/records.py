@@ -112,10 +112,8 @@ class Outcome:
     result: ResultRecord | None = None
 
     def score(self, split: Literal["validation", "test"], metric: str) -> float | None:
-        """Return one score, or None if the run has none."""
-        if self.result is None or self.status != "finished":
-            return None
-        return (getattr(self.result, split) or {}).get(metric)
+        """Return one score, a share; None if the run has none."""
+        return None if self.result is None else self.result.score(split, metric)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
 def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     """Return the runs that a score lacks."""
     outcomes = records.by_cell.get((arm, dataset), ())
-    all_ended = outcomes and all(one.status in {"finished", "diverged"} for one in outcomes)
+    all_ended = outcomes and all(one.result for one in outcomes)
     why = "runs diverged" if all_ended else "runs missing"
     expected = len(records.seeds_of(arm, dataset))
     if not expected:
