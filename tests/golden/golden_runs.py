@@ -64,17 +64,17 @@ def finetune(folder: Path, *, kind: str, model: Callable[[Path], Path]) -> dict[
     run = FinetuneRun(task, _FINETUNING_RATE, seed=0, protocol=_PROTOCOL)
     finetuner = Finetuner(load_encoder(saved), precision=_PROTOCOL.precision)
     losses: list[float] = []
-    [result] = finetuner.run(run, progress=lambda *done: losses.append(done[-1]))
-    if result.scores is None:
+    [(_, splits)] = finetuner.run(run, progress=lambda *done: losses.append(done[-1]))
+    if not splits:
         raise ValueError(f"the fine-tuning on {kind} diverged")
     return {
         "losses": losses,
         "scores": {
             f"{split} {metric}": value
-            for split, scores in result.scores.items()
+            for split, scores in splits.items()
             for metric, value in scores.metrics.items()
         },
-        "examples_sha256": digest({name: _dump(split) for name, split in result.scores.items()}),
+        "examples_sha256": digest({name: _dump(split) for name, split in splits.items()}),
     }
 
 

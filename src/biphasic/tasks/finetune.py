@@ -6,12 +6,11 @@ Zero-shot tasks use the same path with zero steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from biphasic.facts import facts_to_record
 from biphasic.files import complete_folder, digest, write_json
 from biphasic.model.compute.device import compute_device
 from biphasic.model.compute.forward import batching_of
+from biphasic.numerics import running_code
 from biphasic.objectives.lr import learning_rate
 from biphasic.plugins import short_name
 from biphasic.records import ResultRecord
@@ -35,7 +35,7 @@ from biphasic.tasks.encoding import Encoder, new_head, token_ids
 from biphasic.tasks.kinds.kind import TRAINED_ON, Column, EncodedTask, SplitScores, wrong_scores
 from biphasic.tasks.kinds.registry import KINDS, kinds_with
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Task, TaskInfo
+from biphasic.tasks.records import Task
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import FinetunePrecision
 from biphasic.training.step.embedding_rows import short_table
@@ -48,7 +48,6 @@ from biphasic.training.step.optimizer import (
 
 RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))
-Status = Literal["finished", "diverged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,9 @@ class FinetuneRun:
     seed: int  # of head, order and dropout
     protocol: FinetuneProtocol
     evaluations: tuple[EncodedTask, ...] = ()  # tasks to score; by default `task`
+    # Identities of the results on these tasks, and of the initial model; for runs of a store.
+    ids: tuple[str, ...] = ()
+    state: str = ""
 
     @property
     def scored(self) -> tuple[EncodedTask, ...]:
@@ -67,21 +69,8 @@ class FinetuneRun:
         return self.evaluations or (self.task,)
 
 
-@dataclass(frozen=True, slots=True)
-class FinetuneResult:
-    """Result of a run on one of its scored tasks."""
-
-    task: TaskInfo
-    trained_on: str | None  # name of the task trained on, if it is another one
-    learning_rate: float
-    seed: int
-    protocol: FinetuneProtocol  # of the task trained on
-    status: Status
-    steps: int
-    scores: dict[str, SplitScores] | None  # None if the run diverged
-    seconds: float  # training plus scoring this task
-    num_truncated: dict[str, int] = field(default_factory=dict)
-    examples_sha256: str | None = None  # hash of the examples of both tasks
+# Of a run on one of its scored tasks: the record, and the scores of examples by split.
+Result = tuple[ResultRecord, dict[str, SplitScores]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ class TrainedModel:
     """The model after a run; the next run overwrites it."""
 
     run: FinetuneRun
-    results: tuple[FinetuneResult, ...]
+    results: tuple[Result, ...]
     weights: dict[str, Tensor]  # of the body, as kept in training: fp32, except with `paper`
     head: dict[str, Tensor]  # empty if the task has no head
 
@@ -120,7 +109,7 @@ class Finetuner:
 
     def run(
         self, run: FinetuneRun, *, progress: Report | None = None, keep: Keep | None = None
-    ) -> tuple[FinetuneResult, ...]:
+    ) -> tuple[Result, ...]:
         """Fine-tune by the protocol, then score the final weights on each of the run's tasks."""
         # A loss, gradient or state that is not finite makes it diverged, which is a valid result.
         self._check(run)
@@ -176,7 +165,7 @@ class Finetuner:
 
     def _train_and_score(
         self, head: nn.Module, run: FinetuneRun, progress: Report | None, started: float
-    ) -> Iterator[FinetuneResult]:
+    ) -> Iterator[Result]:
         encoder = Encoder(
             self._model,
             pad_id=run.task.pad_id,
@@ -185,21 +174,35 @@ class Finetuner:
         )
         steps, is_finite = self._train(encoder, head, run, progress)
         training_seconds = time.perf_counter() - started
-        for task in run.scored:
+        ids = run.ids or ("",) * len(run.scored)
+        for task, result_id in zip(run.scored, ids, strict=True):
             started = time.perf_counter()
-            scores = _score(encoder, head, task) if is_finite else None
-            yield FinetuneResult(
-                task=task.info,
-                trained_on=None if task.info == run.task.info else run.task.info.name,
-                examples_sha256=digest([task.info.sha256, run.task.info.sha256]),
-                learning_rate=run.learning_rate,
-                seed=run.seed,
-                protocol=run.protocol,
-                status="diverged" if scores is None else "finished",
-                steps=steps,
-                scores=scores,
-                seconds=training_seconds + time.perf_counter() - started,
-                num_truncated=task.num_truncated,
+            scores = _score(encoder, head, task) if is_finite else {}
+            yield (
+                ResultRecord(
+                    format=RESULT_FORMAT,
+                    id=result_id,
+                    state=run.state,
+                    task=task.info.name,
+                    kind=task.info.kind,
+                    metric=task.info.metric,
+                    trained_on=None if task.info == run.task.info else run.task.info.name,
+                    examples_sha256=digest([task.info.sha256, run.task.info.sha256]),
+                    learning_rate=run.learning_rate,
+                    seed=run.seed,
+                    protocol=run.protocol.model_dump(mode="json"),
+                    status="finished" if scores else "diverged",
+                    steps=steps,
+                    validation=scores["validation"].metrics if "validation" in scores else None,
+                    test=scores["test"].metrics if scores else None,
+                    by_type={split: of.by_type for split, of in scores.items() if of.by_type},
+                    num_truncated=task.num_truncated,
+                    seconds=training_seconds + time.perf_counter() - started,
+                    device=str(compute_device()),
+                    code=running_code("finetuning"),
+                    about=facts_to_record(task.info.kind, KINDS[task.info.kind].facts),
+                ),
+                scores,
             )
 
     def _train(
@@ -235,7 +238,7 @@ def finetune_group(
     *,
     progress: Report | None = None,
     keep: Keep | None = None,
-) -> Iterator[tuple[FinetuneResult, ...]]:
+) -> Iterator[tuple[Result, ...]]:
     """Fine-tune a model once per run, each time from its current weights; see `Finetuner`."""
     if runs:
         finetuner = Finetuner(model, precision=runs[0].protocol.precision)
@@ -306,13 +309,14 @@ def _take_steps(
     return num_steps, True
 
 
-def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores] | None:
+def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores]:
+    """Score the splits of a task; empty if an output is not finite."""
     encoder.model.eval()
     try:
         with torch.inference_mode():
             scores = task.evaluate(encoder, head)
     except TrainingError:
-        return None
+        return {}
     kind = KINDS[task.info.kind]
     if kind.plugin is not None:
         for problem in wrong_scores(scores, kind.facts):
@@ -328,37 +332,10 @@ def _seeded(finetune_seed: int) -> Iterator[None]:
         yield
 
 
-def write_result(
-    folder: Path, result: FinetuneResult, *, run_id: str, state: str, code: str
-) -> None:
+def write_result(folder: Path, record: ResultRecord, scores: Mapping[str, SplitScores]) -> None:
     """Write a run's `result.json` and `scores.parquet`, with a row for each example, at once."""
-    splits = result.scores or {}
-    metrics = {split: scores.metrics for split, scores in splits.items()}
-    record = ResultRecord(
-        format=RESULT_FORMAT,
-        id=run_id,
-        state=state,
-        task=result.task.name,
-        kind=result.task.kind,
-        metric=result.task.metric,
-        trained_on=result.trained_on,
-        examples_sha256=result.examples_sha256,
-        learning_rate=result.learning_rate,
-        seed=result.seed,
-        protocol=result.protocol.model_dump(mode="json"),
-        status=result.status,
-        steps=result.steps,
-        validation=metrics.get("validation"),
-        test=metrics.get("test"),
-        by_type={split: scores.by_type for split, scores in splits.items() if scores.by_type},
-        num_truncated=result.num_truncated,
-        seconds=result.seconds,
-        device=str(compute_device()),
-        code=code,
-        about=facts_to_record(result.task.kind, KINDS[result.task.kind].facts),
-    )
-    tables = [_split_table(split, scores) for split, scores in splits.items()]
-    with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
+    tables = [_split_table(split, of) for split, of in scores.items()]
+    with complete_folder(folder, format=record.format, id=record.id) as partial:
         write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
         table = pa.concat_tables(tables or [_split_table("test", _NOTHING)])
         pq.write_table(table, partial / "scores.parquet")

@@ -8,10 +8,9 @@ from biphasic.errors import CheckpointError
 from biphasic.evaluation.best import best_result
 from biphasic.records import ResultRecord
 from biphasic.study.jobs.keep import find_kept, keep_best
-from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, TrainedModel
+from biphasic.tasks.finetune import FinetuneRun, TrainedModel
 from biphasic.tasks.kinds.kind import EncodedTask, SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import TaskInfo
 
 
 class _Task(EncodedTask):
@@ -19,21 +18,30 @@ class _Task(EncodedTask):
         raise NotImplementedError
 
 
-def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
-    run = FinetuneRun(_Task(), learning_rate, seed, FinetuneProtocol())
-    result = FinetuneResult(
-        task=TaskInfo("t", "sc", "T", "accuracy", "0" * 64),
-        trained_on=None,
+def result_of(score, learning_rate, seed):
+    metrics = None if score is None else {"accuracy": score}
+    return ResultRecord(
+        format="biphasic.finetune/1",
+        id=f"{learning_rate}{seed}",
+        state="s",
+        task="t",
+        kind="sc",
+        metric="accuracy",
         learning_rate=learning_rate,
         seed=seed,
-        protocol=run.protocol,
         status="diverged" if score is None else "finished",
         steps=3,
-        scores=None
-        if score is None
-        else {"validation": SplitScores({"accuracy": score}, (), np.array([]))},
+        validation=metrics,
+        test=metrics,
         seconds=1.0,
     )
+
+
+def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
+    run = FinetuneRun(_Task(), learning_rate, seed, FinetuneProtocol())
+    metrics = {"accuracy": score}
+    splits = {"validation": SplitScores(metrics, (), np.array([]))} if score else {}
+    result = result_of(score, learning_rate, seed), splits
     weights = {"weight": torch.full((2,), float(number))}
     return TrainedModel(run, (result,), weights, head={"bias": torch.zeros(1)})
 
@@ -65,26 +73,16 @@ def test_damage_is_named(tmp_path):
 
 
 def test_the_choice_among_results_is_the_same():
-    def result(score, rate, seed, status="finished"):
-        scores = None if score is None else {"accuracy": score}
-        return ResultRecord(
-            format="biphasic.finetune/1",
-            id=f"{rate}{seed}",
-            state="s",
-            task="t",
-            kind="sc",
-            metric="accuracy",
-            learning_rate=rate,
-            seed=seed,
-            status=status,
-            steps=1,
-            validation=scores,
-            test=scores,
-            seconds=1.0,
+    offers = [
+        result_of(*offer)
+        for offer in (
+            (0.5, 1e-4, 0),
+            (0.7, 2e-4, 1),
+            (0.7, 2e-4, 0),
+            (0.7, 5e-4, 0),
+            (None, 1e-2, 0),
         )
-
-    offers = [result(0.5, 1e-4, 0), result(0.7, 2e-4, 1), result(0.7, 2e-4, 0)]
-    offers += [result(0.7, 5e-4, 0), result(None, 1e-2, 0, "diverged")]
+    ]
     for turn in range(len(offers)):
         best = best_result(offers[turn:] + offers[:turn], metric="accuracy")
         assert best is offers[2]

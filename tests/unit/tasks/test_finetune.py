@@ -43,24 +43,25 @@ def run_of(tokenizer, tiny_protocol, tiny_tasks):
 @pytest.mark.parametrize("kind", TRAINED)
 def test_learns_a_separable_task(model, run_of, tiny_tasks, kind):
     task = tiny_tasks[kind]()
-    [(result,)] = finetune_group(model, [run_of(task)])
-    [(floor,)] = finetune_group(model, [run_of(task, learning_rate=1e-9, max_steps=1)])
+    [[(result, scores)]] = finetune_group(model, [run_of(task)])
+    [[(floor, low)]] = finetune_group(model, [run_of(task, learning_rate=1e-9, max_steps=1)])
     metric = task.info.metric
-    assert (result.task, result.trained_on) == (task.info, None)
+    assert (result.task, result.trained_on) == (task.info.name, None)
     assert result.status == floor.status == "finished"
     for split in ("validation", "test"):
-        assert result.scores[split].metrics[metric] > 0.9
-        assert floor.scores[split].metrics[metric] < 0.75
-        assert set(KINDS[kind].facts.metric_keys) <= set(result.scores[split].metrics)
-        assert all(-1 <= value <= 1 for value in result.scores[split].metrics.values())
-        assert len(result.scores[split].ids) == task.num_examples(split)
-        assert len(set(result.scores[split].ids)) == len(result.scores[split].scores)
+        assert result.score(split, metric) == scores[split].metrics[metric] > 0.9
+        assert floor.score(split, metric) == low[split].metrics[metric] < 0.75
+        assert set(KINDS[kind].facts.metric_keys) <= set(scores[split].metrics)
+        assert all(-1 <= value <= 1 for value in scores[split].metrics.values())
+        assert len(scores[split].ids) == task.num_examples(split)
+        assert len(set(scores[split].ids)) == len(scores[split].scores)
 
 
 def same(first, second):
-    assert set(first.scores) == set(second.scores)
-    for split in first.scores:
-        one, two = first.scores[split], second.scores[split]
+    (_, first), (_, second) = first, second
+    assert set(first) == set(second)
+    for split in first:
+        one, two = first[split], second[split]
         assert one.metrics == two.metrics
         assert one.ids == two.ids
         assert one.scores.tobytes() == two.scores.tobytes()
@@ -127,31 +128,32 @@ def test_few_examples_are_all_that_a_run_reads(model, run_of, tiny_tasks):
     (first,), (second,) = (
         next(finetune_group(model, [run_of(each, **few)])) for each in (task, changed)
     )
-    assert first.steps == 12
+    assert first[0].steps == 12
     same(first, second)
-    (every,) = next(finetune_group(model, [run_of(task, max_steps=12, batch_size=8)]))
-    assert every.scores["test"].scores.tobytes() != first.scores["test"].scores.tobytes()
+    ((_, every),) = next(finetune_group(model, [run_of(task, max_steps=12, batch_size=8)]))
+    assert every["test"].scores.tobytes() != first[1]["test"].scores.tobytes()
 
 
 def test_a_run_that_diverges_is_a_result_and_spoils_nothing(model, run_of):
     good = run_of("sc", max_steps=5)
     bad = dataclasses.replace(good, learning_rate=1e30)
     (first,), (diverged,), (again,) = finetune_group(model, [good, bad, good])
-    assert (diverged.status, diverged.scores) == ("diverged", None)
-    assert diverged.steps < 5
+    record, scores = diverged
+    assert (record.status, scores) == ("diverged", {})
+    assert record.steps < 5
     same(first, again)
 
 
 def test_states_that_are_not_finite_after_the_last_step_diverge(model, run_of):
     run = run_of("sc", max_steps=1, learning_rate=1e38)
-    [[result]] = finetune_group(model, [run])
+    [[(result, _)]] = finetune_group(model, [run])
     assert (result.status, result.steps) == ("diverged", 1)
 
 
 def test_a_loss_that_is_not_finite_diverges_even_where_gradients_are(model, run_of):
     run = run_of("sc", max_steps=5)
     task = _WithLoss(run.task, lambda loss: loss + torch.inf)
-    [[result]] = finetune_group(model, [dataclasses.replace(run, task=task)])
+    [[(result, _)]] = finetune_group(model, [dataclasses.replace(run, task=task)])
     assert result.status == "diverged"
 
 
@@ -176,18 +178,18 @@ def test_a_short_table_of_embeddings_changes_nothing(model, run_of, kind, monkey
     def record(run, step, num_steps, loss):
         losses.append(loss)
 
-    [[short]] = finetune_group(model, [run], progress=record)
+    [[(_, short)]] = finetune_group(model, [run], progress=record)
 
     @contextmanager
     def whole_table(_embedding, weights, _token_ids):
         yield ShortTable(weights)
 
     monkeypatch.setattr("biphasic.tasks.finetune.short_table", whole_table)
-    [[whole]] = finetune_group(model, [run], progress=record)
+    [[(_, whole)]] = finetune_group(model, [run], progress=record)
     # Only the norm of the gradient is summed in another order.
     assert losses[:6] == pytest.approx(losses[6:], rel=1e-5)
-    for split, scores in whole.scores.items():
-        assert short.scores[split].metrics == pytest.approx(scores.metrics, rel=1e-3)
+    for split, scores in whole.items():
+        assert short[split].metrics == pytest.approx(scores.metrics, rel=1e-3)
 
 
 def test_precision_of_runs_and_weights_is_checked(model, run_of):
@@ -256,16 +258,17 @@ def test_a_dense_head_is_that_of_the_studys_class():
 def test_a_dense_head_learns(model, run_of, tiny_tasks, kind):
     task, kept = tiny_tasks[kind](), []
     run = run_of(task, head="dense", learning_rate=1e-2)
-    [(result,)] = finetune_group(model, [run], keep=lambda trained: kept.append(trained.head))
-    assert result.scores["test"].metrics[task.info.metric] > 0.9
+    [[(result, _)]] = finetune_group(model, [run], keep=lambda trained: kept.append(trained.head))
+    assert result.score("test", task.info.metric) > 0.9
     width = model.config.hidden_size
     assert kept[0]["dense.weight"].shape == (width, width)
 
 
 def another_retrieval(task, name):
     """Other queries over a part of the documents, without training pairs."""
-    qrels = {"test": dict(list(task.qrels["validation"].items())[:7])}
-    queries = {query: f"{task.queries[query]} {name}" for query in qrels["test"]}
+    judged = dict(list(task.qrels["validation"].items())[:7])
+    qrels = {"validation": judged, "test": judged}
+    queries = {query: f"{task.queries[query]} {name}" for query in judged}
     info = dataclasses.replace(task.info, name=name, trained_on=task.info.name, sha256=digest(name))
     return dataclasses.replace(task, info=info, queries=queries, qrels=qrels)
 
@@ -278,16 +281,15 @@ def test_several_tasks_are_scored_after_one_fine_tuning(model, run_of, tiny_task
     results, [alone], [second] = finetune_group(
         model, [together, run, dataclasses.replace(run, evaluations=(others[1],))]
     )
-    names = [(result.task.name, result.trained_on, result.steps) for result in results]
+    names = [(record.task, record.trained_on, record.steps) for record, _ in results]
     assert names == [("one", "tiny-ir", 8), ("tiny-ir", None, 8), ("two", "tiny-ir", 8)]
-    assert set(results[0].scores) == {"test"}
-    assert results[0].num_truncated == {"corpus": 0, "test": 0}
+    assert results[0][0].num_truncated == {"corpus": 0, "validation": 0, "test": 0}
     # What a task scores does not depend on what else is scored.
     same(results[1], alone)
     same(results[2], second)
     still = dataclasses.replace(run, learning_rate=1e-9, evaluations=(others[1],))
-    [[floor]] = finetune_group(model, [still])
-    assert not np.array_equal(floor.scores["test"].scores, second.scores["test"].scores)
+    [[(_, floor)]] = finetune_group(model, [still])
+    assert not np.array_equal(floor["test"].scores, second[1]["test"].scores)
 
 
 def test_a_diverged_run_is_a_result_for_every_task(model, run_of, tiny_tasks):
@@ -295,9 +297,9 @@ def test_a_diverged_run_is_a_result_for_every_task(model, run_of, tiny_tasks):
     run = run_of(task, max_steps=5, learning_rate=1e30)
     other = run_of(another_retrieval(task, "one")).task
     [results] = finetune_group(model, [dataclasses.replace(run, evaluations=(run.task, other))])
-    assert [(result.task.name, result.status, result.scores) for result in results] == [
-        ("tiny-ir", "diverged", None),
-        ("one", "diverged", None),
+    assert [(record.task, record.status, scores) for record, scores in results] == [
+        ("tiny-ir", "diverged", {}),
+        ("one", "diverged", {}),
     ]
 
 
@@ -311,7 +313,7 @@ def test_zero_shot_takes_no_step_and_scores_the_model_as_it_is(model, run_of, ti
     steps = []
     run = run_of(zero_shot(task), learning_rate=0.0)
     [[result]] = finetune_group(model, [run], progress=lambda *report: steps.append(report))
-    assert (result.status, result.steps, steps) == ("finished", 0, [])
+    assert (result[0].status, result[0].steps, steps) == ("finished", 0, [])
     still = run_of(task, learning_rate=1e-30, max_steps=1)
     [[floor]] = finetune_group(model, [still])
     same(result, floor)
@@ -321,9 +323,9 @@ def test_zero_shot_needs_neither_training_nor_validation(model, run_of, tiny_tas
     task = zero_shot(tiny_tasks["ir"]())
     whole = run_of(task)
     part = run_of(dataclasses.replace(task, qrels={"test": task.qrels["test"]}))
-    (both,), (test,) = finetune_group(model, [whole, part])
-    assert (set(both.scores), set(test.scores)) == ({"validation", "test"}, {"test"})
-    assert both.scores["test"].scores.tobytes() == test.scores["test"].scores.tobytes()
+    ((_, both),), ((_, test),) = finetune_group(model, [whole, part])
+    assert (set(both), set(test)) == ({"validation", "test"}, {"test"})
+    assert both["test"].scores.tobytes() == test["test"].scores.tobytes()
 
 
 def test_a_task_without_training_split_is_not_taken_for_fine_tuned(model, run_of, tiny_tasks):

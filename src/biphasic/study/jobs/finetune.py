@@ -20,7 +20,6 @@ from biphasic.files import PARTIAL, digest, is_complete, remove_partials
 from biphasic.locks import lock_work
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.loading.hub import check_model
-from biphasic.numerics import running_code
 from biphasic.store import FINETUNES, result_folder, state_folder
 from biphasic.study.jobs.train import check_state
 from biphasic.tasks.folder import load_task, read_description
@@ -29,7 +28,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
 if TYPE_CHECKING:
-    from biphasic.tasks.finetune import EncodedTask, FinetuneResult, Keep
+    from biphasic.tasks.finetune import EncodedTask, Keep, Result
     from biphasic.tasks.kinds.kind import TaskKind
 
 
@@ -89,14 +88,12 @@ class FinetuneJob(Job):
                 from biphasic.study.jobs.keep import keep_best  # noqa: PLC0415
                 from biphasic.tasks.finetune import write_result  # noqa: PLC0415
 
-                code = running_code("finetuning")
                 keep = None if self.keep is None else partial(keep_best, self.keep / self.id)
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         run = task.runs[index]
                         remove_partials(self.store / FINETUNES, run.id)
-                        folder = self._folder(run)
-                        write_result(folder, result, run_id=run.id, state=self.state, code=code)
+                        write_result(self._folder(run), *result)
             elif missing:
                 raise DoneElsewhereError(self.label)
 
@@ -151,7 +148,7 @@ class FinetuneJob(Job):
 
     def _fit(
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
-    ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
+    ) -> Iterator[tuple[int, list[ScoredTask], tuple[Result, ...]]]:
         """Fine-tune once for each point of the grid, and score its tasks."""
         from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
         from biphasic.tasks.finetune import FinetuneRun, finetune_group  # noqa: PLC0415
@@ -171,6 +168,8 @@ class FinetuneJob(Job):
                 seed=scored[0].runs[index].seed,
                 protocol=protocol,
                 evaluations=tuple(map(encode, scored)),
+                ids=tuple(task.runs[index].id for task in scored),
+                state=self.state,
             )
             for index, scored in points
         ]

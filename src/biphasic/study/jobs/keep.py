@@ -34,16 +34,15 @@ def keep_best(folder: Path, finetuned: TrainedModel) -> None:
     """Keep a model in a folder of its own, unless the one that is kept there is better."""
     # The score on validation decides; a diverged model is never kept. Ties go to the smaller rate,
     # then to the smaller seed, so the best model of a grid is among those that its parts keep.
-    result = finetuned.results[0]
-    if result.scores is None:
+    record, scores = finetuned.results[0]
+    if record.status == "diverged":
         return
-    metrics = {split: scores.metrics for split, scores in result.scores.items()}
     offered = {
-        "learning_rate": result.learning_rate,
-        "seed": result.seed,
-        "steps": result.steps,
-        "metrics": metrics,
-        "score": metrics.get("validation", {}).get(result.task.metric, 0.0),
+        "learning_rate": record.learning_rate,
+        "seed": record.seed,
+        "steps": record.steps,
+        "metrics": {split: of.metrics for split, of in scores.items()},
+        "score": record.score("validation", record.metric) or 0.0,
     }
     if is_complete(folder):
         if _rank(read_json(folder / MANIFEST)) <= _rank(offered):
