@@ -66,9 +66,7 @@ def save_fault(
             "gradient_norm": fault.gradient_norm,
             "again": {**again, "is_finite": not is_reproduced},
             "gradient_norms": {"layers": _by_layer(norms), "parameters": norms},
-            "steps_before": [line for line in map(json.loads, run.log.lines) if "loss" in line][
-                -_LINES_BEFORE:
-            ],
+            "steps_before": [line for line in run.log.read() if "loss" in line][-_LINES_BEFORE:],
             "continues_from": {
                 "step": run.step,
                 "identity": run.lineage.identities[run.step],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -175,7 +174,7 @@ def _train_until(  # noqa: PLR0917
     """Run the updates up to a step; return the first one that is not finite, which ends the run."""
     recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
-    spikes = SpikeWatch(recipe, map(json.loads, run.log.lines))
+    spikes = SpikeWatch(recipe, run.log.read())
     phase: PlacedPhase | None = None
     ahead = steps_ahead(device)
     with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:

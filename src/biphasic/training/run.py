@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -168,7 +167,6 @@ class Run:
 
     def _snapshot(self, taken: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Snapshot:
         """Return the current state, with what `taken` returns for weights and moments."""
-        heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
         record = StateRecord(
             format=STATE_FORMAT,
             identity=self.lineage.identities[self.step],
@@ -176,7 +174,7 @@ class Run:
             parent=self.parent,
             recipe=self.lineage.recipe.model_dump(mode="json"),
             ground=asdict(self.lineage.fingerprint),
-            heldout=heldout[-1]["heldout"] if heldout else {},
+            heldout=self.log.heldout,
             loss_units=loss_units(self.lineage.recipe.phases),
             heldout_sha256=self.data.heldout.content_hash,
             rows_sha256=self.position.rows_sha256,

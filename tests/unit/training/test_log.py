@@ -45,7 +45,7 @@ def test_one_json_object_a_line():
     log.write(TRAIN)
     log.write(HELDOUT)
     assert log.text().endswith("}\n")
-    assert [json.loads(line) for line in log.text().splitlines()] == LINES
+    assert [json.loads(line) for line in log.text().splitlines()] == log.read() == LINES
     log.close()
 
 
@@ -56,6 +56,7 @@ def test_continues_after_earlier_lines():
     assert log.lines[0] == '{"step": 0}'
     assert len(log.lines) == 2
     assert earlier == ['{"step": 0}']
+    assert MetricsLog(log.lines, None, next_step=2).heldout == log.heldout == HELDOUT.heldout
 
 
 def test_what_is_not_finite_is_never_written():

@@ -31,6 +31,8 @@ class MetricsLog:
         """Continue after `lines`; without a folder for TensorBoard there are no views."""
         # Events of `next_step` and later are replaced.
         self.lines = list(lines)
+        evaluated = [line["heldout"] for line in self.read() if "heldout" in line]
+        self.heldout: dict[str, float] = evaluated[-1] if evaluated else {}  # the last losses
         self._writer = self._wandb = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - plans need no torch
@@ -42,6 +44,7 @@ class MetricsLog:
         """Append a line."""
         self.lines.append(json.dumps(line.model_dump(), sort_keys=True, allow_nan=False))
         if isinstance(line, HeldoutLine):
+            self.heldout = line.heldout
             judged = {} if line.minimal_pairs is None else {"minimal_pairs": line.minimal_pairs}
             scalars = {f"heldout/{name}": value for name, value in (line.heldout | judged).items()}
         else:
@@ -52,6 +55,10 @@ class MetricsLog:
                 self._writer.add_scalar(name, value, line.step)
         if self._wandb:
             self._wandb.log(scalars, step=line.step)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the fields of all lines."""
+        return [json.loads(line) for line in self.lines]
 
     def text(self) -> str:
         """Return all lines as a file's content."""
