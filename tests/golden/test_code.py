@@ -60,6 +60,7 @@ OTHER_FILES = {
         "files.py",
         "model/loading/reading.py",
         "model/presets.py",
+        "numerics.py",
         "plugins.py",
         "records.py",
         # What they read of files is content of a task, whose hash is in identities.
