@@ -68,7 +68,11 @@ def test_a_difference_of_arms_by_hand():
 def test_a_pair_with_a_larger_spread_keeps_its_own():
     # a - b is 12, 9, 9: its deviation 1.73 exceeds the pooled 1.41.
     compared = family_of(of_runs(EVEN), "d").compare("a", "b")
-    assert compared.contrast.deciding.error == pytest.approx((3 / 3) ** 0.5)
+    found = compared.contrast
+    assert found.deciding.error == pytest.approx((3 / 3) ** 0.5)
+    # Its own test has 2 degrees of freedom, the deciding one 6.
+    assert found.p_value < found.p_alone == found.p_corrected(found.p_value) < found.p_corrected(1)
+    assert found.detectable(1) < found.detectable(4)
 
 
 def test_tukey_corrects_for_all_pairs_and_a_pair_s_own_test_still_counts():
@@ -100,6 +104,12 @@ def test_where_spreads_differ_pairs_are_tested_by_themselves():
     assert (low < 0 < high) == (quiet.contrast.p_value > 0.05)
     (sentence,) = method_sentences(found)
     assert sentence.startswith("The spreads of the arms differ")
+
+
+def test_the_check_of_equal_spreads_is_never_certain():
+    spreads = np.array([1e-6, 1e-6, 1e-6, 1e-6, 1.0])[:, None]
+    table = spreads * np.random.default_rng(0).normal(size=(5, 5))
+    assert pooled(table).spread_p == pytest.approx(1e-4)  # one in 9,999 draws and the table itself
 
 
 def test_the_check_of_equal_spreads_has_its_level():

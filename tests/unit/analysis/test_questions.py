@@ -1,6 +1,7 @@
 """Questions asked before the results: their answers, forecasts, and corrections."""
 
 import csv
+import dataclasses
 import importlib.util
 import json
 import os
@@ -101,6 +102,15 @@ def test_comparisons_of_a_question_are_corrected_together_and_apart_from_others(
     # A pair of several families is shown with the correction of its question.
     [pair] = study_families(load_study(*study))["pydocs-tc"].of_plan
     assert (pair.is_planned, pair.family_size) == (True, 2)
+
+
+def test_a_difference_is_clear_by_its_corrected_p_value(ask):
+    [answer] = answers_of(ask(question(asked("clm", "mlm"))))
+    [one, _] = answer.outcomes
+    sign = 1 if one.test.contrast.mean > 0 else -1
+    for p_adjusted, clear in ((0.04, sign), (0.06, 0)):
+        test = one.test._replace(p_adjusted=p_adjusted)
+        assert dataclasses.replace(one, test=test).clear == clear
 
 
 def test_a_difference_of_differences_by_hand(ask):
