@@ -153,3 +153,14 @@ def test_unfinished_folders_are_not_believed(finished, root, tmp_path, cli):
     code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
     assert (code, "1/1" in err) == (0, True), err
     assert results(root) == results(finished / "root")
+
+
+def test_job_run_deletes_checkpoints_left_by_a_process_killed_before_that(finished, root, cli):
+    job = final_state(root, "clm-50-mlm-50").name
+    file = root / f"store/jobs/{job}.json"
+    file.write_text(file.read_text().replace(str(finished / "root"), str(root)))
+    left = root / f"store/progress/{job}-from-{json.loads(file.read_text())['start']}"
+    (left / "step-00000008").mkdir(parents=True)
+    code, out, err = cli("job", "run", job, "--root", root)
+    assert (code, out.startswith("already done: ")) == (0, True), err
+    assert not left.exists()

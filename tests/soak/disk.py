@@ -16,6 +16,7 @@ from typing import Any
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link"}
+_DELETIONS = {"os.remove", "os.rmdir"}
 
 
 def is_below(path: Any, root: Path) -> bool:
@@ -32,9 +33,12 @@ def at_operations(root: Path, act: Callable[[], None]) -> None:
     """
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        is_change = event in _CHANGES or (event == "open" and int(arguments[2] or 0) & _WRITES)
-        if is_change and is_below(arguments[0], root):
-            act()
+        if event in _CHANGES or (event == "open" and int(arguments[2] or 0) & _WRITES):
+            path = arguments[0]
+            if event in _DELETIONS and arguments[1] >= 0:  # `shutil.rmtree` opens its folders
+                path = Path(f"/proc/self/fd/{arguments[1]}").readlink() / path
+            if is_below(path, root):
+                act()
 
     sys.addaudithook(watch)
 
@@ -144,9 +148,10 @@ class Journal:
         for path in sorted(self._root.rglob("*"), reverse=True):
             if str(path) not in names and draw.random() < 0.3:
                 _remove(path)
-            elif path.is_file() and _version(path) not in files and draw.random() < 0.7:
+                continue
+            if path.is_file() and _version(path) not in files and draw.random() < 0.7:
                 _cut(path, draw)
-            elif path.name == ".lock" or path.parent.name == "leases":
+            if path.name == ".lock" or path.parent.name == "leases":
                 os.utime(path, (time.time() - 120,) * 2)  # machines take a while to start again
 
     def _undo_renames(self, entries: list[dict[str, Any]], draw: random.Random) -> None:

@@ -56,13 +56,12 @@ def run(
 
     check_cores(num_threads=threads)
     loaded = show(_chosen_job(job, list_file, index), root=root)
-    if loaded.is_done():
-        return JobRun(loaded.id, loaded.label, was_done=True)
-    loaded.check_needs()
-    tune_allocator()
-    with compute_threads(threads):
+    if not (was_done := loaded.is_done()):
+        loaded.check_needs()
+        tune_allocator()
+    with compute_threads(threads):  # also if it is done: deletes what a killed process left
         run_here(loaded, console=progress_console(quiet=quiet))
-    return JobRun(loaded.id, loaded.label, was_done=False)
+    return JobRun(loaded.id, loaded.label, was_done=was_done)
 
 
 def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
