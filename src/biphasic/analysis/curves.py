@@ -9,8 +9,9 @@ import json
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +33,12 @@ class Curve:
     phases: NDArray[np.int64]  # phase of each point; lines are not drawn across phases
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Curves by objective."""
-
-    training: Mapping[str, Curve] = field(default_factory=dict)
-    heldout: Mapping[str, Curve] = field(default_factory=dict)
+LossKind = Literal["training", "heldout"]
+Losses = Mapping[tuple[LossKind, str], Curve]  # by kind and objective
+_Points = defaultdict[tuple[LossKind, str], tuple["array[int]", "array[float]"]]
 
 
-_Points = defaultdict[tuple[str, str], tuple["array[int]", "array[float]"]]
-
-
-def read_curves(path: Path, *, where: str, problems: list[str]) -> Losses:
+def read_losses(path: Path, *, where: str, problems: list[str]) -> Losses:
     """Read a segment's losses in logged order."""
     # Damaged lines are added to `problems` and skipped.
     points: _Points = defaultdict(lambda: (array("q"), array("d")))
@@ -59,11 +54,11 @@ def read_curves(path: Path, *, where: str, problems: list[str]) -> Losses:
                         _add(points, _checked(text, where=line))
                 except DataError as error:
                     problems.append(str(error))
-    curves: dict[str, dict[str, Curve]] = {"training": {}, "heldout": {}}
-    for (kind, objective), (integers, losses) in points.items():
+    curves: dict[tuple[LossKind, str], Curve] = {}
+    for key, (integers, losses) in points.items():
         steps, tokens, phases = np.array(integers, dtype=np.int64).reshape(-1, 3).T
-        curves[kind][objective] = Curve(steps, tokens, np.array(losses), phases)
-    return Losses(**curves)
+        curves[key] = Curve(steps, tokens, np.array(losses), phases)
+    return curves
 
 
 def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
@@ -77,24 +72,25 @@ def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
 
 
 def _add(points: _Points, line: TrainingLine | HeldoutLine) -> None:
+    losses: dict[tuple[LossKind, str], float]
     if isinstance(line, HeldoutLine):
         losses, phase = {("heldout", name): loss for name, loss in line.heldout.items()}, 0
     else:
         losses, phase = {("training", line.objective): line.loss}, line.phase
     integers = array("q", (line.step, line.tokens, phase))
-    for name, loss in losses.items():
-        points[name][0].extend(integers)
-        points[name][1].append(loss)
+    for key, loss in losses.items():
+        points[key][0].extend(integers)
+        points[key][1].append(loss)
 
 
-def joined_curves(segments: Iterable[Mapping[str, Curve]]) -> dict[str, Curve]:
+def joined_losses(segments: Iterable[Losses]) -> Losses:
     """Join the curves of consecutive segments."""
     # A segment that was interrupted and resumed may log a step twice; the later line counts.
-    parts: dict[str, list[Curve]] = defaultdict(list)
+    parts: dict[tuple[LossKind, str], list[Curve]] = defaultdict(list)
     for segment in segments:
-        for objective, curve in segment.items():
-            parts[objective].append(curve)
-    return {objective: _joined(curves) for objective, curves in parts.items()}
+        for key, curve in segment.items():
+            parts[key].append(curve)
+    return {key: _joined(curves) for key, curves in parts.items()}
 
 
 def _joined(curves: list[Curve]) -> Curve:

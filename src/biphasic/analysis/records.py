@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from biphasic.amounts import count, rate
-from biphasic.analysis.curves import Curve, Losses, joined_curves, read_curves
+from biphasic.analysis.curves import Curve, Losses, LossKind, joined_losses, read_losses
 from biphasic.analysis.estimate import GridScore, best_per_seed, grid
 from biphasic.analysis.study_file import read_study
 from biphasic.analysis.text import listing
@@ -104,25 +104,14 @@ class ArmData:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result of one expected fine-tuning."""
-
-    run: RunRecord
-    status: Status
-    result: ResultRecord | None = None
-
-    def score(self, split: Literal["validation", "test"], metric: str) -> float | None:
-        """Return one score, a share; None if the run has none."""
-        return None if self.result is None else self.result.score(split, metric)
-
-
-@dataclass(frozen=True)
 class StudyRecords:
     """All inputs of a report."""
 
     study: StudyRecord
     arms: tuple[ArmData, ...]
-    outcomes: tuple[Outcome, ...]
+    runs: tuple[RunRecord, ...]  # the fine-tunings that the study expects
+    results: Mapping[str, ResultRecord]  # by the id of their run
+    damaged: frozenset[str]  # ids of runs whose results cannot be used
     problems: tuple[Problem, ...]
     store: Path | None = None  # None if the records were built in memory
     registrations: tuple[RegistrationRecord, ...] = ()  # the first, then its amendments
@@ -139,8 +128,7 @@ class StudyRecords:
         study = self.study.model_copy(
             update={"tasks": tuple(task for task in self.tasks if task.name not in tasks)}
         )
-        outcomes = tuple(each for each in self.outcomes if each.run.task not in tasks)
-        return replace(self, study=study, outcomes=outcomes)
+        return replace(self, study=study, runs=tuple(r for r in self.runs if r.task not in tasks))
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:
@@ -153,14 +141,30 @@ class StudyRecords:
 
     def seeds_of(self, arm: str, task: str) -> set[int]:
         """Return the seeds that the study expects of an arm on a task."""
-        return {outcome.run.seed for outcome in self.by_cell.get((arm, task), ())}
+        return {run.seed for run in self.by_cell.get((arm, task), ())}
+
+    def status(self, run: RunRecord) -> Status:
+        """Return what became of a run."""
+        if result := self.results.get(run.id):
+            return result.status
+        return "damaged" if run.id in self.damaged else "missing"
+
+    def scores_of(self, run: RunRecord, metric: str) -> tuple[float | None, float | None]:
+        """Return a run's scores on validation and test, shares; None if it has none."""
+        if not (result := self.results.get(run.id)):
+            return None, None
+        return result.score("validation", metric), result.score("test", metric)
+
+    def results_of(self, runs: Iterable[RunRecord]) -> list[ResultRecord]:
+        """Return the results of those runs that have one, in their order."""
+        return [self.results[run.id] for run in runs if run.id in self.results]
 
     @cached_property
-    def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
-        """Outcomes by arm and task."""
-        groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-        for outcome in self.outcomes:
-            groups[outcome.run.arm, outcome.run.task].append(outcome)
+    def by_cell(self) -> Mapping[tuple[str, str], tuple[RunRecord, ...]]:
+        """Runs by arm and task."""
+        groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+        for run in self.runs:
+            groups[run.arm, run.task].append(run)
         return {cell: tuple(group) for cell, group in groups.items()}
 
     @cached_property
@@ -168,8 +172,7 @@ class StudyRecords:
         """The runs with scores of every arm on every task, in the study's order."""
         return {
             (arm.name, task.name): grid(
-                (one.result for one in self.by_cell.get((arm.name, task.name), ()) if one.result),
-                metric=task.metric,
+                self.results_of(self.by_cell.get((arm.name, task.name), ())), metric=task.metric
             )
             for arm, task in product(self.arms, self.tasks)
         }
@@ -188,14 +191,17 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     study = read_study(folder)
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
-    outcomes = tuple(reader.outcomes())
+    runs = tuple(reader.runs())
+    results = {run.id: result for run in runs if (result := reader.result(run))}
     registrations: tuple[RegistrationRecord, ...] = ()
     try:
         registrations = read_registrations(folder)
     except DataError as error:
         reader.note("damaged", f"registration: {error}")
-    problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, outcomes))
-    return StudyRecords(study, arms, outcomes, problems, store, registrations)
+    codes = Counter(results[run.id].code for run in runs if run.id in results)
+    problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, codes))
+    damaged = frozenset(reader.damaged)
+    return StudyRecords(study, arms, runs, results, damaged, problems, store, registrations)
 
 
 class _Reader:
@@ -205,6 +211,9 @@ class _Reader:
         self.study = study
         self.store = store
         self.problems: list[Problem] = []
+        self.damaged: set[str] = set()  # ids of runs
+        self._states = {arm.name: arm.state for arm in study.arms}
+        self._metrics = {task.name: task.metric for task in study.tasks}
         self.state = cache(self._read_state)
         self.losses = cache(self._read_losses)
 
@@ -213,33 +222,30 @@ class _Reader:
 
     def arm(self, arm: ArmRecord) -> ArmData:
         losses = [self.losses(segment) for segment in arm.segments]
-        heldout = [segment.heldout for segment in losses]
         state = None if arm.is_finished_encoder else self.state(arm.state)
         if state is not None and arm.segments:  # the last evaluation may not be logged
             tokens = sum(entry.tokens for entry in state.ledger)
-            points: dict[str, Curve] = {}
+            last: dict[tuple[LossKind, str], Curve] = {}
             for objective, loss in state.heldout.items():
-                parts = [segment[objective] for segment in heldout if objective in segment]
-                if not parts or parts[-1].steps[-1] < state.step:
+                logged = [
+                    each["heldout", objective] for each in losses if ("heldout", objective) in each
+                ]
+                if not logged or logged[-1].steps[-1] < state.step:
                     point = ([state.step], [tokens], [loss], [0])
-                    points[objective] = Curve(*map(np.array, point))
-            heldout.append(points)
+                    last["heldout", objective] = Curve(*map(np.array, point))
+            losses.append(last)
         return ArmData(
             record=arm,
             state=state,
             segments=self._segments(arm),
-            losses=Losses(
-                joined_curves(segment.training for segment in losses), joined_curves(heldout)
-            ),
+            losses=joined_losses(losses),
         )
 
-    def outcomes(self) -> Iterator[Outcome]:
-        arms = {arm.name: arm for arm in self.study.arms}
-        metrics = {task.name: task.metric for task in self.study.tasks}
+    def runs(self) -> Iterator[RunRecord]:
         seen: set[tuple[str, str, float, int]] = set()
         for run in self.study.runs:
             where = describe_run(run.arm, run)
-            if run.arm not in arms or run.task not in metrics:
+            if run.arm not in self._states or run.task not in self._metrics:
                 self.note("damaged", f"{where}: no such arm or task; skipped")
                 continue
             cell = (run.arm, run.task, run.learning_rate, run.seed)
@@ -247,28 +253,34 @@ class _Reader:
                 self.note("damaged", f"{where}: listed twice; the second is skipped")
                 continue
             seen.add(cell)
-            yield self._outcome(run, arms[run.arm], metrics[run.task])
+            yield run
 
-    def _outcome(self, run: RunRecord, arm: ArmRecord, metric: str) -> Outcome:
+    def result(self, run: RunRecord) -> ResultRecord | None:
         path = result_folder(self.store, run.id) / "result.json"
         where = describe_run(run.arm, run)
         if not is_file(path):
             self.note("missing", f"{where}: not run yet")
-            return Outcome(run, "missing")
+            return None
         result = self._read(ResultRecord, path, where=f"{where}: ")
+        if result is not None and (problem := self._problem(result, run)):
+            self.note("damaged", f"{where}: result.json {problem}; skipped")
+            result = None
         if result is None:
-            return Outcome(run, "damaged")
-        expected = (run.id, arm.state, run.task, run.learning_rate, run.seed)
+            self.damaged.add(run.id)
+        elif result.status == "diverged":
+            self.note("diverged", f"{where}: diverged after {result.steps} steps")
+        return result
+
+    def _problem(self, result: ResultRecord, run: RunRecord) -> str:
+        """Return why a result is not that of a run; empty if it is."""
+        expected = (run.id, self._states[run.arm], run.task, run.learning_rate, run.seed)
         recorded = (result.id, result.state, result.task, result.learning_rate, result.seed)
         if recorded != expected:
-            self.note("damaged", f"{where}: result.json belongs to another run; skipped")
-            return Outcome(run, "damaged")
+            return "belongs to another run"
+        metric = self._metrics[run.task]
         if result.status == "finished" and metric not in (result.test or {}):
-            self.note("damaged", f"{where}: result.json has no '{metric}'; skipped")
-            return Outcome(run, "damaged")
-        if result.status == "diverged":
-            self.note("diverged", f"{where}: diverged after {result.steps} steps")
-        return Outcome(run, result.status, result)
+            return f"has no '{metric}'"
+        return ""
 
     def _read_state(self, identity: str) -> StateRecord | None:
         path = state_folder(self.store, identity) / "state.json"
@@ -300,20 +312,22 @@ class _Reader:
         path = state_folder(self.store, identity) / "metrics.jsonl"
         state = self.state(identity)
         if state is None:
-            return Losses()
+            return {}
         if not is_file(path):
             self.note("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
-            return Losses()
+            return {}
         try:
             self._sealed(path.parent).check(path.name)
         except DataError as error:
             self.note("damaged", str(error))
-            return Losses()
+            return {}
         damaged: list[str] = []
-        losses = read_curves(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
+        losses = read_losses(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
         for text in damaged:
             self.note("damaged", text)
-        return losses if self._has_same_heldout(state) else Losses(losses.training)
+        if self._has_same_heldout(state):
+            return losses
+        return {key: curve for key, curve in losses.items() if key[0] == "training"}
 
     def _segments(self, arm: ArmRecord) -> tuple[TrainedSegment, ...]:
         segments = []
@@ -369,11 +383,10 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
     ]
 
 
-def _other_code(arms: Iterable[ArmData], outcomes: Iterable[Outcome]) -> list[Problem]:
-    """Name what other code than the running one made."""
+def _other_code(arms: Iterable[ArmData], codes: Counter[str | None]) -> list[Problem]:
+    """Name what other code than the running one made; `codes` counts those of results."""
     states = {arm.name: arm.state for arm in arms if arm.state}
     trained = [name for name, state in states.items() if is_other_code("pretraining", state.code)]
-    codes = Counter(outcome.result.code for outcome in outcomes if outcome.result)
     is_other = {code: is_other_code("finetuning", [code] if code else []) for code in codes}
     scored = sum(number for code, number in codes.items() if is_other[code])
     parts = [f"the states of {listing(trained, most=5)}"] if trained else []

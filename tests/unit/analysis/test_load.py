@@ -34,11 +34,11 @@ def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
     records = load_study(*small_study().write(tmp_path))
     assert records.problems == ()
     arm = {arm.name: arm for arm in records.arms}["clm-25-mlm-75"]
-    assert arm.losses.training["clm"].steps.tolist() == list(range(1, 11))
-    assert arm.losses.training["mlm"].steps.tolist() == list(range(11, 41))
-    assert set(arm.losses.training["mlm"].phases.tolist()) == {1}
-    assert arm.losses.heldout["mlm"].steps.tolist() == list(range(2, 41, 2))
-    assert arm.losses.heldout["mlm"].tokens[-1] == 40 * 8192
+    assert arm.losses["training", "clm"].steps.tolist() == list(range(1, 11))
+    assert arm.losses["training", "mlm"].steps.tolist() == list(range(11, 41))
+    assert set(arm.losses["training", "mlm"].phases.tolist()) == {1}
+    assert arm.losses["heldout", "mlm"].steps.tolist() == list(range(2, 41, 2))
+    assert arm.losses["heldout", "mlm"].tokens[-1] == 40 * 8192
     assert [(s.start_step, s.end_step) for s in arm.segments] == [(0, 10), (10, 20), (20, 40)]
     assert [s.tokens for s in arm.segments] == [10 * 8192, 10 * 8192, 20 * 8192]
 
@@ -50,7 +50,7 @@ def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
         again = [json.dumps({**json.loads(lines[0]), "loss": 77.0})]
         path.write_text("\n".join([*lines, *again]) + "\n")
         seal_again(path.parent)
-    curve = load_study(folder, store).arms[0].losses.training["mlm"]
+    curve = load_study(folder, store).arms[0].losses["training", "mlm"]
     assert curve.steps.tolist() == list(range(1, 41))
     assert curve.losses[[0, 10, 20]].tolist() == [77.0] * 3
     assert (curve.losses == 77.0).sum() == 3
@@ -60,7 +60,7 @@ def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
     floor = load_study(*small_study().write(tmp_path)).arms[0]
     assert floor.is_untrained
     assert floor.final_heldout == {"clm": 9.01, "mlm": 9.01}
-    assert floor.losses.heldout == {}
+    assert not floor.losses
     assert floor.segments == ()
 
 
@@ -70,7 +70,7 @@ def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
         lines = [line for line in path.read_text().splitlines() if "heldout" not in line]
         path.write_text("\n".join(lines) + "\n")
         seal_again(path.parent)
-    curve = load_study(folder, store).arms[0].losses.heldout["mlm"]
+    curve = load_study(folder, store).arms[0].losses["heldout", "mlm"]
     assert curve.steps.tolist() == [40]
     assert curve.tokens.tolist() == [40 * 8192]
 
@@ -107,9 +107,8 @@ def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
     assert "result.json" in records.problems[0].text
-    damaged = [outcome for outcome in records.outcomes if outcome.status == "damaged"]
-    assert len(damaged) == 1
-    assert damaged[0].score("test", "accuracy") is None
+    [damaged] = [run for run in records.runs if records.status(run) == "damaged"]
+    assert records.scores_of(damaged, "accuracy") == (None, None)
 
 
 def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
@@ -133,9 +132,8 @@ def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
     assert all("incomplete (no manifest.json)" in problem.text for problem in records.problems)
     states = [arm.state for arm in records.arms]
     states += [segment.state for arm in records.arms for segment in arm.segments]
-    results = [outcome.result.id for outcome in records.outcomes if outcome.result]
-    assert path.parent.name not in [*states, *results]
-    assert len(results) == len(records.outcomes) - (kind == "finetunes")
+    assert path.parent.name not in [*states, *records.results]
+    assert len(records.results) == len(records.runs) - (kind == "finetunes")
 
 
 def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
@@ -186,7 +184,7 @@ def test_a_run_listed_twice_counts_once(tmp_path):
     rewrite(folder / "study.json", runs=[*raw["runs"], raw["runs"][0]])
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
-    assert len(records.outcomes) == len(raw["runs"])
+    assert len(records.runs) == len(raw["runs"])
 
 
 def test_a_state_under_another_s_name_is_damaged(tmp_path):

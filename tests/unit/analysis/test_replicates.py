@@ -339,9 +339,9 @@ def test_the_rate_figure_of_recipes_averages_seeds_and_then_runs(tmp_path):
     for point in mlm.points:
         runs = [
             statistics.fmean(
-                100 * outcome.result.test["accuracy"]
-                for outcome in records.by_cell[f"mlm-seed{run}", "pydocs-sc"]
-                if outcome.run.learning_rate == point.x
+                100 * result.test["accuracy"]
+                for result in records.results_of(records.by_cell[f"mlm-seed{run}", "pydocs-sc"])
+                if result.learning_rate == point.x
             )
             for run in (1, 2, 3)
         ]

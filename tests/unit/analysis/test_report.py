@@ -230,15 +230,14 @@ def test_every_number_has_its_runs_and_every_run_its_record(good, page):
     assert cells == set(range(len(ARMS) * len(TASKS))) == set(range(len(data["cells"])))
     for number, (arm, task) in enumerate((arm, task) for arm in records.arms for task in TASKS):
         runs = data["cells"][number]["runs"]
-        outcomes = records.by_cell[arm.name, task[0]]
-        assert {run[-1] for run in runs} == {outcome.run.id for outcome in outcomes}
-        by_id = {outcome.run.id: outcome for outcome in outcomes}
+        by_id = {run.id: run for run in records.by_cell[arm.name, task[0]]}
+        assert {run[-1] for run in runs} == by_id.keys()
         for seed, rate, status, validation, test, _, identity in runs:
-            outcome = by_id[identity]
-            assert (seed, data["status"][status]) == (outcome.run.seed, "finished")
-            assert float(data["rates"][rate]) == outcome.run.learning_rate
-            assert validation == round(100 * outcome.score("validation", task[3]), 2)
-            assert test == round(100 * outcome.score("test", task[3]), 2)
+            run = by_id[identity]
+            assert (seed, data["status"][status]) == (run.seed, "finished")
+            assert float(data["rates"][rate]) == run.learning_rate
+            shares = records.scores_of(run, task[3])
+            assert [validation, test] == [round(100 * share, 2) for share in shares]
         assert sum(run[5] for run in runs) == 5
     page_folder = good[0] / "report"
     path = page_folder / data["records"] / data["cells"][0]["runs"][0][-1] / "result.json"
@@ -327,12 +326,11 @@ def test_results_csv_has_one_row_per_run_and_reads_back_exactly(good):
     assert len(pretraining) == len(ARMS) * 2
     assert len(runs) == 5 * 4 * 3 * 5
     assert sum(row["selected"] == "true" for row in runs) == 5 * 4 * 5
-    outcomes = {
-        (o.run.arm, o.run.task, o.run.learning_rate, o.run.seed): o for o in records.outcomes
-    }
+    expected = {(r.arm, r.task, r.learning_rate, r.seed): r for r in records.runs}
     for row in runs:
         key = (row["arm"], row["task"], float(row["learning_rate"]), int(row["seed"]))
-        assert float(row["test"]) == outcomes[key].score("test", row["metric"])
+        validation, test = records.scores_of(expected[key], row["metric"])
+        assert (float(row["validation"]), float(row["test"])) == (validation, test)
     assert float(pretraining[0]["test"]) == 9.01
 
 

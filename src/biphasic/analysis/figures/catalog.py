@@ -70,8 +70,8 @@ def run_figures(scores: Scores, records: StudyRecords | None = None) -> Iterator
         yield Skipped(RATE_FIGURE, RATE_TITLE, reason)
         yield Skipped(LOSS_FIGURE, LOSS_TITLE, reason)
         return
-    outcomes = records.outcomes if records else ()
-    diverged = Counter(one.run.learning_rate for one in outcomes if one.status == "diverged")
+    results = records.results_of(records.runs) if records else ()
+    diverged = Counter(one.learning_rate for one in results if one.status == "diverged")
     yield scores_by_learning_rate(scores, diverged=diverged)
     if records:
         yield continued_losses(records)

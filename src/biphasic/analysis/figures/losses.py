@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from biphasic.amounts import amount, round_ticks
-from biphasic.analysis.curves import Curve, Losses
+from biphasic.analysis.curves import Curve, Losses, LossKind
 from biphasic.analysis.figures.chart import (
     Axis,
     Chart,
@@ -33,6 +33,10 @@ from biphasic.palette import SeriesStyle, distinct_styles
 
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
+_KINDS: tuple[tuple[LossKind, str], ...] = (
+    ("heldout", "Held-out {} loss"),
+    ("training", "Training loss during {}"),
+)
 _MAX_POINTS = 120  # maximum number of points of a line
 
 
@@ -59,11 +63,12 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     losses: dict[str, Losses] = {}
     for arm in arms:  # steps count from the finished model
         first = arm.record.steps - arm.record.continued_steps
-        own = arm.losses
-        training = {name: _since(curve, first + 1, first) for name, curve in own.training.items()}
-        training = {name: curve for name, curve in training.items() if len(curve.steps)}
-        heldout = {n: _since(c, first, first) for n, c in own.heldout.items() if n in training}
-        losses[arm.name] = Losses(training, heldout)
+        own = {
+            (kind, name): _since(curve, first + (kind == "training"), first)
+            for (kind, name), curve in arm.losses.items()
+        }
+        trained = {n for (kind, n), curve in own.items() if kind == "training" and len(curve.steps)}
+        losses[arm.name] = {key: curve for key, curve in own.items() if key[1] in trained}
     styles = distinct_styles([arm.name for arm in arms])
     panels = _panels(arms, losses, styles, place="steps", floor=None)
     if not panels:
@@ -94,14 +99,13 @@ def _panels(
     levels = {} if floor is None else floor.final_heldout
     floor_name = "untrained" if floor is None or floor.is_untrained else flat(floor.label)
     panels = []
-    for kind, title in (("heldout", "Held-out {} loss"), ("training", "Training loss during {}")):
-        curves = {arm: getattr(of_arm, kind) for arm, of_arm in losses.items()}
-        objectives = {name for by_objective in curves.values() for name in by_objective}
-        for objective in dict.fromkeys((*OBJECTIVES, *sorted(objectives))):
+    objectives = sorted({name for of_arm in losses.values() for _, name in of_arm})
+    for kind, title in _KINDS:
+        for objective in dict.fromkeys((*OBJECTIVES, *objectives)):
             drawn = [
                 (arm, curve)
                 for arm in arms
-                if arm.name in curves and (curve := curves[arm.name].get(objective))
+                if (curve := losses.get(arm.name, {}).get((kind, objective)))
             ]
             # The same for all lines: a line of means over fewer steps would look less stable.
             size = -(-max((len(curve.steps) for _, curve in drawn), default=0) // _MAX_POINTS)

@@ -58,8 +58,8 @@ def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
 
 def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     """Return the runs that a score lacks."""
-    outcomes = records.by_cell.get((arm, dataset), ())
-    all_ended = outcomes and all(one.result for one in outcomes)
+    runs = records.by_cell.get((arm, dataset), ())
+    all_ended = runs and all(run.id in records.results for run in runs)
     why = "runs diverged" if all_ended else "runs missing"
     expected = len(records.seeds_of(arm, dataset))
     if not expected:

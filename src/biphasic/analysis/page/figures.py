@@ -46,8 +46,8 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     )
     arms = tuple(dataclasses.replace(arm, record=record) for arm, record in relabelled)
     names = {arm.name for arm in arms}
-    outcomes = tuple(outcome for outcome in records.outcomes if outcome.run.arm in names)
-    return dataclasses.replace(records, arms=arms, outcomes=outcomes)
+    runs = tuple(run for run in records.runs if run.arm in names)
+    return dataclasses.replace(records, arms=arms, runs=runs)
 
 
 def choice_sentence(records: StudyRecords, few: StudyRecords, scores: Scores) -> str:

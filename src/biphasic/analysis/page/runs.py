@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 from biphasic.amounts import rate
 from biphasic.analysis.page.columns import dataset_titles, paper_text
-from biphasic.analysis.records import Outcome, Status, StudyRecords
+from biphasic.analysis.records import Status, StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.text import plain
+from biphasic.records import RunRecord
 
 _STATUS: tuple[str, ...] = get_args(Status)
 
@@ -37,7 +38,7 @@ def run_data(
     # same; `store` is the link to the store.
     scores = sources[0]
     models = [(source, model) for source in sources for model in source.models]
-    rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
+    rates = sorted({run.learning_rate for run in records.runs})
     titles = dataset_titles(records, scores)
     groups, selected = records.by_cell, records.selected
     cells = []
@@ -48,7 +49,8 @@ def run_data(
             if key in selected and source is scores:
                 chosen = {result.id for result in selected[key]}
                 runs = [
-                    _run(outcome, dataset.metric, rates, chosen) for outcome in groups.get(key, ())
+                    _run(records, run, dataset.metric, rates=rates, chosen=chosen)
+                    for run in groups.get(key, ())
                 ]
                 entry["runs"] = sorted(runs, key=lambda run: run[:2])  # by seed, then by rate
             elif by_seed := source.get(*key).by_seed:
@@ -69,13 +71,14 @@ def run_data(
     }
 
 
-def _run(outcome: Outcome, metric: str, rates: Sequence[float], chosen: set[str]) -> list[Any]:
-    run = outcome.run
-    scores = (outcome.score("validation", metric), outcome.score("test", metric))
+def _run(
+    records: StudyRecords, run: RunRecord, metric: str, *, rates: Sequence[float], chosen: set[str]
+) -> list[Any]:
+    scores = records.scores_of(run, metric)
     return [
         run.seed,
         rates.index(run.learning_rate),
-        _STATUS.index(outcome.status),
+        _STATUS.index(records.status(run)),
         *(None if score is None else round(PERCENT * score, 2) for score in scores),
         int(run.id in chosen),
         run.id,

@@ -141,14 +141,11 @@ def _order(records: StudyRecords) -> str:
 
 def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:
     """Return whether a result, or a state that has one, may differ from what was registered."""
-    found = [outcome for outcome in records.outcomes if outcome.result is not None]
-    scored = {outcome.run.arm for outcome in found}
+    scored = {run.arm for run in records.runs if run.id in records.results}
     states = [arm.state for arm in records.arms if arm.name in scored and arm.state is not None]
     made_by: dict[Part, set[tuple[str, ...]]] = {
         "pretraining": {state.code for state in states},
-        "finetuning": {
-            (one.result.code,) if one.result.code else () for one in found if one.result
-        },
+        "finetuning": {(one.code,) if one.code else () for one in records.results_of(records.runs)},
     }
     return any(
         is_other_code(part, codes, than=last.code[part])
@@ -161,5 +158,5 @@ def _written(records: StudyRecords) -> list[float]:
     """Return the dates of the results' files, which are the only dates that results have."""
     if records.store is None:
         return []
-    names = {outcome.run.id for outcome in records.outcomes if outcome.result is not None}
+    names = {result.id for result in records.results_of(records.runs)}
     return [(result_folder(records.store, n) / "result.json").stat().st_mtime for n in names]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from biphasic.analysis.estimate import Estimate, GridScore, best_per_seed, best_rate, estimate
@@ -301,6 +301,22 @@ def score_of_grid(
         num_rates=len(by_rate) or None,
         rate_spread=spreads or None,
         by_rate=by_rate,
+    )
+
+
+def score_of_runs(runs: Mapping[int, Score], *, convention: Convention) -> Score:
+    """Compute the score of a recipe from the scores of its pretraining runs."""
+    by_run = {
+        number: fmean(score.by_seed.values()) for number, score in runs.items() if score.by_seed
+    }
+    spreads = {run: fmean(of.rate_spread.values()) for run, of in runs.items() if of.rate_spread}
+    common = set.intersection(*(set(score.by_rate) for score in runs.values())) if runs else set()
+    return Score(
+        estimate([*by_run.values()], convention=convention),
+        by_run,
+        is_complete=all(score.by_seed and score.is_complete for score in runs.values()),
+        rate_spread=spreads or None,
+        by_rate={rate: [fmean(of.by_rate[rate]) for of in runs.values()] for rate in common},
     )
 
 

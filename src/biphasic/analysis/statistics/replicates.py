@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
-from statistics import fmean
 from typing import NamedTuple
 
-from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
-from biphasic.analysis.scores.table import ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores, score_of_runs
 from biphasic.errors import DataError
 from biphasic.records import fixed_streams
 
@@ -58,7 +55,10 @@ def over_pretraining(scores: Scores) -> Scores:
         scores,
         models=tuple(models),
         cells={
-            (model.name, dataset.name): _pooled(runs.of(model.name, dataset.name), scores)
+            (model.name, dataset.name): score_of_runs(
+                {number: run.score for number, run in runs.of(model.name, dataset.name).items()},
+                convention=scores.convention,
+            )
             for model in models
             for dataset in scores.datasets
         },
@@ -157,20 +157,3 @@ def _label(group: tuple[ModelInfo, ...]) -> str:
     if all(len(part) == 1 for part in parts[::2]):  # the text between seeds
         label = "".join(part.pop() for part in parts if len(part) == 1)
     return label
-
-
-def _pooled(runs: Mapping[int, _Run], scores: Scores) -> Score:
-    of_run = {number: run.score for number, run in runs.items()}
-    by_run = {
-        run: math.fsum(score.by_seed.values()) / len(score.by_seed)
-        for run, score in of_run.items()
-        if score.by_seed
-    }
-    spreads = {run: fmean(of.rate_spread.values()) for run, of in of_run.items() if of.rate_spread}
-    pooled = estimate([*by_run.values()], convention=scores.convention)
-    is_complete = all(score.by_seed and score.is_complete for score in of_run.values())
-    common = set.intersection(*(set(of.by_rate) for of in of_run.values())) if of_run else set()
-    by_rate = {rate: [fmean(of.by_rate[rate]) for of in of_run.values()] for rate in common}
-    return Score(
-        pooled, by_run, is_complete=is_complete, rate_spread=spreads or None, by_rate=by_rate
-    )

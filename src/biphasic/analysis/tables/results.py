@@ -38,14 +38,14 @@ def results_csv(records: StudyRecords) -> str:
     for arm in records.arms:
         for task in records.tasks:
             chosen = {result.id for result in selected[arm.name, task.name]}
-            outcomes = groups.get((arm.name, task.name), ())
+            runs = groups.get((arm.name, task.name), ())
             rows += [
                 (
-                    arm.name, task.name, task.metric, one.run.learning_rate, one.run.seed,
-                    one.status, str(one.run.id in chosen).lower(),
-                    one.score("validation", task.metric), one.score("test", task.metric),
+                    arm.name, task.name, task.metric, run.learning_rate, run.seed,
+                    records.status(run), str(run.id in chosen).lower(),
+                    *records.scores_of(run, task.metric),
                 )
-                for one in sorted(outcomes, key=lambda o: (o.run.learning_rate, o.run.seed))
+                for run in sorted(runs, key=lambda run: (run.learning_rate, run.seed))
             ]  # fmt: skip
     return csv_text(_RESULT_COLUMNS, rows)
 

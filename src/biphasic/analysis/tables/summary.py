@@ -88,9 +88,8 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
     """Return one result for each fine-tuning."""
     # One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
     trained: dict[tuple[str, str, str, float, int], ResultRecord] = {}
-    for outcome in records.outcomes:
-        result = outcome.result
-        if result is not None and not result.is_zero_shot:
+    for result in records.results_of(records.runs):
+        if not result.is_zero_shot:
             training = result.trained_on or result.task
             settings = digest(result.protocol)
             key = (result.state, training, settings, result.learning_rate, result.seed)
@@ -100,7 +99,7 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
 
 def zero_shot_runs(records: StudyRecords) -> list[ResultRecord]:
     """Return each result of a zero-shot task once; arms may share it."""
-    results = (outcome.result for outcome in records.outcomes if outcome.result)
+    results = records.results_of(records.runs)
     return [*{one.id: one for one in results if one.is_zero_shot}.values()]
 
 
@@ -183,7 +182,7 @@ def task_notes(records: StudyRecords, name: str) -> list[str]:
         earlier, later = pair.split("/")
         size = getattr(task, f"num_{later}")
         notes.append(f"{number:,} of {size:,} {later} examples also occur in {earlier}.")
-    results = (o.result for o in records.outcomes if o.run.task == task.name and o.result)
-    if cut := truncations(next((result.num_truncated for result in results), {})):
+    results = records.results_of(run for run in records.runs if run.task == task.name)
+    if results and (cut := truncations(results[0].num_truncated)):
         notes.append(f"Cut by the length limit: {cut}.")
     return notes

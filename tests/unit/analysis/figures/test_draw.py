@@ -273,11 +273,11 @@ def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
     records = load_study(*FakeStudy(steps=40).write(tmp_path))
     chart = study_losses(records).split()[0]
     figure = draw_chart(chart, ALONE)
-    last = records.arms[2].losses.heldout["mlm"].losses[-1]  # of CLM, asked for masked tokens
+    last = records.arms[2].losses["heldout", "mlm"].losses[-1]  # of CLM, asked for masked tokens
     written = {text for text, _ in texts(figure)}
     assert {f"CLM ↑ {last:.1f}", "untrained", "MLM"} <= written
     assert figure.axes[0].get_ylim()[1] < last
-    assert f"CLM from {records.arms[2].losses.heldout['mlm'].losses[0]:.2f}" in chart.alt
+    assert f"CLM from {records.arms[2].losses['heldout', 'mlm'].losses[0]:.2f}" in chart.alt
     assert f"untrained {records.arms[0].final_heldout['mlm']:.2f}" in chart.alt
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_study import ARMS, FakeStudy
 
-from biphasic.analysis.curves import Curve, Losses
+from biphasic.analysis.curves import Curve
 from biphasic.analysis.figures.catalog import run_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.choose import interval_note
@@ -41,11 +41,9 @@ def continued(records, *names, steps=30):
 def test_each_rate_has_the_mean_of_all_its_seeds(records):
     chart = scores_by_learning_rate(study_scores(records))
     task = records.tasks[0]
-    outcomes = records.by_cell["mlm", task.name]
+    results = records.results_of(records.by_cell["mlm", task.name])
     for point in next(s for s in chart.panels[0].series if s.label == "MLM").points:
-        scores = [
-            100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x
-        ]
+        scores = [100 * one.test[task.metric] for one in results if one.learning_rate == point.x]
         assert len(scores) == 5
         mean = sum(scores) / 5
         assert point.mean == pytest.approx(mean)
@@ -73,9 +71,9 @@ def test_every_arm_has_its_range_over_seeds_in_the_report(records):
     task = records.tasks[0]
     assert panel.title == task.title
     assert [series.label for series in panel.series] == [label for _, label, *_ in ARMS]
-    outcomes = records.by_cell["untrained", task.name]
+    results = records.results_of(records.by_cell["untrained", task.name])
     point = panel.series[0].points[0]
-    scores = [100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x]
+    scores = [100 * one.test[task.metric] for one in results if one.learning_rate == point.x]
     assert (point.low, point.high) == (min(scores), max(scores))
     assert point.mean == pytest.approx(sum(scores) / 5)
 
@@ -118,7 +116,7 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     ):  # fmt: skip
         assert isinstance(found, Skipped)
         assert "two learning rates" in found.reason
-    found = scores_by_learning_rate(study_scores(replace(records, outcomes=())))
+    found = scores_by_learning_rate(study_scores(replace(records, runs=())))
     assert isinstance(found, Skipped)
     assert "has finished" in found.reason
 
@@ -129,7 +127,7 @@ def test_losses_begin_where_the_finished_model_ended(records):
     assert set(panels) == {"training-mlm", "heldout-mlm"}
     [series] = panels["training-mlm"].series
     arm = next(arm for arm in records.arms if arm.name == "mlm")
-    curve = arm.losses.training["mlm"]
+    curve = arm.losses["training", "mlm"]
     expected = {
         int(step) - 10: loss for step, loss in zip(curve.steps, curve.losses, strict=True)
         if step > 10
@@ -141,7 +139,7 @@ def test_losses_begin_where_the_finished_model_ended(records):
 def test_long_curves_are_means_of_neighbours(records):
     steps = np.arange(1, 1001)
     curve = Curve(steps, steps * 100, 10.0 - steps / 1000, np.zeros(1000, dtype=np.int64))
-    arm = replace(records.arms[1], losses=Losses({"mlm": curve}))
+    arm = replace(records.arms[1], losses={("training", "mlm"): curve})
     arm = replace(arm, record=arm.record.model_copy(update={"continued_steps": 600, "steps": 1000}))
     [panel] = continued_losses(replace(records, arms=(arm,))).panels
     points = panel.series[0].points
@@ -156,7 +154,7 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
         steps = np.arange(1, num_steps + 1)
         losses = 10.0 - steps / 1000
         curve = Curve(steps, steps * 100, losses, np.zeros(num_steps, dtype=np.int64))
-        return replace(arm, losses=Losses({"mlm": curve}))
+        return replace(arm, losses={("training", "mlm"): curve})
 
     arms = (trained(records.arms[1], 360), trained(records.arms[2], 160))
     [panel] = study_losses(replace(records, arms=arms)).panels
@@ -172,8 +170,8 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
 
 def test_a_panel_has_the_unit_of_its_losses(records):
     [mlm] = (arm for arm in records.arms if arm.name == "mlm")
-    curve = {"focal": mlm.losses.training["mlm"]}
-    own = replace(mlm, losses=Losses(curve, curve))
+    curve = mlm.losses["training", "mlm"]
+    own = replace(mlm, losses={(kind, "focal"): curve for kind in ("training", "heldout")})
     bits = own.state.model_copy(update={"loss_units": {"focal": "bits"}})
     other = replace(own, state=bits)
     cases = (([mlm], "nats per token"), ([own], ""), ([other], "bits"), ([own, other], ""))
@@ -187,7 +185,7 @@ def test_without_continued_training_the_figure_is_left_out(records):
     assert isinstance(found["learning-rate"], Chart)
     assert "no finished model was continued" in found["continued-losses"].reason
     bare = continued(records, "mlm")
-    arms = tuple(replace(arm, losses=Losses()) for arm in bare.arms)
+    arms = tuple(replace(arm, losses={}) for arm in bare.arms)
     assert "logged" in continued_losses(replace(bare, arms=arms)).reason
 
 
