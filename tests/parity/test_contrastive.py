@@ -351,6 +351,17 @@ def test_an_epoch_reads_each_pair_once_in_any_number_of_phases(pairs, training_d
     assert cold.sha256() == batches[-1].sha256()
 
 
+def test_each_epoch_has_its_own_order(pairs, training_data, make_recipe):
+    data = replace(training_data, pairs={pairs.folder: pairs})
+    rows = StepRows(make_recipe(phase(pairs, steps=6)), data)
+    first, second = (
+        np.concatenate([batch.queries[batch.pairs[:, 0]] for batch in map(rows.batch, steps)])
+        for steps in (range(3), range(3, 6))
+    )
+    assert sorted(first) == sorted(second) == sorted(pairs.queries)
+    assert first.tolist() != second.tolist()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -135,6 +135,14 @@ def test_changed_records_are_refused(register, folder):
         read_registrations(folder)
 
 
+def test_an_amendment_without_what_it_amends_is_refused(register, folder):
+    register()
+    register(questions=[{**ASK, "question": "Is less better?"}])
+    shutil.rmtree(min(folder.glob("registrations/*")))
+    with pytest.raises(DataError, match="amends another registration"):
+        read_registrations(folder)
+
+
 def test_an_arm_that_occurs_twice_counts_once_in_what_is_detectable(register):
     """(b - a) - (c - a) is b - c."""
     of_pair = {"arms": ["b", "c"]}

@@ -222,6 +222,9 @@ def test_a_sample_is_drawn_in_each_paradigm(tmp_path, file):
         assert sorted(scores["paradigm"]) == ["agreement"] * 2 + ["island"] * 2
         assert scores["id"] == sorted(scores["id"], key=int)
         drawn[seed] = scores["id"]
+        # Ids are lines of the file, in which the two paradigms alternate.
+        places = [(int(line) - 1) // 2 for line in drawn[seed]]
+        assert len(set(places)) > 2, "both paradigms have the same draw"
     assert drawn[0] != drawn[1]
     path.write_text("kind: sc\nfolder: x\npairs_per_paradigm: 2\n")
     with pytest.raises(ConfigError, match=r"'pairs_per_paradigm' .* mp, not sc"):
