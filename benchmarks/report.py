@@ -237,12 +237,12 @@ def measure_report(folder: Path) -> dict[str, float]:
 
 def measure_analysis(folder: Path) -> dict[str, float]:
     """Read a study and compare every arm with the best of each task, imports excluded."""
-    from biphasic.analysis.records import load_study  # noqa: PLC0415
+    from biphasic.analysis.records import load_records  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
     from biphasic.analysis.statistics.compare import family_of  # noqa: PLC0415
 
     began, cpu_began = time.perf_counter(), time.process_time()
-    scores = study_scores(load_study(folder / "study", folder / "store"))
+    scores = study_scores(load_records(folder / "study", folder / "store"))
     loaded = time.perf_counter() - began
     found = [family_of(scores, dataset.name).with_best for dataset in scores.datasets]
     assert all(each.num_examples for family in found for each in family)

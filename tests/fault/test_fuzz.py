@@ -35,7 +35,7 @@ import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic import locks
-from biphasic.analysis.records import load_study as load_records
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
 from biphasic.data.building.config import CorpusConfig

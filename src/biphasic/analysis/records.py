@@ -34,7 +34,7 @@ from biphasic.records import (
 )
 from biphasic.registration import read_registrations
 from biphasic.sealed import SealedFolder
-from biphasic.store import result_folder, state_folder
+from biphasic.store import STORE, result_folder, state_folder
 
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
@@ -186,9 +186,9 @@ class StudyRecords:
         }
 
 
-def load_study(folder: Path, store: Path) -> StudyRecords:
-    """Read a study's records."""
-    study = read_study(folder)
+def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
+    """Read a study's records; without `store`, from the store beside its folder."""
+    study, store = read_study(folder), store or folder.parent / STORE
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
     runs = tuple(reader.runs())

@@ -75,12 +75,12 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     from biphasic.analysis.page.render import render  # noqa: PLC0415
     from biphasic.analysis.page.runs import store_link  # noqa: PLC0415
     from biphasic.analysis.questions.text import questions_csv  # noqa: PLC0415
-    from biphasic.analysis.records import load_study  # noqa: PLC0415
+    from biphasic.analysis.records import load_records  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
     from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415
     from biphasic.analysis.tables.results import results_csv, table_csv  # noqa: PLC0415
 
-    records, folder = load_study(study_folder, store), page.parent
+    records, folder = load_records(study_folder, store), page.parent
     scores = by_recipe(study_scores(records))
     html = render(records, store=store_link(page, store))
     (folder / _NOTE).unlink(missing_ok=True)

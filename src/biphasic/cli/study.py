@@ -16,7 +16,6 @@ from biphasic.api.studies import cancel, clean, report_study, retry, run_study, 
 from biphasic.cli.command import Commands
 from biphasic.cli.output import echo, echo_answers, show_outcome, shown
 from biphasic.errors import ConfigError
-from biphasic.store import STORE
 
 if TYPE_CHECKING:
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
@@ -104,11 +103,11 @@ def _jobset(manifest: dict[str, Any] | None) -> None:
 
 def _answers(study: str | None, root: Path) -> str:
     from biphasic.analysis.page.markdown import answers_page
-    from biphasic.analysis.records import load_study
+    from biphasic.analysis.records import load_records
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
-    return answers_page(load_study(folder, folder.parent / STORE))
+    return answers_page(load_records(folder))
 
 
 @study_app.calls(

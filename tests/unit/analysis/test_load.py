@@ -4,7 +4,7 @@ import shutil
 import pytest
 from fake_study import ARMS, FakeStudy, seal_again
 
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.errors import DataError, NewerFormatError
 from biphasic.files import MANIFEST
 
@@ -31,7 +31,7 @@ def any_result(store):
 
 
 def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
-    records = load_study(*small_study().write(tmp_path))
+    records = load_records(*small_study().write(tmp_path))
     assert records.problems == ()
     arm = {arm.name: arm for arm in records.arms}["clm-25-mlm-75"]
     assert arm.losses["training", "clm"].steps.tolist() == list(range(1, 11))
@@ -50,14 +50,14 @@ def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
         again = [json.dumps({**json.loads(lines[0]), "loss": 77.0})]
         path.write_text("\n".join([*lines, *again]) + "\n")
         seal_again(path.parent)
-    curve = load_study(folder, store).arms[0].losses["training", "mlm"]
+    curve = load_records(folder, store).arms[0].losses["training", "mlm"]
     assert curve.steps.tolist() == list(range(1, 41))
     assert curve.losses[[0, 10, 20]].tolist() == [77.0] * 3
     assert (curve.losses == 77.0).sum() == 3
 
 
 def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
-    floor = load_study(*small_study().write(tmp_path)).arms[0]
+    floor = load_records(*small_study().write(tmp_path)).arms[0]
     assert floor.is_untrained
     assert floor.final_heldout == {"clm": 9.01, "mlm": 9.01}
     assert not floor.losses
@@ -70,7 +70,7 @@ def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
         lines = [line for line in path.read_text().splitlines() if "heldout" not in line]
         path.write_text("\n".join(lines) + "\n")
         seal_again(path.parent)
-    curve = load_study(folder, store).arms[0].losses["heldout", "mlm"]
+    curve = load_records(folder, store).arms[0].losses["heldout", "mlm"]
     assert curve.steps.tolist() == [40]
     assert curve.tokens.tolist() == [40 * 8192]
 
@@ -79,7 +79,7 @@ def test_missing_and_diverged_runs_are_named(tmp_path):
     study = small_study(
         missing={("mlm", "pydocs-sc", 2e-4, 0)}, diverged={("clm", "pydocs-qa", 2e-4, 1)}
     )
-    records = load_study(*study.write(tmp_path))
+    records = load_records(*study.write(tmp_path))
     texts = {problem.kind: problem.text for problem in records.problems}
     assert texts == {
         "missing": "mlm on pydocs-sc, learning rate 2e-4, seed 0: not run yet",
@@ -104,7 +104,7 @@ def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
     folder, store = small_study().write(tmp_path)
     spoil(any_result(store))
     seal_again(any_result(store).parent)
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert "result.json" in records.problems[0].text
     [damaged] = [run for run in records.runs if records.status(run) == "damaged"]
@@ -115,7 +115,7 @@ def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
     folder, store = small_study().write(tmp_path)
     path = any_result(store)
     path.write_text(path.read_text().replace('"steps": 200', '"steps": 201'))
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert "SHA-256" in records.problems[0].text
 
@@ -127,7 +127,7 @@ def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
     path = sorted(store.glob(f"{kind}/*/[rs]*.json"))[-1]
     path.write_text(path.read_text().replace(": 0.", ": 0.9").replace(": 4.", ": 1."))
     path.with_name(MANIFEST).unlink()
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert set(kinds(records)) == {"damaged"}
     assert all("incomplete (no manifest.json)" in problem.text for problem in records.problems)
     states = [arm.state for arm in records.arms]
@@ -141,7 +141,7 @@ def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
     one, other, *_ = sorted(path.parent for path in store.glob("finetunes/*/result.json"))
     shutil.rmtree(other)
     shutil.copytree(one, other)
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert f"holds fine-tuning {one.name[:12]}, not {other.name[:12]}" in records.problems[0].text
 
@@ -163,16 +163,16 @@ def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path, spoil):
     assert damaged != lines[0]
     path.write_text("\n".join([*lines, damaged]))
     seal_again(path.parent)
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert f"metrics.jsonl:{len(lines) + 1}" in records.problems[0].text
 
 
 def test_an_untrained_state_that_does_not_exist_is_missing(tmp_path):
     folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
-    state = load_study(folder, store).arms[0].record.state
+    state = load_records(folder, store).arms[0].record.state
     (store / "states" / state / "state.json").unlink()
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert records.arms[0].state is None
     assert "missing" in kinds(records)
     assert any(state[:12] in problem.text for problem in records.problems)
@@ -182,7 +182,7 @@ def test_a_run_listed_twice_counts_once(tmp_path):
     folder, store = small_study().write(tmp_path)
     raw = json.loads((folder / "study.json").read_text())
     rewrite(folder / "study.json", runs=[*raw["runs"], raw["runs"][0]])
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert len(records.runs) == len(raw["runs"])
 
@@ -191,7 +191,7 @@ def test_a_state_under_another_s_name_is_damaged(tmp_path):
     folder, store = small_study(arms=ARMS[1:2]).write(tmp_path)
     paths = sorted(store.glob("states/*/state.json"))
     rewrite_sealed(paths[0], identity="0" * 64)
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert records.problems[0].text.endswith("belongs to state 000000000000; skipped")
 
@@ -201,7 +201,7 @@ def test_different_machines_are_flagged(tmp_path):
     states = sorted(store.glob("states/*/state.json"))
     trained = next(path for path in states if json.loads(path.read_text())["step"])
     rewrite_sealed(trained, environment={"torch": "2.14.0", "device": "cpu"})
-    problems = load_study(folder, store).problems
+    problems = load_records(folder, store).problems
     assert [problem.kind for problem in problems] == ["mixed"]
     assert '"2.13.0", "2.14.0"' in problems[0].text
 
@@ -218,4 +218,4 @@ def test_without_a_readable_study_there_is_one_clear_error(tmp_path, content, er
     if content is not None:
         (tmp_path / "study.json").write_text(content)
     with pytest.raises(error, match=r"study\.json"):
-        load_study(tmp_path, tmp_path)
+        load_records(tmp_path, tmp_path)

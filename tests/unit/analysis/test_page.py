@@ -21,7 +21,7 @@ from biphasic.analysis.page.evidence import caveats, families, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.render import fill, render
 from biphasic.analysis.page.runs import run_data, store_link
-from biphasic.analysis.records import Problem, load_study
+from biphasic.analysis.records import Problem, load_records
 from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
@@ -34,7 +34,7 @@ STYLE = SeriesStyle("#0b62a8", "o", "-")
 
 
 def loaded(folder, **settings):
-    return load_study(*FakeStudy(steps=40, **settings).write(folder))
+    return load_records(*FakeStudy(steps=40, **settings).write(folder))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     record = json.loads((folder / "study.json").read_text())
     record["arms"][2]["is_final"] = False
     (folder / "study.json").write_text(json.dumps(record))
-    page = render(load_study(folder, store), store="../store")
+    page = render(load_records(folder, store), store="../store")
     # The intermediate model has the highest mean, and CLM is clearly above MLM.
     assert "CLM scores highest on “Which library”, clearly ahead of every other arm." in page
     assert "corrected: for all pairs of finished arms on the task" in page
@@ -217,7 +217,7 @@ def test_arms_are_compared_with_every_untrained_encoder(tmp_path):
         record = json.loads((folder / "study.json").read_text())
         record["arms"][2]["family"] = family
         (folder / "study.json").write_text(json.dumps(record))
-        page = render(load_study(folder, store), store="../store")
+        page = render(load_records(folder, store), store="../store")
         assert f"<li>{sentence}</li>" in page
         [row, *_] = re.findall('<svg class="strip".*?</svg>', page, re.DOTALL)
         assert row.count("floor-line") == number
@@ -229,11 +229,11 @@ def test_a_pretrained_model_as_it_is_is_not_called_untrained(tmp_path):
     study["arms"][0] |= {"name": "opened", "label": "Opened"}
     for run in study["runs"]:
         run["arm"] = run["arm"].replace("untrained", "opened")
-    assert "untrained" in render(load_study(folder, store), store="store")
+    assert "untrained" in render(load_records(folder, store), store="store")
     for arm in study["arms"]:
         arm |= {"model": "smol", "continues": "smol"}
     (folder / "study.json").write_text(json.dumps(study))
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     html = render(records, store="store")
     assert "untrained" not in html
     assert "; Opened 9.01." in html  # the level of its loss
@@ -253,7 +253,7 @@ def test_tasks_share_a_fine_tuning_if_all_its_settings_are_equal(tmp_path, numbe
         protocol = {"train_examples": number_of[result["task"]]}
         path.write_text(json.dumps({**result, "trained_on": "msmarco", "protocol": protocol}))
         seal_again(path.parent)
-    assert len(finetunings(load_study(*study))) == expected
+    assert len(finetunings(load_records(*study))) == expected
 
 
 def test_compute_time_includes_the_scoring_of_zero_shot_tasks(tmp_path):
@@ -273,7 +273,7 @@ def test_scores_name_the_task_that_encoders_were_trained_on(tmp_path):
     study = json.loads((folder / "study.json").read_text())
     study["tasks"][1]["trained_on"] = "msmarco"
     (folder / "study.json").write_text(json.dumps(study))
-    rows = score_rows(study_scores(load_study(folder, store)))
+    rows = score_rows(study_scores(load_records(folder, store)))
     assert {row["dataset"]: row["trained_on"] for row in rows} == {
         "msmarco": None, "nq": "msmarco", "IR Average": None
     }  # fmt: skip
@@ -429,7 +429,7 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
         "phases": [{"objective": "mlm", "steps": 42_000, "mask_rate": 0.4}],
     }  # fmt: skip
     path.write_text(json.dumps(record))
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     scores, paper = study_scores(records), paper_scores()
     expected = paper.get("610M-mlm40-42k", "SST-2").estimate
     values = reference_values(scores, paper)

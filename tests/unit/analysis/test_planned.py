@@ -11,7 +11,7 @@ from test_replicates import replicated_study, run_cli
 
 from biphasic import compare
 from biphasic.analysis.page.evidence import study_families
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Planned
@@ -98,7 +98,7 @@ def study(tmp_path):
 
 
 def test_a_recipe_is_compared_once_its_runs_are_combined(study):
-    scores = study_scores(load_study(*study))
+    scores = study_scores(load_records(*study))
     assert family_of(scores, "pydocs-sc").of_plan == ()
     [found] = family_of(over_pretraining(scores), "pydocs-sc").of_plan
     assert (found.num_pairs, found.is_planned) == (3, True)
@@ -113,7 +113,7 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert [(row["kind"], row["dataset"], row["first"], row["second"]) for row in rows] == [
         ("planned", "pydocs-sc", "clm", "mlm"), ("exploratory", "pydocs-tc", "clm", "mlm"),
     ]  # fmt: skip
-    [planned_one] = study_families(load_study(*study))["pydocs-sc"].of_plan
+    [planned_one] = study_families(load_records(*study))["pydocs-sc"].of_plan
     assert float(rows[0]["p_corrected"]) == planned_one.p_adjusted
     assert (rows[0]["num_comparisons"], rows[0]["verdict"]) == ("1", planned_one.verdict)
     shown = run_cli("analyze", str(study[0]), "--by-pretraining", "--compare")

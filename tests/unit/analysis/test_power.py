@@ -14,7 +14,7 @@ from biphasic.analysis.questions.power import (
     residual_spread,
     smallest_detectable,
 )
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.errors import DataError
 from biphasic.records import AgainstRecord, AskedRecord, QuestionRecord, SupportRecord
 
@@ -48,7 +48,7 @@ def test_one_run_has_no_test():
 
 def test_a_comparison_without_a_test_needs_no_spread(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1], seeds=(0,)).write(tmp_path)
-    study = load_study(folder, store).study
+    study = load_records(folder, store).study
     one = AskedRecord(first=("mlm",), second=("clm",), tasks=("pydocs-sc",))
     rules = SupportRecord(clear_for=1, clear_against=0), AgainstRecord(clear_against=1)
     asked = QuestionRecord(

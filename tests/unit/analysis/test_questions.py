@@ -28,7 +28,7 @@ from biphasic.analysis.questions.text import (
     registration_sentences,
     rule_sentence,
 )
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.study_file import read_study
@@ -83,7 +83,7 @@ def ask(tmp_path):
 
 
 def answers_of(study):
-    return study_answers(load_study(*study))
+    return study_answers(load_records(*study))
 
 
 def test_comparisons_of_a_question_are_corrected_together_and_apart_from_others(ask):
@@ -100,7 +100,7 @@ def test_comparisons_of_a_question_are_corrected_together_and_apart_from_others(
     [other] = second.outcomes
     assert (other.test.size, other.test.contrast.mean) == (1, -tests[0].contrast.mean)
     # A pair of several families is shown with the correction of its question.
-    [pair] = study_families(load_study(*study))["pydocs-tc"].of_plan
+    [pair] = study_families(load_records(*study))["pydocs-tc"].of_plan
     assert (pair.is_planned, pair.family_size) == (True, 2)
 
 
@@ -264,7 +264,7 @@ def test_a_difference_without_a_test_has_no_interval(tmp_path, seeds, clm, point
     for name in ("questions", "comparisons"):
         [row] = csv.DictReader((study[0] / f"report/{name}.csv").read_text().splitlines())
         assert (row["p_value"], row["low"], row["high"]) == ("", "", "")
-    assert f"| +{points} |" in answers_page(load_study(*study))
+    assert f"| +{points} |" in answers_page(load_records(*study))
 
 
 def test_commands_print_the_answers(ask):
@@ -353,7 +353,7 @@ def registered(ask):
 
 
 def sentences(study):
-    return registration_sentences(load_study(*study))
+    return registration_sentences(load_records(*study))
 
 
 def test_the_report_says_registered_before_the_first_score_only_if_records_do(registered):
@@ -418,7 +418,7 @@ def test_a_damaged_registration_is_a_problem_and_proves_nothing(registered):
     registered()
     [path] = registered.study[0].glob("registrations/*/registration.json")
     path.write_text(path.read_text().replace("2026-09-21", "2026-09-20"))
-    records = load_study(*registered.study)
+    records = load_records(*registered.study)
     assert any("registration" in one.text for one in records.problems)
     assert registration_sentences(records)[0].startswith("These questions were not registered")
 
@@ -434,10 +434,10 @@ def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
     module.pack_records([registered.study[0]], tmp_path / "records.tar.gz")
     module.write_reports([tmp_path / "records.tar.gz"], tmp_path / "unpacked")
     folder = tmp_path / "unpacked/study"
-    records = load_study(folder, folder.parent / "store")
+    records = load_records(folder)
     assert registration_sentences(records) == sentences(registered.study)
     page = answers_page(records)
-    assert page == answers_page(load_study(*registered.study))
+    assert page == answers_page(load_records(*registered.study))
     assert "Registered before the first score, which is of 2026-09-22" in page
     assert "2 of 2 90 % intervals cover" in page
     assert (folder / "report/questions.csv").is_file()

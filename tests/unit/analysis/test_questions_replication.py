@@ -8,10 +8,10 @@ from statistics import fmean, stdev
 import pytest
 
 from biphasic.analysis.page.evidence import study_answers
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.study.run.record import question_records
-from biphasic.study.spec.load import load_study as load_settings
+from biphasic.study.spec.load import load_study
 
 CHECKOUT = Path(__file__).parents[3]
 PAGE = CHECKOUT / "docs/replication/README.md"
@@ -22,12 +22,12 @@ def unpacked(tmp_path_factory):
     root = tmp_path_factory.mktemp("replication")
     with tarfile.open(PAGE.with_name("records.tar.gz")) as tar:
         tar.extractall(root, filter="data")
-    return lambda name: load_study(root / name, root / "store")
+    return lambda name: load_records(root / name, root / "store")
 
 
 def test_the_records_have_the_questions_of_the_study_file(unpacked):
     study = unpacked("replication").study
-    config = load_settings(CHECKOUT / "studies/replication.yaml")
+    config = load_study(CHECKOUT / "studies/replication.yaml")
     assert study.questions == (*question_records(config, tuple(one.name for one in study.tasks)),)
 
 

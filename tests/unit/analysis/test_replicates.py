@@ -16,7 +16,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.rates import scores_by_learning_rate
 from biphasic.analysis.page import figures as page_figures
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.source import study_scores
@@ -143,7 +143,7 @@ def test_replicates_of_a_study_differ_in_seeds_alone(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
     # The first two are one recipe; the third has a rate of its own.
     rewrite(folder, [(0, "mlm", 2.0), (1, "mlm", 2.0), (2, "mlm", 1.0)])
-    scores = study_scores(load_study(folder, store))
+    scores = study_scores(load_records(folder, store))
     assert [[m.name for m in group] for group in scores.replicates] == [["mlm", "clm"]]
     assert [m.pretraining_seeds for m in scores.models] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
     pooled = over_pretraining(scores)
@@ -166,7 +166,7 @@ def test_states_of_one_seed_are_no_replicates_of_each_other(tmp_path):
         arm |= {"arm": whole, "is_final": is_final, "model": "pico"}
         arm |= {"phases": [{"objective": "mlm", "steps": steps}], "seeds": {"init_seed": int(seed)}}
     (folder / "study.json").write_text(json.dumps(record))
-    recipes = over_pretraining(study_scores(load_study(folder, store)))
+    recipes = over_pretraining(study_scores(load_records(folder, store)))
     assert [model.name for model in recipes.models] == [
         "short-0",
         "short-0-20",
@@ -213,7 +213,7 @@ def test_models_have_an_optimizer_and_the_tokens_that_they_predicted(replicated)
         if arm["name"].startswith("mlm"):
             arm["recipe"]["optimizer"] = {"name": "muon"}
     (folder / "study.json").write_text(json.dumps(record))
-    models = by_recipe(study_scores(load_study(folder, store))).models
+    models = by_recipe(study_scores(load_records(folder, store))).models
     # 40 steps of 8,192 tokens; MLM predicts a third of them.
     assert {model.objective: (model.optimizer, model.labels) for model in models} == {
         "CLM": ("adamw", 327_680), "MLM": ("muon", 109_226),
@@ -287,7 +287,7 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     cards = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
     cells = next(card for card in cards if "Which library" in card)
     shown = [data["cells"][int(cell)] for cell in re.findall(r'data-cell="(\d+)"', cells)]
-    scores = over_pretraining(study_scores(load_study(*replicated)))
+    scores = over_pretraining(study_scores(load_records(*replicated)))
     of_runs = [scores.get(model.name, "pydocs-sc").by_seed for model in scores.models]
     assert {cell["unit"] for cell in shown} == {"Pretraining run"}
     assert [dict(cell["seeds"]) for cell in shown] == [
@@ -309,7 +309,7 @@ def test_a_report_of_replicated_recipes_compares_recipes(replicated):
 def test_of_many_runs_the_first_of_each_recipe_is_drawn(replicated, monkeypatch, most, sentence):
     monkeypatch.setattr(page_figures, "MOST_ROWS", most)
     monkeypatch.setattr(page_figures, "SHOWN_OF_MANY", 1)
-    records = load_study(*replicated)
+    records = load_records(*replicated)
     scores = over_pretraining(study_scores(records))
     few = page_figures.few_arms(records, scores)
     assert page_figures.choice_sentence(records, few, scores) == sentence
@@ -331,7 +331,7 @@ def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_p
 
 
 def test_the_rate_figure_of_recipes_averages_seeds_and_then_runs(tmp_path):
-    records = load_study(*replicated_study(tmp_path, seeds=(0, 1)))
+    records = load_records(*replicated_study(tmp_path, seeds=(0, 1)))
     chart = scores_by_learning_rate(over_pretraining(study_scores(records)))
     assert "mean over pretraining runs with its 95 % interval" in chart.caption
     clm, mlm = chart.panels[0].series

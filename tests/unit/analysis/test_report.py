@@ -22,7 +22,7 @@ from rich.console import Console
 
 from biphasic.analysis import report
 from biphasic.analysis.page.render import render as render_with_link
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
 from biphasic.analysis.text import plain
@@ -84,7 +84,7 @@ def good(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(good):
-    return Page(render(load_study(*good)))
+    return Page(render(load_records(*good)))
 
 
 @pytest.mark.usefixtures("drawn")
@@ -225,7 +225,7 @@ def test_the_page_is_accessible(page):
 
 def test_every_number_has_its_runs_and_every_run_its_record(good, page):
     data = json.loads(page.scripts[0])
-    records = load_study(*good)
+    records = load_records(*good)
     cells = {int(attrs["data-cell"]) for attrs in page.named("button") if "data-cell" in attrs}
     assert cells == set(range(len(ARMS) * len(TASKS))) == set(range(len(data["cells"])))
     for number, (arm, task) in enumerate((arm, task) for arm in records.arms for task in TASKS):
@@ -259,7 +259,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 @pytest.mark.usefixtures("drawn")
 def test_figures_use_the_pages_colours_and_no_fixed_ones(good):
-    html = render(load_study(*good))
+    html = render(load_records(*good))
     figures = "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL))
     assert "var(--series-1)" in figures
     assert re.findall(r"#[0-9a-fA-F]{6}\b|#[0-9a-fA-F]{3}\b(?=[;\"])", figures) == []
@@ -268,7 +268,7 @@ def test_figures_use_the_pages_colours_and_no_fixed_ones(good):
 
 def test_the_scores_on_the_page_are_those_of_the_table(good, page):
     text = " ".join("".join(page.text).split())
-    rows = list(csv.DictReader(io.StringIO(table_csv(load_study(*good)))))
+    rows = list(csv.DictReader(io.StringIO(table_csv(load_records(*good)))))
     scores = [row for row in rows if row["half_width"] and row["metric"] != "exact_match"]
     assert len(scores) == len(ARMS) * len(TASKS)
     for row in scores:
@@ -289,7 +289,7 @@ def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
     fourth |= {"peak": 4e-3}
     record["provenance"]["recipe"] = {"learning_rate": {"peak": 1e-3}}
     (folder / "study.json").write_text(json.dumps(record))
-    html = render(load_study(folder, store))
+    html = render(load_records(folder, store))
     rows = re.findall(r"</th><td>([^<]*)</td><td>(?:–|<span class=.item.)", html)
     assert rows == [
         "–", "2e-3, tuned (5 trials)", "5e-3, tuned; last 8e-4, tuned (3 trials)",
@@ -300,26 +300,26 @@ def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
 
 def test_the_page_of_a_study_without_recorded_rates_says_so(tmp_path):
     folder, store = FakeStudy(steps=20, arms=ARMS[:2], tasks=TASKS[:1]).write(tmp_path)
-    html = render(load_study(folder, store))
+    html = render(load_records(folder, store))
     assert html.count("<td>not recorded</td>") == 1
     assert "common peak" not in html
 
 
 def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
-    state = load_study(folder, store).arms[1].record.state
+    state = load_records(folder, store).arms[1].record.state
     path = store / "states" / state / "state.json"
     path.write_text(
         re.sub(r'"rows_sha256": "\w+"', f'"rows_sha256": "{"f" * 64}"', path.read_text())
     )
     seal_again(path.parent)
-    text = "".join(Page(render(load_study(folder, store))).text)
+    text = "".join(Page(render(load_records(folder, store))).text)
     assert "After 40 steps the arms had read different rows" in text
     assert "MLM (ffffffffffff)" in text
 
 
 def test_results_csv_has_one_row_per_run_and_reads_back_exactly(good):
-    records = load_study(*good)
+    records = load_records(*good)
     rows = list(csv.DictReader(io.StringIO(results_csv(records))))
     pretraining = [row for row in rows if row["task"] == "pretraining"]
     runs = [row for row in rows if row["task"] != "pretraining"]
@@ -340,7 +340,7 @@ def test_results_csv_knows_no_times_paths_or_order_of_records(good, tmp_path):
         if path.name != MANIFEST:
             path.write_text(re.sub(r'"seconds": [\d.e-]+', '"seconds": 99.0', path.read_text()))
             seal_again(path.parent)
-    assert results_csv(load_study(folder, store)) == results_csv(load_study(*good))
+    assert results_csv(load_records(folder, store)) == results_csv(load_records(*good))
 
 
 def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
@@ -348,7 +348,7 @@ def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
         steps=40, arms=ARMS[1:2], tasks=TASKS[:1], seeds=(0,), learning_rates=(1e-4, 2e-4, 5e-4),
         missing={("mlm", "pydocs-sc", 1e-4, 0)}, diverged={("mlm", "pydocs-sc", 2e-4, 0)},
     )  # fmt: skip
-    lines = results_csv(load_study(*study.write(tmp_path))).splitlines()
+    lines = results_csv(load_records(*study.write(tmp_path))).splitlines()
     assert lines[-3] == "mlm,pydocs-sc,accuracy,0.0001,0,missing,false,,"
     assert lines[-2] == "mlm,pydocs-sc,accuracy,0.0002,0,diverged,false,,"
     assert lines[-1].startswith("mlm,pydocs-sc,accuracy,0.0005,0,finished,true,0.")
@@ -380,7 +380,7 @@ def test_hostile_names_are_text_everywhere(tmp_path):
     assert "<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \ufffd" in text
     assert "\x00" not in html
     terminal = io.StringIO()
-    Console(file=terminal, width=200).print(format_table(load_study(folder, store)))
+    Console(file=terminal, width=200).print(format_table(load_records(folder, store)))
     assert "[bold]" in terminal.getvalue()
 
 
@@ -412,11 +412,11 @@ TEXTS = st.one_of(
 @pytest.mark.usefixtures("drawn")
 def test_any_text_may_be_a_name(tmp_path_factory, names):
     study = hostile_study(names, missing={("evil", "pydocs-sc", 1e-4, 1)})
-    assert_shown(render(load_study(*study.write(tmp_path_factory.mktemp("any")))), names)
+    assert_shown(render(load_records(*study.write(tmp_path_factory.mktemp("any")))), names)
 
 
 def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
-    records = load_study(*FakeStudy(steps=40, seeds=(0,)).write(tmp_path))
+    records = load_records(*FakeStudy(steps=40, seeds=(0,)).write(tmp_path))
     text = "".join(Page(render(records)).text)
     assert "(±" not in text
     assert "One seed gives no interval." in text
@@ -430,7 +430,7 @@ def test_problems_are_shown_and_marked_in_the_table(tmp_path):
     missing = {("mlm", "pydocs-ir", rate, seed) for rate in rates for seed in range(5)}
     diverged = {("clm", "pydocs-sc", rate, 1) for rate in rates}
     study = FakeStudy(steps=40, missing=missing, diverged=diverged)
-    text = "".join(Page(render(load_study(*study.write(tmp_path)))).text)
+    text = "".join(Page(render(load_records(*study.write(tmp_path)))).text)
     assert "Missing (15)" in text
     assert "Diverged (3)" in text
     assert "clm on pydocs-sc, learning rate 5e-4, seed 1: diverged after 200 steps" in text
@@ -450,7 +450,7 @@ def test_what_is_half_written_not_a_number_or_doubled_is_named_and_left_out(tmp_
     seal_again(unreal.parent)
     record["runs"].append(record["runs"][2])
     (folder / "study.json").write_text(json.dumps(record))
-    page = Page(render(load_study(folder, store)))
+    page = Page(render(load_records(folder, store)))
     text = " ".join("".join(page.text).split())
     where = "mlm on pydocs-sc, learning rate 1e-4, seed"
     assert f"{where} 0: " in text
@@ -479,7 +479,7 @@ def test_a_study_before_any_run_still_has_a_page(tmp_path):
 def test_the_terminal_table_shows_every_cell(tmp_path):
     terminal = io.StringIO()
     study = FakeStudy(steps=40, convention="paper").write(tmp_path)
-    Console(file=terminal, width=160).print(format_table(load_study(*study)))
+    Console(file=terminal, width=160).print(format_table(load_records(*study)))
     shown = terminal.getvalue()
     assert len(re.findall(r"\d+\.\d\d \(±\d+\.\d\d\)", shown)) == len(ARMS) * len(TASKS)
     assert "MLM loss" in shown

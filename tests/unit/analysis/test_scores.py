@@ -8,7 +8,7 @@ from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.analysis.claims.rows import rows_of
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, replicate_of, study_scores
 from biphasic.analysis.scores.table import with_averages
 from biphasic.records import PhaseRecord
@@ -41,7 +41,7 @@ def two_datasets(**changes):
 
 
 def test_an_average_is_taken_per_seed_first(tmp_path):
-    scores = study_scores(load_study(*two_datasets().write(tmp_path)))
+    scores = study_scores(load_records(*two_datasets().write(tmp_path)))
     assert [d.name for d in scores.datasets] == ["first", "second", "SC Average", "third"]
     average = scores.get("mlm", "SC Average")
     assert average.by_seed == {0: pytest.approx(75.0), 1: pytest.approx(75.0)}
@@ -52,7 +52,7 @@ def test_an_average_is_taken_per_seed_first(tmp_path):
 
 def test_a_seed_that_lacks_a_dataset_is_left_out_of_the_average(tmp_path):
     study = two_datasets(missing={("mlm", "second", 1e-4, 0)})
-    scores = study_scores(load_study(*study.write(tmp_path)))
+    scores = study_scores(load_records(*study.write(tmp_path)))
     average = scores.get("mlm", "SC Average")
     assert average.by_seed == {1: pytest.approx(75.0)}
     assert average.estimate.half_width is None
@@ -61,14 +61,14 @@ def test_a_seed_that_lacks_a_dataset_is_left_out_of_the_average(tmp_path):
 
 def test_a_model_that_lacks_a_dataset_has_no_average(tmp_path):
     missing = {("mlm", "second", 1e-4, seed) for seed in (0, 1)}
-    scores = study_scores(load_study(*two_datasets(missing=missing).write(tmp_path)))
+    scores = study_scores(load_records(*two_datasets(missing=missing).write(tmp_path)))
     assert scores.get("mlm", "SC Average").estimate is None
     bare = dataclasses.replace(scores, cells={("mlm", "first"): scores.get("mlm", "first")})
     assert ("mlm", "SC Average") not in with_averages(bare).cells
 
 
 def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
-    records = load_study(*two_datasets().write(tmp_path))
+    records = load_records(*two_datasets().write(tmp_path))
     # Mean 70, s = 10 * sqrt(2), standard error 10.
     paper = study_scores(records, convention="paper").get("mlm", "first").estimate
     assert paper == Estimate(pytest.approx(70.0), pytest.approx(19.6), 2)
@@ -79,13 +79,13 @@ def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
 @pytest.mark.parametrize("known", [{"first": "x", "second": "x"}, {}])
 def test_datasets_have_the_hash_of_their_examples(tmp_path, known):
     study = two_datasets(provenance={"data": {"tasks": known}})
-    scores = study_scores(load_study(*study.write(tmp_path)))
+    scores = study_scores(load_records(*study.write(tmp_path)))
     names = ("first", "second", "SC Average", "third")
     assert [one.data for one in scores.datasets] == [known.get(name, "") for name in names]
 
 
 def test_older_studies_have_their_steps_from_the_ledger(tmp_path):
-    scores = study_scores(load_study(*FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)))
+    scores = study_scores(load_records(*FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)))
     models = {model.name: model for model in scores.models}
     model = models["clm-25-mlm-75"]
     assert (model.clm_steps, model.mlm_steps, model.total_steps) == (10, 30, 40)
@@ -105,14 +105,14 @@ def test_a_study_s_factors_come_from_its_record(tmp_path):
                     "steps_by_objective": {"clm": 10, "mlm": 20}}],
     }  # fmt: skip
     (folder / "study.json").write_text(json.dumps(record))
-    model = study_scores(load_study(folder, store)).models[0]
+    model = study_scores(load_records(folder, store)).models[0]
     assert (model.size, model.parameters, model.group) == ("210M", 211, "pfs")
     assert (model.clm_steps, model.mlm_steps, model.mask_rate) == (20, 20, 0.3)
     assert (model.start, model.continued_steps, model.is_final) == ("CLM", 30, False)
 
 
 def test_texts_of_pairs_are_no_predicted_tokens(tmp_path):
-    records = load_study(*two_datasets().write(tmp_path))
+    records = load_records(*two_datasets().write(tmp_path))
     [arm] = records.arms
     entry = arm.ledger[-1].model_copy(update={"phase": 1, "objective": "contrastive"})
     state = arm.state.model_copy(update={"ledger": (*arm.ledger, entry)})
@@ -134,7 +134,7 @@ def test_texts_of_pairs_are_no_predicted_tokens(tmp_path):
 def test_a_model_whose_masking_rate_changed_is_at_none_of_the_rates(
     tmp_path, phases, objective, rate
 ):
-    records = load_study(*FakeStudy(steps=40, arms=ARMS[1:2], seeds=(0, 1)).write(tmp_path))
+    records = load_records(*FakeStudy(steps=40, arms=ARMS[1:2], seeds=(0, 1)).write(tmp_path))
     [arm] = records.arms
     changed = tuple(
         PhaseRecord(objective="mlm", steps=steps, mask_rate=first, final_mask_rate=last)
@@ -161,7 +161,7 @@ def test_an_encoder_that_attends_otherwise_is_another_model(tmp_path):
     runs = [run for run in study["runs"] if run["arm"] == mlm["name"]]
     study["runs"] += [{**run, "arm": "causal"} for run in runs]
     (folder / "study.json").write_text(json.dumps(study))
-    records = load_study(folder, store)
+    records = load_records(folder, store)
     scores = study_scores(records)
     assert [model.objective for model in scores.distinct] == ["none", "MLM", "MLM, causal"]
     both = (arm.record.model_copy(update={"phases": ()}) for arm in records.arms[1:])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.study_file import read_study
 from mini_study import once
@@ -42,7 +42,7 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
     folders = unpacked[archive]
     assert folders
     for folder in folders:
-        records = load_study(folder, folder.parent / "store")
+        records = load_records(folder)
         assert records.problems == ()
         assert all(run.id in records.results for run in records.runs)
     spec = importlib.util.spec_from_file_location("docs_records", CHECKOUT / "docs/records.py")
@@ -56,7 +56,7 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
 def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
     [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
-    scores = study_scores(load_study(folder, folder.parent / "store"))
+    scores = study_scores(load_records(folder))
     estimates = [score.estimate for score in scores.cells.values()]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
@@ -67,7 +67,7 @@ def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
 
 def test_the_quickstart_has_the_best_rates_of_its_trials(unpacked):
     [folder] = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
-    arms = {arm.name: arm.record for arm in load_study(folder, folder.parent / "store").arms}
+    arms = {arm.name: arm.record for arm in load_records(folder).arms}
     page = (CHECKOUT / "docs/quickstart/README.md").read_text(encoding="utf-8")
     with (CHECKOUT / "docs/quickstart/rates.csv").open(encoding="utf-8", newline="") as stream:
         trials = list(csv.DictReader(stream))

@@ -4,7 +4,7 @@ import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 
 
@@ -43,7 +43,7 @@ def test_scores_agree_with_hand_arithmetic(tmp_path):
     }  # fmt: skip
     study = FakeStudy(arms=ARMS[1:2], tasks=TASKS[:1], seeds=(0, 1), learning_rates=(1e-4, 2e-4),
                       scores=scores, convention="paper")  # fmt: skip
-    score = study_scores(load_study(*study.write(tmp_path))).cells["mlm", "pydocs-sc"]
+    score = study_scores(load_records(*study.write(tmp_path))).cells["mlm", "pydocs-sc"]
     assert score.estimate == Estimate(pytest.approx(62), pytest.approx(3.92), 2)
     assert score.is_complete
 
@@ -54,7 +54,7 @@ def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_
         diverged={("mlm", "pydocs-sc", 2e-4, 0)},
         missing={("clm", "pydocs-sc", 2e-4, 0)},
     )
-    records = load_study(*study.write(tmp_path))
+    records = load_records(*study.write(tmp_path))
     cells = study_scores(records).cells
     assert cells["mlm", "pydocs-sc"].is_complete
     assert not cells["clm", "pydocs-sc"].is_complete
@@ -66,7 +66,7 @@ def test_a_diverged_rate_lost_but_a_missing_one_leaves_the_cell_provisional(tmp_
 
 def test_a_seed_whose_every_run_diverged_is_left_out_of_the_mean(tmp_path):
     diverged = {("mlm", "pydocs-sc", rate, 3) for rate in (1e-4, 2e-4, 5e-4)}
-    records = load_study(*FakeStudy(arms=ARMS[1:2], diverged=diverged).write(tmp_path))
+    records = load_records(*FakeStudy(arms=ARMS[1:2], diverged=diverged).write(tmp_path))
     score = study_scores(records).cells["mlm", "pydocs-sc"]
     assert score.estimate is not None
     assert score.estimate.num_seeds == 4

@@ -9,7 +9,7 @@ import pytest
 from fake_study import ARMS, TASKS, FakeStudy, seal_again
 from made_scores import compare_arms
 
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.errors import DataError
 
@@ -61,7 +61,7 @@ def selected(store, scores, arm="mlm", task="pydocs-sc"):
 
 @pytest.mark.parametrize("task", ["pydocs-sc", "pydocs-tc"])
 def test_examples_of_the_selected_runs_give_their_scores(study, task):
-    scores = study_scores(load_study(*study))
+    scores = study_scores(load_records(*study))
     found = scores.examples("mlm", task)
     assert len(found.ids) == NUM_TEST
     by_seed = scores.get("mlm", task).by_seed
@@ -114,14 +114,14 @@ def other_ids(table):
     ids=["missing", "changed", "damaged", "other-scores", "other-ids", "no-column"],
 )
 def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, told):
-    scores = study_scores(load_study(*study))
+    scores = study_scores(load_records(*study))
     spoil(selected(study[1], scores))
-    comparison = compare_arms(study_scores(load_study(*study)), "mlm", "clm", "pydocs-sc")
+    comparison = compare_arms(study_scores(load_records(*study)), "mlm", "clm", "pydocs-sc")
     assert comparison.num_examples == 0
     assert told in comparison.contrast.missing
 
 
 def test_a_cell_without_a_run_has_no_examples(study):
-    scores = study_scores(load_study(*study))
+    scores = study_scores(load_records(*study))
     with pytest.raises(DataError, match="nobody on pydocs-sc: "):
         scores.examples("nobody", "pydocs-sc")

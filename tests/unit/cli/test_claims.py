@@ -11,7 +11,7 @@ import pytest
 from fake_study import FakeStudy, write_json
 
 from biphasic.analysis.page.render import render
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 
 COMMAND = ["claims"]
 
@@ -122,7 +122,7 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
     assert told
     assert set(told) == {None}
     # The report uses the same words: "no data" only where there is no comparison.
-    page = render(load_study(study, study.parent / "store"), store="../store")
+    page = render(load_records(study), store="../store")
     shown = dict(
         re.findall(r'(?s)verdict-undecided">Undecided</b>.*?class="meta">(C18|C03)(,)', page)
     )

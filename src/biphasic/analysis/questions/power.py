@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import replicate_of, study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.blocks import FEWEST, Blocks, pooled, residual_variance
@@ -23,7 +23,6 @@ from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.errors import DataError
 from biphasic.records import AskedRecord, DetectableRecord, StudyRecord
 from biphasic.seeds import stream
-from biphasic.store import STORE
 
 
 def detectable_differences(
@@ -44,7 +43,7 @@ def detectable_differences(
 
 def pilot_spreads(folder: Path) -> Callable[[str], float]:
     """Return the spreads over runs that a finished study measured."""
-    scores = by_recipe(study_scores(load_study(folder, folder.parent / STORE)))
+    scores = by_recipe(study_scores(load_records(folder)))
     return lambda task: residual_spread(scores, task)
 
 

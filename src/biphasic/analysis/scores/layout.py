@@ -28,7 +28,7 @@ from typing import Any
 
 from biphasic.amounts import rate as rate_text
 from biphasic.analysis.estimate import GridScore, best_per_seed
-from biphasic.analysis.records import Problem, StudyRecords, load_study
+from biphasic.analysis.records import Problem, StudyRecords, load_records
 from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
@@ -45,7 +45,6 @@ from biphasic.analysis.text import listing
 from biphasic.errors import DataError, is_system_fault, reading
 from biphasic.files import is_file
 from biphasic.records import STUDY, Convention
-from biphasic.store import STORE
 
 RESULTS = "results.json"
 RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
@@ -95,7 +94,7 @@ def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout |
         has_layout = not folder.is_dir() or next(folder.rglob(RESULTS), None) is not None
         others = None if has_layout else read_others(folder, choice)
         return others or read_layout(folder, choice)
-    records = load_study(folder, folder.parent / STORE)
+    records = load_records(folder)
     left_out = choice.left_out(task.name for task in records.tasks)
     return records.without(left_out) if left_out else records
 

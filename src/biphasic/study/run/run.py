@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from biphasic.analysis.records import StudyRecords, load_study
+from biphasic.analysis.records import StudyRecords, load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.text import score_rows
@@ -23,7 +23,6 @@ from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.plugins import keep_files
 from biphasic.progress import progress_bar, say_on
 from biphasic.shown import Shown, inline, shown_path, table_lines
-from biphasic.store import STORE
 from biphasic.study.by_name import link_states
 from biphasic.study.plan.plan import Plan
 from biphasic.study.run.jobs import WORKER, load_job
@@ -48,7 +47,7 @@ class StudyOutcome(Shown):
 
     def records(self) -> StudyRecords:
         """Read the study's records."""
-        return load_study(self.folder, self.folder.parent / STORE)
+        return load_records(self.folder)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each arm and task, as `analyze` does."""

@@ -32,7 +32,7 @@ from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import drawing, to_bytes, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.palette import (
@@ -250,7 +250,7 @@ MANY = tuple(
 
 @pytest.mark.parametrize("arms", [ARMS, FEW, MANY], ids=["arms", "few", "many"])
 def test_figures_of_records_have_no_text_on_another(tmp_path, arms):
-    records = load_study(*FakeStudy(steps=40, seeds=(0, 1), arms=arms).write(tmp_path))
+    records = load_records(*FakeStudy(steps=40, seeds=(0, 1), arms=arms).write(tmp_path))
     of_records = charts(run_figures(study_scores(records), records))
     in_print = [(chart, PRINT) for chart in of_records]
     of_arms = charts([study_losses(records), rates_of_arms(records)])
@@ -270,7 +270,7 @@ def test_figures_of_records_have_no_text_on_another(tmp_path, arms):
 
 
 def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
-    records = load_study(*FakeStudy(steps=40).write(tmp_path))
+    records = load_records(*FakeStudy(steps=40).write(tmp_path))
     chart = study_losses(records).split()[0]
     figure = draw_chart(chart, ALONE)
     last = records.arms[2].losses["heldout", "mlm"].losses[-1]  # of CLM, asked for masked tokens
@@ -372,5 +372,5 @@ def test_every_colour_stands_out_from_its_ground(ground):
 def test_all_arms_have_distinct_styles(tmp_path):
     arms = tuple((f"a{i}", f"A {i}", "MLM", (("mlm", 1.0),), 0.0) for i in range(20))
     study = FakeStudy(steps=40, arms=arms, tasks=(), seeds=())
-    styles = arm_styles(load_study(*study.write(tmp_path)).arms)
+    styles = arm_styles(load_records(*study.write(tmp_path)).arms)
     assert len({(s.color, s.marker, s.line) for s in styles.values()}) == 20

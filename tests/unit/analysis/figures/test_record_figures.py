@@ -15,14 +15,14 @@ from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.figures.examples import scores_by_train_examples
 from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
-from biphasic.analysis.records import load_study
+from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, Score
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return load_study(*FakeStudy(steps=40).write(tmp_path_factory.mktemp("study")))
+    return load_records(*FakeStudy(steps=40).write(tmp_path_factory.mktemp("study")))
 
 
 def continued(records, *names, steps=30):
@@ -59,7 +59,7 @@ def test_each_rate_has_the_mean_of_all_its_seeds(records):
 def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path):
     lost = {("mlm", "pydocs-sc", 5e-4, seed) for seed in (0, 1)} | {("clm", "pydocs-sc", 2e-4, 3)}
     study = FakeStudy(steps=40, diverged=lost)
-    records = load_study(*study.write(tmp_path))
+    records = load_records(*study.write(tmp_path))
     chart, _ = run_figures(study_scores(records), records)
     labels = {series.label for panel in chart.panels for series in panel.series}
     assert labels == {label for name, label, *_ in ARMS if name != "untrained"}
@@ -84,7 +84,7 @@ def test_many_arms_are_distinguished_by_objective_only(tmp_path):
         for i, family in enumerate(["MLM", "CLM"] * 4)
     )
     study = FakeStudy(steps=40, arms=arms, seeds=(0, 1), learning_rates=(1e-4, 2e-4))
-    records = load_study(*study.write(tmp_path))
+    records = load_records(*study.write(tmp_path))
     chart = scores_by_learning_rate(study_scores(records))
     series = chart.panels[0].series
     assert [each.label for each in series] == ["MLM", "CLM"] * 4
@@ -105,7 +105,7 @@ def test_many_arms_are_distinguished_by_objective_only(tmp_path):
 
 def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     study = FakeStudy(steps=40, learning_rates=(1e-4,))
-    one_rate = load_study(*study.write(tmp_path / "one"))
+    one_rate = load_records(*study.write(tmp_path / "one"))
     scores = study_scores(one_rate)
     # A zero-shot task has no rate, and is recorded at 0.
     zero = DatasetInfo("zero", "ZS", "ndcg_at_10")
@@ -197,7 +197,7 @@ def test_scores_over_training_examples_are_of_one_task(tmp_path):
     for task in study["tasks"]:
         task["num_train"] = sizes[task["name"]]
     (folder / "study.json").write_text(json.dumps(study))
-    scores = study_scores(load_study(folder, store))
+    scores = study_scores(load_records(folder, store))
     chart = {each.name: each for each in score_figures(scores)}["train-examples"]
     [panel] = chart.panels
     assert panel.title == "few"
