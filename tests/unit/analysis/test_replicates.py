@@ -318,6 +318,19 @@ def test_of_many_runs_the_first_of_each_recipe_is_drawn(replicated, monkeypatch,
         assert {arm.name: arm.label for arm in few.arms} == chosen
 
 
+def test_of_many_runs_the_first_of_the_untrained_encoder_is_drawn(replicated, monkeypatch):
+    monkeypatch.setattr(page_figures, "MOST_ROWS", 2)
+    folder, store = replicated
+    record = json.loads((folder / "study.json").read_text())
+    for arm in record["arms"]:
+        if arm["name"].startswith("mlm"):
+            arm["family"] = "none"
+    (folder / "study.json").write_text(json.dumps(record))
+    records = load_records(folder, store)
+    few = page_figures.few_arms(records, over_pretraining(study_scores(records)))
+    assert [arm.label for arm in few.arms] == ["clm", "mlm"]
+
+
 def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_path):
     folder, _ = replicated
     only = ["claims", str(folder), "--only", "C01", "--json"]

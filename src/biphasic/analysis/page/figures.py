@@ -39,7 +39,8 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
             totals[name] += places.get(name, len(totals))
     most = len(labels) if len(labels) <= MOST_ROWS else SHOWN_OF_MANY
     chosen = set(sorted(totals, key=lambda name: totals[name])[:most])
-    kept = (arm for arm in records.arms if arm.name in chosen or arm.is_untrained)
+    chosen |= {model.name for model in scores.models if model.is_untrained}
+    kept = (arm for arm in records.arms if arm.name in chosen)
     relabelled = (
         (arm, arm.record.model_copy(update={"label": labels.get(arm.name, arm.label)}))
         for arm in kept
