@@ -11,8 +11,10 @@ import yaml
 
 from biphasic.amounts import rate
 from biphasic.config import parse_config
+from biphasic.data.building.build import build_corpus
+from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder
+from biphasic.files import complete_folder, read_json, write_json
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
 from biphasic.study.plan.cost import group_flops
@@ -69,6 +71,35 @@ def test_placeholders_are_listed_and_depend_on_the_description(tmp_path):
     other = previewed(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
     states = [[state for _, state in states_of(each)] for each in (one, other)]
     assert [a == b for a, b in zip(*states, strict=True)] == [False, False, True, False]
+
+
+def test_a_corpus_of_the_hub_is_one_of_the_same_settings(tmp_path):
+    """The newest commit is unknown, but all else that determines text and tokens is compared."""
+    lines = (json.dumps({"text": f"Document {number}."}) for number in range(40))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    one = {"sources": ["hf:owner/text"], "vocab_size": 300, "heldout_fraction": 0.3}
+    made = {**one, "sources": [str(tmp_path / "a.jsonl")]}
+    folder = Study(study(), tmp_path).store / "data" / "made"
+    build_corpus(CorpusConfig(**made), folder, say=lambda _: None)
+    record = read_json(folder / "built.json")
+    table = {"dataset": "owner/text", "config": None, "split": "train", "revision": "a" * 40}
+    common = {"source": "hub", "column": "text", "share": None, "license": ""}
+    record["origin"]["sources"] = [{**table, **common}]
+    write_json(folder / "built.json", record)
+
+    def is_used(**changes):
+        found = previewed(tmp_path, corpus={**one, **changes}).assumed
+        return not any(note.startswith("corpus:") for note in found)
+
+    assert is_used()
+    assert is_used(sources=["hf:owner/text?revision=v1"])
+    assert is_used(sources=[f"hf:owner/text?revision={'a' * 40}"])
+    assert not is_used(sources=[f"hf:owner/text?revision={'b' * 40}"])
+    assert not is_used(sources=["hf:owner/text?column=body"])
+    assert not is_used(sources=[{"source": "hf:owner/text", "column": "body"}])
+    assert not is_used(vocab_size=301)
+    assert not is_used(vocab_size=None, tokenizer="owner/model")
+    assert not is_used(deduplicate=True)
 
 
 def test_all_missing_local_data_are_listed(tmp_path):

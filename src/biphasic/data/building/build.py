@@ -187,11 +187,6 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
         }
         for source in config.sources
     ]
-    if config.tokenizer:
-        tokenizer = {"sha256": with_mask_token(load_tokenizer(config.tokenizer))[0].sha256}
-    else:
-        vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
-        tokenizer = {"kind": "byte-level BPE", "vocab_size": vocab_size}
     return {
         "sources": sources,
         "settings": config.model_dump(
@@ -204,10 +199,17 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
                 "heldout_fraction",
             }
         ),
-        "tokenizer": tokenizer,
+        "tokenizer": tokenizer_origin(config),
         "tokenizers": importlib.metadata.version("tokenizers"),
         "build_version": BUILD_VERSION,
     }
+
+
+def tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
+    """Return what determines a corpus's tokenizer, beside the text that it is trained on."""
+    if config.tokenizer:
+        return {"sha256": with_mask_token(load_tokenizer(config.tokenizer))[0].sha256}
+    return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
 
 
 def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) -> TextTokenizer:

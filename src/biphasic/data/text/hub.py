@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROWS_AT_ONCE = 256
 
 
@@ -182,7 +182,7 @@ def _copy_fingerprint(local: Path) -> dict[str, Any]:
 
 def resolve_revision(dataset: str, revision: str | None) -> str:
     """Return the commit of a branch, tag or commit of a hub dataset; None is its default branch."""
-    if revision and _COMMIT.fullmatch(revision):
+    if revision and COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi  # noqa: PLC0415
 

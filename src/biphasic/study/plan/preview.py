@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.build import RECORD, corpus_origin, read_record
+from biphasic.data.building.build import RECORD, corpus_origin, read_record, tokenizer_origin
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
 from biphasic.data.pairs.folder import Pairs
-from biphasic.data.text.hub import find_copy
+from biphasic.data.text.hub import COMMIT, find_copy
+from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import HubSource, SourceConfig
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
@@ -123,16 +125,45 @@ def _without_code(origin: Any) -> str:
 
 
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
-    origin = read_record(folder)["origin"]
-    settings = corpus.model_dump(include=set(origin.get("settings", {})))
-    tables = [(hub.dataset, hub.config, hub.split) for hub in _hubs(corpus)]
-    built = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
-    same_text = len(tables) == len(corpus.sources) and tables == built
-    return same_text and settings == origin.get("settings") and is_complete(folder / "train")
+    """Return whether these settings made a corpus, as far as they are known without the hub."""
+    origin, hubs = read_record(folder)["origin"], _hubs(corpus)
+    sources, settings = origin.get("sources", []), origin.get("settings")  # merged ones have none
+    if not len(hubs) == len(corpus.sources) == len(sources):
+        return False
+    known = map(_known_origin, corpus.sources, hubs)
+    return (
+        all(part.items() <= whole.items() for part, whole in zip(known, sources, strict=True))
+        and settings == corpus.model_dump(include=set(settings or ()))
+        and _may_have_tokenised(corpus, origin["tokenizer"])
+        and is_complete(folder / "train")
+    )
+
+
+def _known_origin(source: TextSource, hub: HubSource) -> dict[str, Any]:
+    """Return what determines a dataset's text, without a commit that only the hub knows."""
+    known = {
+        "dataset": hub.dataset,
+        "config": hub.config,
+        "split": hub.split,
+        "column": hub.column,
+        "share": source.share,
+        "license": source.license,
+    }
+    is_commit = bool(hub.revision and COMMIT.fullmatch(hub.revision))
+    return {**known, "revision": hub.revision} if is_commit else known
+
+
+def _may_have_tokenised(corpus: CorpusConfig, recorded: dict[str, Any]) -> bool:
+    """Return whether the tokenizer of a corpus is the one of its settings, if that is here."""
+    if corpus.tokenizer is None or Path(corpus.tokenizer).is_dir():
+        return tokenizer_origin(corpus) == recorded
+    return "sha256" in recorded
 
 
 def _hubs(corpus: CorpusConfig) -> list[HubSource]:
-    return [s.hub for s in corpus.sources if isinstance(s, SourceConfig) and s.hub]
+    """Return the hub datasets of a corpus, each with the column that is read."""
+    sources = [source for source in corpus.sources if isinstance(source, SourceConfig)]
+    return [replace(s.hub, column=s.hub.column or s.column) for s in sources if s.hub]
 
 
 def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int]:
