@@ -327,6 +327,14 @@ def test_most_often_is_more_often_than_any_other() -> None:
     assert won(0.5, 0.5, 0.25, None) is None
 
 
+def test_levels_that_tests_do_not_decide_are_not_called_ties() -> None:
+    def count(answer: bool | None) -> str:
+        return Check((Comparison("", answer),) * 2, most_often="clm_share").count
+
+    assert "ties" in count(False)
+    assert "ties" not in count(None)
+
+
 def test_a_weaker_form_decides_between_partly_and_false() -> None:
     def strong(table: Table) -> Check:
         return table.compare(MLM, CLM, "significantly higher")

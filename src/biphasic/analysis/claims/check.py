@@ -108,7 +108,7 @@ class Check:
         open_ = f", {unknown} unknown" if unknown else ""
         total = len(self.answers)
         counted = f"{self.answers.count(True)} of {total} hold{open_} ({self.needed})"
-        if not self.most_often:
+        if not self.most_often or unknown == total:
             return counted
         winners = Counter(c.winner for c in self.comparisons if c.winner is not None)
         counts = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
