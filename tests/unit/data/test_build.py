@@ -162,6 +162,29 @@ def test_a_finished_corpus_is_not_rebuilt(tmp_path, files, configure):
         build(other, tmp_path / "c")
 
 
+def test_a_file_that_is_skipped_makes_no_other_corpus(tmp_path, monkeypatch, files, configure):
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    shutil.copy(files / "big.jsonl", pages)
+    config = configure(pages, tokenizer=None, vocab_size=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_json", fail_at("built.json", module.write_json))
+        with pytest.raises(KeyboardInterrupt):
+            build(config, tmp_path / "c")
+    (pages / ".DS_Store").write_text("x")
+    said = []
+    build(config, tmp_path / "c", say=said.append)
+    assert not [line for line in said if "anew" in line or "training a tokenizer" in line]
+    (pages / "notes.doc").write_text("x")
+    before = snapshot(tmp_path / "c")
+    build(config, tmp_path / "c")
+    assert snapshot(tmp_path / "c") == before
+    assert record(tmp_path / "c")["origin"]["sources"][0]["num_ignored"] == 1
+    (pages / "more.txt").write_text("One more document.")
+    with pytest.raises(ConfigError, match="other sources or settings"):
+        build(config, tmp_path / "c")
+
+
 def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkeypatch, configure):
     pages = tmp_path / "pages.jsonl"
     texts = [text for _, text in synthetic_documents(80, seed=3)]

@@ -140,13 +140,24 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     if not (folder / RECORD).is_file():
         return False
     record = read_json(folder / RECORD, remedy=_remedy(folder))
-    if not isinstance(record, dict) or record.get("origin") != origin:
+    made_from = record.get("origin") if isinstance(record, dict) else None
+    if not isinstance(made_from, dict) or _decisive(made_from) != _decisive(origin):
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
         )
     folders = CorpusFolders.below(folder)
     return all(map(is_complete, (folders.tokenizer, folders.train, folders.heldout)))
+
+
+def _decisive(origin: dict[str, Any]) -> dict[str, Any]:
+    """Return an origin without the numbers of files that its folders skip, which decide nothing."""
+    # The file manager of macOS adds a hidden file to each folder that it shows.
+    sources = [
+        {key: value for key, value in source.items() if key != "num_ignored"}
+        for source in origin.get("sources", ())
+    ]
+    return {**origin, "sources": sources}
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -296,13 +307,14 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
     begun = read_json(work / _BEGUN) if (work / _BEGUN).is_file() else None
+    is_same = begun is not None and _decisive(begun) == _decisive(origin)
     is_ours = begun is not None or (folder / RECORD).is_file()
     for part in (folders.tokenizer, folders.train, folders.heldout):
         if part.exists() and not is_ours:
             raise ConfigError(f"{part}: already exists, not from a build; choose an empty folder")
-        if part.exists() and (part != folders.tokenizer or begun != origin):
+        if part.exists() and (part != folders.tokenizer or not is_same):
             shutil.rmtree(part)
-    if begun not in (None, origin):
+    if begun is not None and not is_same:
         say(
             f"{folder.name}: sources or settings differ from the interrupted build's; starting anew"
         )
