@@ -318,6 +318,20 @@ def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
     assert "MLM (ffffffffffff)" in text
 
 
+def test_supervised_tokens_and_texts_of_pairs_are_not_added(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[3:4], tasks=TASKS[:1]).write(tmp_path)
+    path = store / "states" / load_records(folder, store).arms[0].record.state / "state.json"
+
+    def total():
+        [row] = re.findall(r'<tr class="total">.*?</tr>', render(load_records(folder, store)), re.S)
+        return re.findall(r"<td[^>]*>(.*?)</td>", row)
+
+    assert total()[4] == "163,840"
+    path.write_text(path.read_text().replace('"objective": "mlm"', '"objective": "contrastive"'))
+    seal_again(path.parent)
+    assert total()[3:5] == ["327,680", "–"]
+
+
 def test_results_csv_has_one_row_per_run_and_reads_back_exactly(good):
     records = load_records(*good)
     rows = list(csv.DictReader(io.StringIO(results_csv(records))))

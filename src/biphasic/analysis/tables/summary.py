@@ -17,6 +17,7 @@ from biphasic.analysis.text import (
     short_names,
     truncations,
 )
+from biphasic.facts import LOSS_UNITS, NATS
 from biphasic.files import digest
 from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
@@ -103,15 +104,19 @@ def zero_shot_runs(records: StudyRecords) -> list[ResultRecord]:
     return [*{one.id: one for one in results if one.is_zero_shot}.values()]
 
 
-def cost_rows(records: StudyRecords) -> Iterator[tuple[ArmData, str, LedgerEntry]]:
+def cost_rows(records: StudyRecords) -> Iterator[tuple[ArmData, str, LedgerEntry, int | None]]:
     """Yield the cost of each trained arm's phases, then their sum, `total`, if it has several."""
+    # Last is what was supervised; None for the sum of a phase on tokens and one on texts of pairs.
     for arm in records.arms:
         for entry in arm.ledger:
-            yield arm, f"{entry.phase + 1} · {objective_name(entry.objective)}", entry
+            what = f"{entry.phase + 1} · {objective_name(entry.objective)}"
+            yield arm, what, entry, entry.supervised_tokens
         if len(arm.ledger) > 1:
             names = ("steps", "documents", "tokens", "supervised_tokens", "flops")
             sums = {name: sum(getattr(entry, name) for entry in arm.ledger) for name in names}
-            yield arm, "total", arm.ledger[0].model_copy(update=sums)
+            total = arm.ledger[0].model_copy(update=sums)
+            on_tokens = {LOSS_UNITS.get(entry.objective, NATS) == NATS for entry in arm.ledger}
+            yield arm, "total", total, total.supervised_tokens if len(on_tokens) == 1 else None
 
 
 def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[str, ...]]]:
