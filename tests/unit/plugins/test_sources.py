@@ -117,6 +117,14 @@ def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):
         locate_corpus(load(spec), tmp_path)
 
 
+def test_a_finished_corpus_is_found_whatever_the_origin_is_made_of(spec, tmp_path):
+    origin = ORIGIN.format("{'parts': (1, 2), 'sizes': {1: 2.0}}")
+    config = load(spec, ("    def doc", origin))
+    for _ in range(2):
+        build_corpus(config, tmp_path / "corpus", num_workers=1, say=lambda _: None)
+    assert len(Corpus(tmp_path / "corpus" / "train"))
+
+
 def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):
     def assumed(config):
         study = Study(tiny_study({"name": "a", "phases": [clm(2)]}, corpus=config), tmp_path)

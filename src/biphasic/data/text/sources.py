@@ -22,7 +22,7 @@ from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hu
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
-from biphasic.files import expanded, is_folder
+from biphasic.files import canonical_json, expanded, is_folder, json_value
 from biphasic.plugins import accepting, code_of
 
 BUILTIN = "builtin:pydocs"
@@ -231,6 +231,8 @@ def source_origin(source: TextSource, context: SourceContext = _ALONE) -> dict[s
     origin = source.origin(context)
     if source.plugin is None:
         return origin
+    # Compared with that of a record, where a tuple is a list.
+    origin = json_value(canonical_json(origin))
     return {"source": "plugin", "origin": origin, "license": source.license, **code_of(source)}
 
 
