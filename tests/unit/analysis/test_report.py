@@ -318,6 +318,21 @@ def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
     assert "MLM (ffffffffffff)" in text
 
 
+def test_an_intermediate_arm_is_neither_the_best_nor_of_the_lowest_loss(tmp_path):
+    folder, store = FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    said = []
+    for is_final in (True, False):
+        record["arms"][-1]["is_final"] = is_final
+        (folder / "study.json").write_text(json.dumps(record))
+        page = Page(render(load_records(folder, store)))
+        said.append(" ".join("".join(page.text).split()).replace("\xa0", " "))
+    assert f"{ARMS[-1][1]} ends with the lowest held-out MLM loss" in said[0]
+    assert f"{ARMS[-2][1]} ends with the lowest held-out MLM loss" in said[1]
+    assert f"{ARMS[-2][1]} scores highest" in said[1]
+    assert ["at an intermediate step" in text for text in said] == [False, True]
+
+
 def test_supervised_tokens_and_texts_of_pairs_are_not_added(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[3:4], tasks=TASKS[:1]).write(tmp_path)
     path = store / "states" / load_records(folder, store).arms[0].record.state / "state.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ def format_table(records: StudyRecords) -> Table:
         header = Text(f"{plain(task.title)}\n{task.metric_title}")
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
-    means = {task.name: scores.means(task.name) for task in records.tasks}
+    means = {task.name: scores.finished.means(task.name) for task in records.tasks}
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective, least in lowest.items():
@@ -133,7 +134,10 @@ def seeds_note(records: StudyRecords) -> str:
 
 
 def lowest_losses(records: StudyRecords) -> dict[str, float]:
-    """Return the lowest final held-out loss of any arm, by objective."""
-    by_arm = [arm.final_heldout for arm in records.arms]
-    every = {name: [losses[name] for losses in by_arm if name in losses] for name in OBJECTIVES}
-    return {name: min(losses) for name, losses in every.items() if losses}
+    """Return the lowest held-out loss of any finished arm, for each objective with losses."""
+    known = {name: [a for a in records.arms if name in a.final_heldout] for name in OBJECTIVES}
+    return {  # infinite if only intermediate arms have one
+        name: min((a.final_heldout[name] for a in arms if a.record.is_final), default=math.inf)
+        for name, arms in known.items()
+        if arms
+    }

@@ -23,7 +23,7 @@ from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
 
 def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
-    """Describe which arm ends with the lowest held-out loss, for each objective."""
+    """Describe which finished arm ends with the lowest held-out loss, for each objective."""
     # If `scores` are of recipes, losses are means over pretraining runs.
     groups = scores.runs.replicates if scores.runs else ()
     recipe_of = {model.name: group[0].name for group in groups for model in group}
@@ -33,7 +33,7 @@ def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
     for objective in OBJECTIVES:
         by_recipe: dict[str, list[float]] = defaultdict(list)
         for arm in records.arms:
-            if objective in arm.final_heldout:
+            if arm.record.is_final and objective in arm.final_heldout:
                 by_recipe[recipe_of.get(arm.name, arm.name)].append(arm.final_heldout[objective])
         means = {name: fmean(losses) for name, losses in by_recipe.items()}
         if len(means) < 2:
