@@ -95,6 +95,7 @@ def test_a_corpus_of_a_source_in_a_file(spec, tmp_path):
         ([(f"{YIELD} text=", "yield (")], r"mailbox: documents yields 'message 0"),
         ([("get_payload", "payload")], r"mailbox: .*AttributeError"),
         ([(" text=", " text=None and ")], "mailbox: document '0': its text is of type NoneType"),
+        ([("+ message", r"+ '\ud800' + message")], "mailbox: document '0': .*surrogate"),
         ([(" text=", " split='test', text=")], "mailbox: document '0': its split is 'test'; it"),
     ],
 )
@@ -102,6 +103,8 @@ def test_a_source_that_yields_something_else_is_refused(spec, tmp_path, edits, m
     config = load(spec, *edits)
     with pytest.raises(DataError, match=message):
         build_corpus(config, tmp_path / "corpus", num_workers=1, say=lambda _: None)
+    with pytest.raises(DataError, match=message):
+        tokenizer.train([str(spec)], tmp_path / "words", vocab_size=300)
 
 
 def test_what_is_in_the_identity_of_a_corpus(spec, tmp_path):

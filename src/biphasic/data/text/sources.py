@@ -215,6 +215,14 @@ def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Itera
                     f"document {document.id!r:.80}: its text is of type {kind}",
                     about=source.short_name,
                 )
+            try:
+                document.text.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"document {document.id!r:.80}: its text holds an unpaired surrogate "
+                    f"(character {error.start}), which is not valid text",
+                    about=source.short_name,
+                ) from None
             if document.split not in _SPLITS:
                 raise DataError(
                     f"document {document.id!r:.80}: its split is {document.split!r:.80}; it must "
