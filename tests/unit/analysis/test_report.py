@@ -454,6 +454,15 @@ def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
     assert {row["half_width"] for row in rows} == {""}
 
 
+def test_an_average_lacks_the_runs_of_its_tasks(tmp_path):
+    tasks = (TASKS[0], ("other", "sc", "Which module", "accuracy", 0.5))
+    diverged = {("mlm", "other", 1e-4, 0)}
+    study = FakeStudy(steps=20, tasks=tasks, learning_rates=(1e-4,), diverged=diverged)
+    text = "".join(Page(render(load_records(*study.write(tmp_path)))).text)
+    assert text.count("† 4 of 5 seeds, runs diverged") == 1
+    assert text.count("† runs diverged") == 1
+
+
 def test_problems_are_shown_and_marked_in_the_table(tmp_path):
     rates = (1e-4, 2e-4, 5e-4)
     missing = {("mlm", "pydocs-ir", rate, seed) for rate in rates for seed in range(5)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from biphasic.amounts import amount, count, duration, rate
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.variance import variance_split
@@ -58,7 +59,9 @@ def _counted(things: Sequence[object], noun: str) -> tuple[str, str]:
 
 def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     """Return the runs that a score lacks."""
-    runs = records.by_cell.get((arm, dataset), ())
+    scores = study_scores(records)
+    members = scores.members(scores.dataset(dataset))
+    runs = [run for one in members for run in records.by_cell.get((arm, one.name), ())]
     all_ended = runs and all(run.id in records.results for run in runs)
     why = "runs diverged" if all_ended else "runs missing"
     expected = len(records.seeds_of(arm, dataset))
