@@ -265,6 +265,18 @@ def test_text_is_named_as_for_adapt(tmp_path):
         corpus_settings(tmp_path / "b.jsonl")
 
 
+def test_a_folder_of_text_may_have_a_folder_train(loads, tmp_path):
+    (tmp_path / "texts" / "train").mkdir(parents=True)
+    (tmp_path / "texts" / "train" / "a.txt").write_text("rows of tokens")
+    texts = str(tmp_path / "texts")
+    assert corpus_settings(texts) == corpus_settings({"sources": [texts]})
+    built, _ = run(tmp_path / "store")
+    folder = built.tokenizer.parent
+    assert corpus_settings(folder) == CorpusConfig(folder=folder)
+    (folder / "built.json").unlink()  # interrupted before its end
+    assert corpus_settings(folder) == CorpusConfig(folder=folder)
+
+
 def test_files_of_other_text_have_another_corpus_and_copies_the_same(tmp_path):
     def write(folder, text):
         file = tmp_path / folder / "a.jsonl"

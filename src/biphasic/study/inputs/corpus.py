@@ -147,7 +147,8 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
     path, source = expanded(corpus).resolve(), str(corpus)
     if path.suffix in {".yaml", ".yml"}:
         return load_pinned(CorpusConfig, path).anchored(path.parent)
-    if (path / "train").is_dir():
+    # Folders of text have a folder `train`, too.
+    if (path / RECORD).is_file() or is_complete(path / "train"):
         return CorpusConfig(folder=path)
     named = SourceConfig(source=source).path if source.strip() else Path()
     if named is not None and not named.exists():
