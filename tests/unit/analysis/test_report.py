@@ -25,6 +25,7 @@ from biphasic.analysis.page.render import render as render_with_link
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
+from biphasic.analysis.tables.summary import rows_statement
 from biphasic.analysis.text import plain
 from biphasic.files import MANIFEST
 
@@ -303,6 +304,31 @@ def test_the_page_of_a_study_without_recorded_rates_says_so(tmp_path):
     html = render(load_records(folder, store))
     assert html.count("<td>not recorded</td>") == 1
     assert "common peak" not in html
+
+
+def test_rows_are_compared_among_arms_of_the_same_data_seed(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:], tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+
+    def statement(*seeds):
+        for arm, seed in zip(record["arms"], seeds, strict=True):
+            arm["seeds"] = {"data_seed": seed}
+        (folder / "study.json").write_text(json.dumps(record))
+        return rows_statement(load_records(folder, store))
+
+    for arm in record["arms"][2:]:
+        path = store / "states" / arm["state"] / "state.json"
+        path.write_text(re.sub(r'(?<="rows_sha256": )"\w+"', f'"{"f" * 64}"', path.read_text()))
+        seal_again(path.parent)
+    assert statement(1, 1, 1, 1)[0] is False
+    assert statement(1, 1, 2, 1)[0] is False
+    agrees, sentence = statement(1, 1, 2, 2)
+    assert agrees
+    assert "data seed" in sentence
+    assert "ffffffffffff" in sentence
+    agrees, sentence = statement(1, 2, 3, 4)
+    assert agrees
+    assert "read the same rows" not in sentence
 
 
 def test_arms_that_read_different_rows_are_called_out(good, tmp_path):

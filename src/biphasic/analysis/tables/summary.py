@@ -132,31 +132,39 @@ def trained_segments(records: StudyRecords) -> list[tuple[TrainedSegment, tuple[
 
 
 def rows_statement(records: StudyRecords) -> tuple[bool, str]:
-    """Return whether all arms read the same rows, and a sentence about it."""
+    """Return whether arms with the same data seed read the same rows, and a sentence about it."""
     # Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
-    by_step: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    by_step: dict[int, dict[tuple[int | None, str], list[str]]]
+    by_step = defaultdict(lambda: defaultdict(list))
     shown = short_names(arm.label for arm in records.arms)
     for arm in records.arms:
         if arm.state is not None and arm.segments:
-            by_step[arm.state.step][arm.state.rows_sha256].append(shown[arm.label])
+            read = arm.record.seeds.get("data_seed"), arm.state.rows_sha256
+            by_step[arm.state.step][read].append(shown[arm.label])
     if not by_step:
         return True, "No arm was trained, so there are no rows to compare."
     sentences = []
     agrees = True
-    for step, hashes in sorted(by_step.items()):
-        if len(hashes) > 1:
+    for step, groups in sorted(by_step.items()):
+        num_seeds = len({seed for seed, _ in groups})
+        arms = [arm for group in groups.values() for arm in group]
+        who = f"All {len(arms)} trained arms" if len(by_step) == 1 else listing(arms, most=6)
+        if len(groups) > num_seeds:
             agrees = False
-            groups = [f"{listing(arms)} ({rows[:12]})" for rows, arms in hashes.items()]
-            sentences.append(f"After {step} steps the arms had read different rows: "
-                             f"{'; '.join(groups)}.")  # fmt: skip
-            continue
-        ((rows, arms),) = hashes.items()
-        who = f"All {len(arms)} trained arms" if len(by_step) == 1 else listing(arms)
-        if len(arms) == 1:
-            sentences.append(f"Only {arms[0]} trained for {step} steps (rows {rows[:12]}).")
+            parts = [f"{listing(group)} ({rows[:12]})" for (_, rows), group in groups.items()]
+            sentences.append(f"After {step:,} steps the arms had read different rows: "
+                             f"{'; '.join(parts)}.")  # fmt: skip
+        elif len(arms) == 1:
+            [(_, rows)] = groups
+            sentences.append(f"Only {arms[0]} trained for {step:,} steps (rows {rows[:12]}).")
+        elif len(arms) == num_seeds:
+            sentences.append(f"{who} have different data seeds ({step:,} steps).")
         else:
+            others = " as the others of their data seed" if num_seeds > 1 else ""
+            hashes = listing([f"{rows[:12]}…" for _, rows in groups])
             sentences.append(
-                f"{who} read the same rows in the same order ({step} steps, SHA-256 {rows[:12]}…)."
+                f"{who} read the same rows in the same order{others} ({step:,} steps, SHA-256 "
+                f"{hashes})."
             )
     return agrees, " ".join(sentences)
 
