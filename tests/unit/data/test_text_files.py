@@ -280,6 +280,22 @@ def test_bytes_that_are_no_utf8_are_named(tmp_path):
     assert f"{path}: damaged" in refusal(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32-be"])
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+def test_utf16_is_named(tmp_path, encoding, suffix):
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes('{"text": "Two words"}\n'.encode(encoding))
+    told = refusal(path)
+    assert str(path) in told
+    assert "UTF-16" in told
+    assert "convert" in told
+
+
+def test_a_single_nul_byte_is_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"Two\0 words")
+    assert read(tmp_path)[0].text == "Two\0 words"
+
+
 @PACKED
 def test_damaged_compression_is_named_with_the_last_good_line(tmp_path, suffix):
     rows = [{"text": f"{number} " * 50} for number in range(2000)]

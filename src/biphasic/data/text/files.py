@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ _WHOLE_BYTES = 64 << 20  # maximum size of a source that is hashed whole; takes 
 _BLOCK_BYTES = 4096
 # Blocks of larger sources that are hashed, beside the first and the last of each file.
 _NUM_BLOCKS = 4096
+_WIDE_BYTES = 1 << 10  # at the beginning of a file, in which NUL bytes show UTF-16
 _PARQUET_ROWS = 256
 _PARQUET_BUFFER_BYTES = 1 << 20
 
@@ -187,11 +189,25 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
     del column  # the whole file is the text
     if file.stat().st_size > _MOST_WHOLE_BYTES:
         raise DataError(f"{file}: a document of more than 1 GiB; split it, or use JSON lines")
+    content = file.read_bytes()
+    _refuse_wide(content, where=file)
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 (byte {error.start}); convert it first") from None
     yield SourceDocument(id=name, text=text)
+
+
+def _refuse_wide(content: bytes, *, where: Path | str) -> None:
+    """Refuse UTF-16 and UTF-32, which UTF-8 may decode as text with NUL between its characters."""
+    start = content[:_WIDE_BYTES]
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        found = "begins with a byte order mark of UTF-16 or UTF-32"
+    elif 4 * start.count(0) >= len(start) > 1:  # half of all bytes in English as UTF-16
+        found = f"{start.count(0)} of the first {len(start)} bytes are NUL, as in UTF-16"
+    else:
+        return
+    raise DataError(f"{where}: not UTF-8: {found}; convert the file to UTF-8")
 
 
 def _read_json_lines(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
@@ -212,6 +228,8 @@ def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, An
     """Parse one line; a blank line gives None."""
     if not line.strip():
         return None
+    if is_first:
+        _refuse_wide(line, where=where)
     try:
         # Only a file's first line may start with a byte order mark.
         row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
