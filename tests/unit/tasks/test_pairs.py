@@ -77,6 +77,18 @@ def test_tables_of_all_formats_give_the_same_pairs(tmp_path, suffix):
     ]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbered_negatives_are_refused_and_not_left_out(tmp_path, monkeypatch, first):
+    row = {"query": "a", "positive": "b", f"negative_{first}": "c", f"negative_{first + 1}": "d"}
+    file = tmp_path / "files" / "pairs.jsonl"
+    file.parent.mkdir()
+    write_rows(file, [row])
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for source in (str(file), f"hf:{file.parent}"):
+        with pytest.raises(DataError, match=f":1: column 'negative_{first}'.*'negatives'"):
+            [*table_pairs(source)]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -21,6 +21,7 @@ from biphasic.tasks.rows.row import Row
 
 _QUERIES = ("query", "anchor")
 _OPTIONAL = ("negatives", "negative", "scores")
+_NUMBERED = ("negative_0", "negative_1", "negative_2")  # sentence-transformers has one per column
 _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
 _WORD = re.compile(r"\w+")
 
@@ -42,7 +43,7 @@ def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
     path = Path(source)
     if source.startswith("hf:"):
         table = parse_hub(source).open(copies)
-        values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL))
+        values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL, *_NUMBERED))
         rows = (Row(path, number, value) for number, value in enumerate(values, start=1))
     else:
         rows = open_table(source).rows()
@@ -50,6 +51,11 @@ def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
 
 
 def _pair_of(row: Row, *, source: str) -> Pair:
+    if numbered := next((name for name in _NUMBERED if name in row.value), None):
+        raise row.error(
+            f"column '{numbered}': numbered negatives are not read; write them as one list, "
+            "'negatives', or remove the columns"
+        )
     name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
     query, positive = row.text(name).strip(), row.text("positive").strip()
     negatives: tuple[str, ...] = ()
