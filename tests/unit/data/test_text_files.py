@@ -1,5 +1,6 @@
 """Texts in files and folders."""
 
+import errno
 import gzip
 import json
 import os
@@ -23,6 +24,7 @@ from biphasic.data.text.files import (
     read_text_files,
 )
 from biphasic.errors import DataError
+from biphasic.tasks.inputs import open_input
 
 ANY_JSON_LINES = pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 PACKED = pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
@@ -324,6 +326,20 @@ def test_what_precedes_damage_has_been_read(tmp_path):
 def test_damaged_parquet_is_named(tmp_path, content):
     (tmp_path / "a.parquet").write_bytes(content)
     assert f"{tmp_path / 'a.parquet'}: damaged, or not a Parquet file" in refusal(tmp_path)
+
+
+def test_a_fault_of_the_system_is_no_damage_of_parquet(tmp_path, monkeypatch):
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"]}), file)
+
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(read_text_files(file))
+    with pytest.raises(OSError, match="Input/output error"):
+        list(open_input(str(file)).rows())
 
 
 def test_a_damaged_page_of_parquet_is_named(tmp_path):
