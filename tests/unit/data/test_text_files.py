@@ -312,6 +312,15 @@ def test_damaged_compression_is_named_with_the_last_good_line(tmp_path, suffix):
     assert str(path) in refusal(path)
 
 
+def test_a_window_too_large_for_memory_is_no_damage(tmp_path):
+    large = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    packer = zstandard.ZstdCompressor(compression_params=large).compressobj()
+    content = packer.compress(json_lines([{"text": "a"}])) + packer.flush()
+    (tmp_path / "a.jsonl.zst").write_bytes(content)
+    with pytest.raises(DataError, match="128 MiB; compress it again"):
+        list(read_text_files(tmp_path))
+
+
 def test_what_precedes_damage_has_been_read(tmp_path):
     rows = [{"text": f"{number}"} for number in range(5)]
     path = tmp_path / "a.jsonl.gz"

@@ -59,7 +59,15 @@ def _decompress(
         raise EOFError("it is empty")
     while compressed := rest or stream.read(_READ_BYTES):
         decompressor = decompressor or open_decompressor()
-        unpacked = decompressor.decompress(compressed)
+        try:
+            unpacked = decompressor.decompress(compressed)
+        except zstandard.ZstdError as error:
+            if "too much memory" not in str(error):
+                raise
+            raise DataError(
+                f"{file}: compressed with a window of more than 128 MiB; compress it again with "
+                "--long=27 or less"
+            ) from None
         num_unpacked += len(unpacked)
         if num_unpacked > max(_LARGE, _MOST_RATIO * stream.tell()):
             raise DataError(
