@@ -110,8 +110,8 @@ class StudyRecords:
     study: StudyRecord
     arms: tuple[ArmData, ...]
     runs: tuple[RunRecord, ...]  # the fine-tunings that the study expects
-    results: Mapping[str, ResultRecord]  # by the id of their run
-    damaged: frozenset[str]  # ids of runs whose results cannot be used
+    results: Mapping[RunRecord, ResultRecord]
+    damaged: frozenset[RunRecord]  # runs whose results cannot be used
     problems: tuple[Problem, ...]
     store: Path | None = None  # None if the records were built in memory
     registrations: tuple[RegistrationRecord, ...] = ()  # the first, then its amendments
@@ -145,19 +145,19 @@ class StudyRecords:
 
     def status(self, run: RunRecord) -> Status:
         """Return what became of a run."""
-        if result := self.results.get(run.id):
+        if result := self.results.get(run):
             return result.status
-        return "damaged" if run.id in self.damaged else "missing"
+        return "damaged" if run in self.damaged else "missing"
 
     def scores_of(self, run: RunRecord, metric: str) -> tuple[float | None, float | None]:
         """Return a run's scores on validation and test, shares; None if it has none."""
-        if not (result := self.results.get(run.id)):
+        if not (result := self.results.get(run)):
             return None, None
         return result.score("validation", metric), result.score("test", metric)
 
     def results_of(self, runs: Iterable[RunRecord]) -> list[ResultRecord]:
         """Return the results of those runs that have one, in their order."""
-        return [self.results[run.id] for run in runs if run.id in self.results]
+        return [self.results[run] for run in runs if run in self.results]
 
     @cached_property
     def by_cell(self) -> Mapping[tuple[str, str], tuple[RunRecord, ...]]:
@@ -192,13 +192,13 @@ def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
     reader = _Reader(study, store)
     arms = tuple(reader.arm(arm) for arm in study.arms)
     runs = tuple(reader.runs())
-    results = {run.id: result for run in runs if (result := reader.result(run))}
+    results = {run: result for run in runs if (result := reader.result(run))}
     registrations: tuple[RegistrationRecord, ...] = ()
     try:
         registrations = read_registrations(folder)
     except DataError as error:
         reader.note("damaged", f"registration: {error}")
-    codes = Counter(results[run.id].code for run in runs if run.id in results)
+    codes = Counter(result.code for result in results.values())
     problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, codes))
     damaged = frozenset(reader.damaged)
     return StudyRecords(study, arms, runs, results, damaged, problems, store, registrations)
@@ -211,7 +211,7 @@ class _Reader:
         self.study = study
         self.store = store
         self.problems: list[Problem] = []
-        self.damaged: set[str] = set()  # ids of runs
+        self.damaged: set[RunRecord] = set()
         self._states = {arm.name: arm.state for arm in study.arms}
         self._metrics = {task.name: task.metric for task in study.tasks}
         self.state = cache(self._read_state)
@@ -266,7 +266,7 @@ class _Reader:
             self.note("damaged", f"{where}: result.json {problem}; skipped")
             result = None
         if result is None:
-            self.damaged.add(run.id)
+            self.damaged.add(run)
         elif result.status == "diverged":
             self.note("diverged", f"{where}: diverged after {result.steps} steps")
         return result

@@ -132,7 +132,7 @@ def test_a_record_without_a_manifest_does_not_count(tmp_path, kind):
     assert all("incomplete (no manifest.json)" in problem.text for problem in records.problems)
     states = [arm.state for arm in records.arms]
     states += [segment.state for arm in records.arms for segment in arm.segments]
-    assert path.parent.name not in [*states, *records.results]
+    assert path.parent.name not in [*states, *(run.id for run in records.results)]
     assert len(records.results) == len(records.runs) - (kind == "finetunes")
 
 
@@ -144,6 +144,19 @@ def test_a_copy_of_another_run_s_folder_does_not_count(tmp_path):
     records = load_records(folder, store)
     assert kinds(records) == ["damaged"]
     assert f"holds fine-tuning {one.name[:12]}, not {other.name[:12]}" in records.problems[0].text
+
+
+def test_a_result_listed_for_another_arm_too_counts_for_its_own_alone(tmp_path):
+    folder, store = small_study(arms=ARMS[1:3]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    record["runs"][0]["id"] = next(r["id"] for r in record["runs"] if r["arm"] == ARMS[2][0])
+    (folder / "study.json").write_text(json.dumps(record))
+    records = load_records(folder, store)
+    assert kinds(records) == ["damaged"]
+    first, *others = records.runs
+    assert records.status(first) == "damaged"
+    assert records.scores_of(first, "accuracy") == (None, None)
+    assert {records.status(run) for run in others} == {"finished"}
 
 
 @pytest.mark.parametrize(

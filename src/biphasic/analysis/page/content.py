@@ -62,7 +62,7 @@ def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
     scores = study_scores(records)
     members = scores.members(scores.dataset(dataset))
     runs = [run for one in members for run in records.by_cell.get((arm, one.name), ())]
-    all_ended = runs and all(run.id in records.results for run in runs)
+    all_ended = runs and all(run in records.results for run in runs)
     why = "runs diverged" if all_ended else "runs missing"
     expected = len(records.seeds_of(arm, dataset))
     if not expected:

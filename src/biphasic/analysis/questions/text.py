@@ -141,7 +141,7 @@ def _order(records: StudyRecords) -> str:
 
 def _is_other_code(records: StudyRecords, last: RegistrationRecord) -> bool:
     """Return whether a result, or a state that has one, may differ from what was registered."""
-    scored = {run.arm for run in records.runs if run.id in records.results}
+    scored = {run.arm for run in records.runs if run in records.results}
     states = [arm.state for arm in records.arms if arm.name in scored and arm.state is not None]
     made_by: dict[Part, set[tuple[str, ...]]] = {
         "pretraining": {state.code for state in states},

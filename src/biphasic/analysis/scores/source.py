@@ -136,7 +136,7 @@ def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
     cells = {}
     for key, runs in records.grids.items():
         # A diverged rate was tried and lost; a missing one might have been the best.
-        is_tried = all(run.id in records.results for run in records.by_cell.get(key, ()))
+        is_tried = all(run in records.results for run in records.by_cell.get(key, ()))
         cells[key] = score_of_grid(
             runs,
             convention=convention,
