@@ -143,7 +143,7 @@ def adapt_model(
         local = fetch_model(model, revision=revision)
     check_state(local, store, say=say)
     recipe, paths, earlier = _planned(
-        local, settings, corpus, store, name=str(model), console=console
+        local, settings, corpus, store, compute=compute, name=str(model), console=console
     )
     fingerprint = paths.open().fingerprint
     state = Lineage(recipe, fingerprint).identities[-1]
@@ -183,12 +183,15 @@ def _planned(
     corpus: CorpusConfig,
     store: Path,
     *,
+    compute: ComputeConfig,
     name: str,
     console: Console,
 ) -> tuple[Recipe, DataPaths, Continuation | None]:
     """Check the model and build the corpus; return the recipe, its data, and a run to continue."""
     recipe = _first_run(local, settings, name=name)
     recipe.check()
+    if not is_state(local):  # whose own run may have more rows
+        compute.check_rows(recipe.placed_phases)
     with progress_bar(console, "checking the model"):
         check_model(local, recipe, name=name)
     corpus = _corpus_of(corpus, local, settings)

@@ -247,6 +247,13 @@ def test_a_model_larger_than_memory_is_not_loaded(decoder, adapt, tmp_path, monk
     assert not (tmp_path / "encoder").exists()
 
 
+def test_more_processes_than_rows_are_refused_before_the_corpus_is_built(decoder, adapt, tmp_path):
+    code, _, err = adapt(decoder, "--compute", "processes=3")
+    assert code == 2
+    assert "rows_per_step: 2 are fewer" in err
+    assert not [*(tmp_path / "runs").rglob("data")]
+
+
 def test_a_family_that_stays_causal_is_refused_by_its_layer(adapt, tmp_path, tokenizer):
     folder = save_family("stablelm", tmp_path / "stablelm", tokenizer=tokenizer)
     code, _, err = adapt(folder)
