@@ -220,6 +220,10 @@ def _config(
         )
     for place, source in enumerate(raw.get("sources", ())):
         if column:
+            if Path(source["source"]).suffix.lower() in {".txt", ".md"}:
+                raise ConfigError(
+                    f"--column: {source['source']} is one document, without columns; omit --column"
+                )
             source["column"] = column
         if shares:
             source["share"] = shares[place]

@@ -222,4 +222,5 @@ def test_options_go_before_the_spec(tmp_path, asked):
 def test_shares_and_columns_need_sources(asked):
     assert "--share: 1 given for 2 sources" in asked("a", "b", "--share", 1)
     assert "--column: give the sources" in asked("--column", "x")
+    assert "--column: b.TXT is one document" in asked("a.jsonl", "b.TXT", "--column", "x")
     assert "corpus build: max_tokens: " in asked("a", "--max-tokens=-1")
