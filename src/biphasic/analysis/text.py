@@ -112,7 +112,7 @@ def metric_name(metric: str) -> str:
 
 def objective_name(objective: str) -> str:
     """Return the display name of an objective."""
-    return OBJECTIVES.get(objective, objective)
+    return "MNTP" if objective == "mntp" else OBJECTIVES.get(objective, objective)
 
 
 def score_cell(estimate: Estimate | None) -> str:

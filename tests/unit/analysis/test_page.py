@@ -369,7 +369,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     family = families(scores)["pydocs-sc"]
     clear = sum(other.is_clear for other in family.with_best[2:])
     first, *_ = comparison_notes(scores, family)
-    assert first == f"Of {MOST_ROWS - 2} further arms, {clear} are clearly behind."
+    assert first == f"Clearly behind, of {MOST_ROWS - 2} further arms: {clear}."
 
 
 def test_few_arms_stay_as_they_are(records):

@@ -124,7 +124,7 @@ def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
     """Yield notes on the comparisons of a dataset's best arm with the others."""
     if rest := family.with_best[MOST_COMPARISONS:]:
         clear = sum(one.is_clear for one in rest)
-        yield f"Of {count(len(rest), 'further arm')}, {clear:,} are clearly behind."
+        yield f"Clearly behind, of {count(len(rest), 'further arm')}: {clear:,}."
     yield from method_sentences(family)
     yield "Sources of the spread of scores, as standard deviations."
     yield from map(source_sentence, variance_split(scores, family.dataset.name))

@@ -148,7 +148,8 @@ def rows_statement(records: StudyRecords) -> tuple[bool, str]:
     for step, groups in sorted(by_step.items()):
         num_seeds = len({seed for seed, _ in groups})
         arms = [arm for group in groups.values() for arm in group]
-        who = f"All {len(arms)} trained arms" if len(by_step) == 1 else listing(arms, most=6)
+        all_arms = "Both trained arms" if len(arms) == 2 else f"All {len(arms)} trained arms"
+        who = all_arms if len(by_step) == 1 else listing(arms, most=6)
         if len(groups) > num_seeds:
             agrees = False
             parts = [f"{listing(group)} ({rows[:12]})" for (_, rows), group in groups.items()]
