@@ -26,6 +26,8 @@ from biphasic.analysis.text import csv_text, listing, plain, points_cell, wrap
         (listing([]), ""), (listing(["a"]), "a"), (listing(["a", "b", "c"]), "a, b and c"),
         (plain("a\x00b\ud800"), "a\ufffdb\ufffd"),
         (wrap("CLM 25 % then MLM 75 %"), "CLM 25\u00a0% then\nMLM 75\u00a0%"), (wrap("MLM"), "MLM"),
+        (wrap("nano-clm-1200-mlm40-2400-muon"), "nano-clm-1200-\nmlm40-2400-muon"),
+        (wrap("nano-clm-12000-mlm40-24000-muon"), "nano-clm-12000-\nmlm40-24000-muon"),
     ],
 )  # fmt: skip
 def test_numbers_and_names_read_well(found, expected):
