@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import html
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from fake_study import ARMS as FAKE_ARMS
 from fake_study import TASKS as FAKE_TASKS
 from fake_study import FakeStudy, seal_again
+from markdown_it import MarkdownIt
 from test_replicates import replicated_study, run_cli
 from test_study_examples import NUM_TEST, write_examples
 from typer.testing import CliRunner
@@ -441,6 +443,15 @@ def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
     assert "Registered before the first score, which is of 2026-09-22" in page
     assert "2 of 2 90 % intervals cover" in page
     assert (folder / "report/questions.csv").is_file()
+
+
+def test_names_are_no_links_in_markdown(registered):
+    record = registered()
+    for name in ("[x](http://a.example)", "a|b", "<b>", r"a\|b", "http://b.example"):
+        page = registration_page(name, [record])
+        rendered = MarkdownIt("gfm-like", {"linkify": False}).render(page)
+        assert f"<h1>Registration: {html.escape(name)}</h1>" in rendered
+        assert "http://" not in page  # GitHub makes links of bare addresses
 
 
 def test_the_page_to_commit_has_hash_rule_forecasts_and_power(registered):

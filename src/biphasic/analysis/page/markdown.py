@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from biphasic.amounts import count, p_value
@@ -20,6 +21,7 @@ from biphasic.errors import DataError
 from biphasic.records import ForecastRecord, QuestionRecord, RegistrationRecord
 
 _HEADS = ("Difference", "Task", "Points (95 % interval)", "p, corrected", "Clear", "Detectable")
+_LIVE = re.compile(r"([\\|\[\]])")
 _OF_FORECASTS = ("Forecast (90 % interval)", "Covered")
 
 
@@ -143,4 +145,5 @@ def _expected(forecast: ForecastRecord | None) -> str:
 
 
 def _cell(text: str) -> str:
-    return flat(text).replace("|", "\\|").replace("<", "&lt;")
+    # Only what ends a cell or becomes a tag or a link; other marks keep the page easy to read.
+    return _LIVE.sub(r"\\\1", flat(text)).replace("<", "&lt;").replace("://", "\\://")
