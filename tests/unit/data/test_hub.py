@@ -266,8 +266,18 @@ def test_copies_go_before_the_hub_and_only_where_they_are(copies):
     assert find_copy("plain", copies) is None
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_words_of_csv_files_are_no_missing_values(tmp_path, streaming):
+    lines = ["text,n", "NA,1", "null,2", "None,3", "nan,4", '"",5', "by,"]
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words/train.csv").write_text("\n".join(lines) + "\n")
+    rows = list(open_hub("words", streaming=streaming).read(["text", "n"]))
+    assert [row["text"] for row in rows] == ["NA", "null", "None", "nan", None, "by"]
+    assert [row["n"] for row in rows] == [1, 2, 3, 4, 5, None]
+
+
 class FakeHub:
-    """Stands at the border to the hub: `HfApi` and `load_dataset`."""
+    """Stands at the border to the hub: `HfApi`, and what loads datasets."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None]] = []
@@ -288,6 +298,7 @@ def fake_hub(monkeypatch) -> FakeHub:
     fake = FakeHub()
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: fake)
     monkeypatch.setattr(datasets, "load_dataset", fake.load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: None)
     return fake
 
 

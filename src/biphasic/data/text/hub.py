@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROWS_AT_ONCE = 256
+# By default the words "NA", "None", "nan", "null" and others are missing values, too.
+_CSV = {"keep_default_na": False, "na_values": [""]}
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,14 @@ def open_hub(
 
     try:
         with quiet():
-            rows = datasets.load_dataset(
-                place,
-                name=config,
-                split=split,
-                revision=commit,
-                streaming=streaming,
-                cache_dir=_cache_of(local) if local else None,
-            )
+            found = {
+                "path": place,
+                "name": config,
+                "revision": commit,
+                "cache_dir": _cache_of(local) if local else None,
+            }
+            csv = _CSV if _is_csv(datasets.load_dataset_builder(**found)) else {}
+            rows = datasets.load_dataset(**found, split=split, streaming=streaming, **csv)
     except ValueError as error:
         # The library's messages about wrong names are long, so look up the names ourselves.
         names = {"config": config, "split": split, "commit": commit}
@@ -102,6 +104,12 @@ def open_hub(
     except library_errors() as error:
         raise DataError(f"{describe(origin)}: {explain(error)}") from None
     return HubTable(rows=rows, origin=origin)
+
+
+def _is_csv(builder: datasets.DatasetBuilder) -> bool:
+    from datasets.packaged_modules.csv.csv import Csv  # noqa: PLC0415
+
+    return isinstance(builder, Csv)
 
 
 def config_names(
