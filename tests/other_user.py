@@ -22,7 +22,7 @@ def as_other_user(
     act: Callable[[], Any], *, stays: bool = False, user: int = OTHER, group: int = OTHER
 ) -> Iterator[None]:
     """Act in a forked process of another user; raise if it fails. It ends first, or `stays`."""
-    told, tell = os.pipe()
+    reading, tell = os.pipe()
     wait, release = os.pipe()
     child = os.fork()
     if not child:
@@ -36,7 +36,7 @@ def as_other_user(
             if stays:
                 os.read(wait, 1)
             del kept
-        except BaseException as error:  # noqa: BLE001 - told to the parent
+        except BaseException as error:  # noqa: BLE001 - the parent reports it
             os.write(tell, repr(error).encode())
         finally:
             sys.stderr.flush()
@@ -44,12 +44,12 @@ def as_other_user(
     os.close(tell)
     os.close(wait)
     try:
-        answer = os.read(told, 10_000).decode()
+        answer = os.read(reading, 10_000).decode()
         assert answer == "+", answer
         yield
     finally:
         os.close(release)
-        os.close(told)
+        os.close(reading)
         os.waitpid(child, 0)
 
 

@@ -220,8 +220,8 @@ def type_of(field: Mapping[str, Any]) -> str:
     if "$ref" in field:
         return RECORDS[field["$ref"].rpartition("/")[2]]
     if options := field.get("anyOf") or field.get("oneOf"):
-        told = [type_of(option) for option in options if option.get("type") != "null"]
-        return " or ".join(dict.fromkeys(told))
+        kinds = [type_of(option) for option in options if option.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
     if field.get("type") == "array":
         return f"list of {type_of(field['items'])}"
     by_name = field.get("additionalProperties")
@@ -235,8 +235,8 @@ def type_of(field: Mapping[str, Any]) -> str:
     name = "path" if field.get("format") == "path" else names.get(field.get("type", ""), "text")
     limits = {"exclusiveMinimum": "above", "minimum": "from", "exclusiveMaximum": "below",
               "maximum": "to"}  # fmt: skip
-    told = [f"{word} {field[limit]:,}" for limit, word in limits.items() if limit in field]
-    return " ".join([name, *told, *(["by name"] if isinstance(by_name, Mapping) else ())])
+    kinds = [f"{word} {field[limit]:,}" for limit, word in limits.items() if limit in field]
+    return " ".join([name, *kinds, *(["by name"] if isinstance(by_name, Mapping) else ())])
 
 
 def unit_of(key: str, field: Mapping[str, Any]) -> str:

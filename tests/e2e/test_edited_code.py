@@ -62,19 +62,19 @@ def records(root: Path, kind: str, name: str) -> list[dict]:
 def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
     file = write_part(tmp_path)
     store = snapshot(root / "store/states")
-    code, _, told = cli("study", "run", file, "--root", root, "--workers", "1")
-    [line] = [line for line in told.splitlines() if NOTE in line]
+    code, _, message = cli("study", "run", file, "--root", root, "--workers", "1")
+    [line] = [line for line in message.splitlines() if NOTE in line]
     assert "--fresh" in line
     assert code == 0
     assert snapshot(root / "store/states") == store
 
-    _, _, told = cli("study", "report", root / "mini")
-    assert [line.count("--fresh") for line in told.splitlines() if NOTE in line] == [1]
+    _, _, message = cli("study", "report", root / "mini")
+    assert [line.count("--fresh") for line in message.splitlines() if NOTE in line] == [1]
     assert NOTE in (root / "mini/report/problems.csv").read_text()
 
-    code, _, told = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
+    code, _, message = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
     assert code == 0
-    assert "deleting what other code made" in told
+    assert "deleting what other code made" in message
     used = {segment for arm in arms(root).values() for segment in (arm["state"], *arm["segments"])}
     states = {state["identity"]: state for state in records(root, "states", "state.json")}
     assert {tuple(states[name]["code"]) for name in used} == {("e" * 64,)}
@@ -82,9 +82,9 @@ def test_a_study_says_so_in_one_line_and_makes_it_again(root, tmp_path, cli):
     # Those of tasks that this part of the study lacks are gone too: they were of other weights.
     assert {result["code"] for result in results} == {"e" * 64}
 
-    _, _, told = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
-    assert NOTE not in told
-    assert "deleting" not in told
+    _, _, message = cli("study", "run", file, "--root", root, "--workers", "1", "--fresh")
+    assert NOTE not in message
+    assert "deleting" not in message
     assert NOTE not in (root / "mini/report/problems.csv").read_text()
 
 
@@ -98,8 +98,8 @@ def test_an_evaluation_says_so(root, tmp_path, cli):
         patch.setattr(EveryCode, "get", lambda *_: "f" * 64)
         assert cli("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", *again)[0] == 0
     numerics.running_code.cache_clear()
-    code, _, told = cli("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", *again)
-    assert (code, told.count(f"{NOTE}: 1 result;"), "another --root" in told) == (0, 1, True)
+    code, _, message = cli("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word", *again)
+    assert (code, message.count(f"{NOTE}: 1 result;"), "another --root" in message) == (0, 1, True)
 
 
 def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_file, warm):
@@ -122,23 +122,23 @@ def test_a_copy_with_an_edited_objective_trains_another_model(tmp_path, text_fil
         folder = tmp_path / ended.stdout.strip()
         return (folder / "metrics.jsonl").read_text(), " ".join(ended.stderr.split())
 
-    first, told = pretrain()
-    assert NOTE not in told
+    first, message = pretrain()
+    assert NOTE not in message
     masking = copy / "objectives/masking.py"
     text = masking.read_text()
     masking.write_text("# An edited comment is no other code.\n" + text)
-    again, told = pretrain()
-    assert (again, NOTE in told) == (first, False)
+    again, message = pretrain()
+    assert (again, NOTE in message) == (first, False)
     old = "ReplacementShares(mask=1.0)"
     assert old in text
     masking.write_text(text.replace(old, "ReplacementShares(mask=0.5, keep=0.5)"))
-    again, told = pretrain()
-    assert (again, told.count(NOTE), "--fresh" in told) == (first, 1, True)
-    fresh, told = pretrain("--fresh")
+    again, message = pretrain()
+    assert (again, message.count(NOTE), "--fresh" in message) == (first, 1, True)
+    fresh, message = pretrain("--fresh")
     assert fresh != first
-    assert "deleting what other code made: 1 state" in told
-    again, told = pretrain("--fresh")
-    assert (again, "deleting" in told, NOTE in told) == (fresh, False, False)
+    assert "deleting what other code made: 1 state" in message
+    again, message = pretrain("--fresh")
+    assert (again, "deleting" in message, NOTE in message) == (fresh, False, False)
 
 
 @pytest.mark.usefixtures("edited")

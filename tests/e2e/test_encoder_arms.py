@@ -47,9 +47,9 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
     planned = cli("study", "plan", file, "--root", root)[1]
     [line] = [line for line in planned.splitlines() if line.lstrip().startswith("theirs ")]
     assert str(encoder) in line
-    code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
+    code, printed, err = cli("study", "run", file, "--root", root, "--workers", "1")
     assert code == 0, err
-    assert "Theirs" in told
+    assert "Theirs" in printed
     assert snapshot(root / "store/states") == before  # nothing was trained or copied
     scored = {(row["arm"], row["seed"]) for row in rows(root) if row["task"] == "first-word"}
     assert scored == {(arm, seed) for arm in ("mlm", "theirs") for seed in ("0", "1")}
@@ -58,15 +58,15 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
     page = (root / "mini/report/report.html").read_text("utf-8")
     assert "has not been trained" not in page
     assert (root / "mini/report/problems.csv").read_text().count("\n") == 1
-    code, told, err = cli("study", "verify", root / "mini")
-    assert code == 0, told + err
+    code, printed, err = cli("study", "verify", root / "mini")
+    assert code == 0, printed + err
     assert "theirs" in cli("study", "status", root / "mini")[1]
 
     # `evaluate` names its results by the same facts, so it computes none again.
     results = snapshot(root / "store/finetunes")
     protocol = STUDY["finetuning"]["protocol"]
     settings = [word for name in protocol for word in ("--set", f"{name}={protocol[name]}")]
-    code, told, err = cli(
+    code, printed, err = cli(
         "evaluate", encoder, "--task", f"sc:{tmp_path}/own/first-word", "--root", root,
         "--seed", "0", "--seed", "1", "--learning-rate", "5e-4", *settings,
     )  # fmt: skip
@@ -76,8 +76,8 @@ def test_a_finished_encoder_is_compared_with_what_a_study_trains(root, encoder, 
     (encoder / "config.json").write_text(
         json.dumps({**json.loads((encoder / "config.json").read_text()), "layer_norm_eps": 1e-6})
     )
-    told = cli("study", "plan", file, "--root", root)[1]
-    assert "2 of 4 results" in told  # two are of the model as it was
+    printed = cli("study", "plan", file, "--root", root)[1]
+    assert "2 of 4 results" in printed  # two are of the model as it was
 
 
 def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
@@ -108,9 +108,9 @@ def test_a_study_of_finished_encoders_alone_needs_no_recipe_and_reads_no_corpus(
     }
     file, root = tmp_path / "choose.yaml", tmp_path / "runs"
     file.write_text(yaml.safe_dump(study), "utf-8")
-    code, told, err = cli("study", "run", file, "--root", root, "--workers", "1")
+    code, printed, err = cli("study", "run", file, "--root", root, "--workers", "1")
     assert code == 0, err
-    assert all(f"│ {name} " in told for name in ("bert", "modernbert"))
+    assert all(f"│ {name} " in printed for name in ("bert", "modernbert"))
     [note] = [line for line in err.splitlines() if "pooling=first" in line]
     assert "arm 'bert' on lookup" in note
     assert not (root / "store/data").exists()

@@ -40,22 +40,22 @@ def state(tmp_path: Path, cli: Cli) -> Path:
     text = tmp_path / "text.jsonl"
     lines = [json.dumps({"text": f"the rows of an array hold {n} tokens"}) for n in range(600)]
     text.write_text("\n".join(lines))
-    code, _, told = cli(
+    code, _, message = cli(
         "corpus", "build", text, "--out", tmp_path / "corpus", "--vocab-size", "300"
     )
-    assert code == 0, told
+    assert code == 0, message
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     arguments = ("--corpus", tmp_path / "corpus", "--root", tmp_path / "runs")
-    code, printed, told = cli("pretrain", tmp_path / "recipe.yaml", *arguments)
-    assert code == 0, told
+    code, printed, message = cli("pretrain", tmp_path / "recipe.yaml", *arguments)
+    assert code == 0, message
     return Path(printed.strip()).resolve()
 
 
 def test_pretrain_export_push(state, tmp_path, cli, warm):
     out = tmp_path / "my-encoder"
-    code, printed, told = cli("export", state, out)
-    assert (code, printed) == (0, f"{out}\n"), told
-    assert "in a separate process" in told
+    code, printed, message = cli("export", state, out)
+    assert (code, printed) == (0, f"{out}\n"), message
+    assert "in a separate process" in message
 
     done = subprocess.run(
         [sys.executable, "-I", "-c", STRANGER, str(out)],
@@ -73,11 +73,11 @@ def test_pretrain_export_push(state, tmp_path, cli, warm):
     assert held["ground"]["corpus_hash"] in card
     assert str(tmp_path) not in card
 
-    code, printed, told = cli("push", out, "me/my-encoder")
+    code, printed, message = cli("push", out, "me/my-encoder")
     assert code == 0
     assert "model.safetensors" in printed
     assert "nothing uploaded; add --go" in printed
-    assert "'license' is not filled in" in told
+    assert "'license' is not filled in" in message
 
     again = cli("export", state, out)
     assert (again[0], again[1]) == (0, f"{out}\n")

@@ -109,16 +109,16 @@ def test_every_piece_of_advice_ends_well(finished, root, tmp_path, cli, case, ch
     command, find, damage = case
     reader = Reader(root, write_study(tmp_path), finished, cli)
     damage(find(reader.root))
-    told = []
+    errors = []
     for _ in range(4):
         code, out, err = reader.ask(command)
         lines = [line for line in (out + err).splitlines() if NOTICED.search(line)]
         if not lines:
             break
-        told.append(lines[0])
+        errors.append(lines[0])
         reader.follow(lines[0], choice)
-    assert told, "nobody noticed"
-    assert (code, lines) == (0, []), told
+    assert errors, "nobody noticed"
+    assert (code, lines) == (0, []), errors
 
 
 def test_a_report_that_was_damaged_is_written_again(finished, root, tmp_path, cli):

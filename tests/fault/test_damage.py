@@ -116,10 +116,10 @@ def test_a_copy_of_another_one_s_folder_is_named_by_every_command(root, tmp_path
     shutil.copytree(one, other)
     study = write_study(tmp_path)
     what = {"finetunes": "fine-tuning", "states": "state"}[kind]
-    told = f"{other.resolve()}: holds {what} {one.name[:12]}, not {other.name[:12]}; delete"
+    message = f"{other.resolve()}: holds {what} {one.name[:12]}, not {other.name[:12]}; delete"
     for command in (("run", study), ("verify", "mini"), ("status", "mini")):
         _, out, err = cli("study", *command, "--root", root)
-        assert told in f"{out}{err}", command
+        assert message in f"{out}{err}", command
         assert "all finished" not in f"{out}{err}"
         assert "intact" not in f"{out}{err}"
 

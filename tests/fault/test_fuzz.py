@@ -561,9 +561,11 @@ def test_damaged_input_is_refused_in_one_line(tmp_path, monkeypatch, kind):
         try:
             subject.read()
         except BiphasicError as error:
-            told = str(error)
-            assert told.isprintable() or "\u202f" in told, f"{kind}, mutation {number}: {told!r}"
-            assert len(told) <= LONGEST + 10, f"{kind}, mutation {number}: {told!r}"
+            message = str(error)
+            assert message.isprintable() or "\u202f" in message, (
+                f"{kind}, mutation {number}: {message!r}"
+            )
+            assert len(message) <= LONGEST + 10, f"{kind}, mutation {number}: {message!r}"
         except Exception as error:
             error.add_note(f"{kind}, mutation {number} of {file.relative_to(tmp_path)}")
             raise

@@ -154,7 +154,7 @@ def silent(_: Progress) -> None:
 def test_interrupted_in_every_way_equals_uninterrupted(
     make_job, uninterrupted, ranks, tmp_path, monkeypatch
 ):
-    job, told = make_job(tmp_path / "store"), []
+    job, reports = make_job(tmp_path / "store"), []
 
     # One rank is killed: the other ends, and the caller gets an error.
     monkeypatch.setenv("GANG_FAULT", "kill")
@@ -165,8 +165,8 @@ def test_interrupted_in_every_way_equals_uninterrupted(
 
     # The process between is killed: its ranks end at once, and the caller gets an error.
     def kill_node(progress: Progress) -> None:
-        told.append(progress)
-        if len(told) == 1:
+        reports.append(progress)
+        if len(reports) == 1:
             os.kill(parent_of(int((ranks / "pid-1").read_text())), signal.SIGKILL)
 
     monkeypatch.setenv("GANG_FAULT", "slow")
@@ -188,11 +188,11 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert 10 <= reached < STEPS
 
     # One rank gets SIGTERM: all save what they have, though no checkpoint is due.
-    told.clear()
+    reports.clear()
 
     def terminate(progress: Progress) -> None:
-        told.append(progress)
-        if len(told) == 1:
+        reports.append(progress)
+        if len(reports) == 1:
             os.kill(int((ranks / "pid-1").read_text()), signal.SIGTERM)
 
     with pytest.raises(StoppedError):
@@ -201,12 +201,12 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     reached = checkpoint_of(job.store)
 
     # It is asked to stop: the ranks save what they have, whether a checkpoint is due or not.
-    told.clear()
+    reports.clear()
     with pytest.raises(StoppedError, match="run again to resume"):
-        job.run(told.append, should_stop=lambda: bool(told))
+        job.run(reports.append, should_stop=lambda: bool(reports))
     assert reached < checkpoint_of(job.store) < STEPS
-    assert told[0].done == reached + 1
-    assert all(each.total == STEPS and each.text.startswith("loss ") for each in told)
+    assert reports[0].done == reached + 1
+    assert all(each.total == STEPS and each.text.startswith("loss ") for each in reports)
 
     monkeypatch.setenv("GANG_FAULT", "none")
     job.run(silent)
@@ -288,7 +288,7 @@ def test_another_user_reaches_neither_ports_nor_files_of_ranks(
     assert attacks
 
 
-def tell_ports(told: IO[str], ancestor: int) -> None:
+def tell_ports(ports: IO[str], ancestor: int) -> None:
     """Write each port as soon as a rank listens at it, so that other tests' are left alone."""
 
     def tell() -> None:
@@ -296,14 +296,14 @@ def tell_ports(told: IO[str], ancestor: int) -> None:
         while True:
             for port in {port for _, port in listening_addresses(ancestor)} - seen:
                 seen.add(port)
-                print(port, file=told, flush=True)
+                print(port, file=ports, flush=True)
             time.sleep(0.001)  # leaves the ranks their cores
 
     threading.Thread(target=tell, daemon=True).start()
 
 
 def pester(ports: IO[str]) -> None:
-    """Connect to ports as soon as they are told, and pretend to be a rank of gloo."""
+    """Connect to ports as soon as they are known, and pretend to be a rank of gloo."""
 
     def connect_to_all() -> None:
         sockets = []

@@ -124,11 +124,13 @@ def test_other_files_are_reported():
 
 
 def test_the_page_shows_its_record():
-    told = "write it anew: make soak, or with its record: python -m soak.run --page-only in tests/"
+    message = (
+        "write it anew: make soak, or with its record: python -m soak.run --page-only in tests/"
+    )
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == page(record), told
+    assert PAGE.read_text(encoding="utf-8") == page(record), message
     rows = [(row["where"], row["fault"]) for row in record["faults"]]
-    assert rows == [(fault.where, fault.kind) for fault in FAULTS], told
+    assert rows == [(fault.where, fault.kind) for fault in FAULTS], message
     assert not record["problems"]
     assert all(0 < row["injected"] == row["equal"] for row in record["faults"])
     assert sum(row["injected"] for row in record["faults"]) >= 200

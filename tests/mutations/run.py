@@ -73,7 +73,7 @@ def run(tests: list[str], source: Path, log: Path) -> int:
         code = int(pytest.main([*options, *paths]))
         if not str(sys.modules["biphasic"].__file__).startswith(str(source)):
             code = 71
-    except BaseException:  # noqa: BLE001 - told in the log, as all else
+    except BaseException:  # noqa: BLE001 - logged, as all else
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -248,10 +248,10 @@ def test_one_process_resumes_where_a_process_group_stopped(
     of_two, base, references, make_recipe, training_data, tmp_path
 ):
     shutil.copytree(base / "left/progress", tmp_path / "progress")
-    told: list[int] = []
+    steps: list[int] = []
     recipe = recipe_of(make_recipe, "fp32")
-    found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
-    assert told == [5, 6]
+    found = alone(recipe, training_data, tmp_path, report=lambda done: steps.append(done.step))
+    assert steps == [5, 6]
     assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
 
 
@@ -394,8 +394,8 @@ def test_one_process_resumes_where_divided_weights_stopped(
     (folder,) = tmp_path.glob("progress/*/step-00000002")
     assert len(list(folder.glob("shard-*.safetensors"))) == 2
     assert not list(folder.glob("*.metadata"))  # torch's own metadata would be a pickle
-    told: list[int] = []
+    steps: list[int] = []
     recipe = recipe_of(make_recipe, run)
-    found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
-    assert told == [3, 4, 5, 6]
+    found = alone(recipe, training_data, tmp_path, report=lambda done: steps.append(done.step))
+    assert steps == [3, 4, 5, 6]
     assert_close(references(run), found, loss=1e-5, weights=ROUNDING.get(run, 1e-5))

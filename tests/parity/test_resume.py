@@ -195,7 +195,7 @@ def test_killed_with_data_read_ahead_and_losses_read_back_later(
 @pytest.mark.parametrize(("every", "step"), [(0, 1), (0, 6), (2, 3), (2, 6)])
 def test_stopped_on_request(runner, expected, tmp_path, every, step):
     """What is there is saved, whether a checkpoint is due or not; after the last step all is."""
-    told: list[int] = []
+    steps: list[int] = []
     asked: list[int] = []
 
     def should_stop() -> bool:
@@ -205,7 +205,7 @@ def test_stopped_on_request(runner, expected, tmp_path, every, step):
     options = RunOptions(
         checkpoint_every=every,
         heldout_every=2,
-        report=lambda done: told.append(done.step),
+        report=lambda done: steps.append(done.step),
         should_stop=should_stop,
         compute=ComputeConfig(read_back_every=100),
     )
@@ -221,7 +221,7 @@ def test_stopped_on_request(runner, expected, tmp_path, every, step):
         found = train_segment(
             runner.lineage, runner.data, tmp_path, start=0, end=6, options=options
         )  # fmt: skip
-    assert told == [*range(1, step + 1)]
+    assert steps == [*range(1, step + 1)]
     content_found = content(found)
     if step == 6:  # which was computed otherwise
         content_found["details"]["compute"] = expected["details"]["compute"]

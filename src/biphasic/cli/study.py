@@ -132,8 +132,8 @@ def _report(report: Path) -> None:
         if row["kind"] == "code":
             echo(row["text"], err=True)
     if rows:
-        told = count(len(rows), "problem")
-        echo(f"{told}, listed in the report and in {shown(problems)}", err=True)
+        total = count(len(rows), "problem")
+        echo(f"{total}, listed in the report and in {shown(problems)}", err=True)
 
 
 @study_app.calls("status", status)

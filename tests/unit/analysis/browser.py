@@ -73,7 +73,7 @@ class Browser:
         self._call("Emulation.setDeviceMetricsOverride", {**metrics, "mobile": width < 600})
 
     def prefer(self, *, scheme: str = "light", media: str = "") -> None:
-        """Set what the page is told of the reader's pin and medium (`print` or the screen)."""
+        """Set what the page knows of the reader's pin and medium (`print` or the screen)."""
         features = [
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},

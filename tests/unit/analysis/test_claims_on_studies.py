@@ -1,4 +1,4 @@
-"""The paper's claims on studies: what carries over, what cannot be told, and what is said of it."""
+"""The paper's claims on studies: what carries over, what stays open, and what reports say of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_claim_reports_what_a_single_pair_of_models_lacks() -> None:
     assert found["C14"].missing == "no intermediate models"
     assert found["C20"].checks[0].missing == ("no objective CLM+MLM", "no clm share 0.25")
     assert found["C22"].missing.startswith("no continued steps above 0")
-    # What can be told is told: the half of the claim that speaks of SC and QA lacks QA.
+    # What is known is reported: the half of the claim that speaks of SC and QA lacks QA.
     assert found["C02"].verdict == "undecided"
     assert found["C02"].missing == "no task QA, and 1 more"
     assert found["C05"].verdict == "true"

@@ -89,14 +89,14 @@ def test_claims_and_report_tell_the_same_of_every_pair() -> None:
              for info, mean in zip(infos, means, strict=True)}  # fmt: skip
     scores = table(cells, *infos)
     family = family_of(scores, "SC")
-    told = set()
+    verdicts = set()
     for one, other in permutations(rates, 2):
         sides = {"mask_rate": one}, {"mask_rate": other}
         verdict = family.compare(f"m{one}", f"m{other}").verdict
-        told.add(verdict)
+        verdicts.add(verdict)
         found = answer(scores, lambda table, sides=sides: table.compare(*sides, "higher"))
         assert found is {"higher": True, "lower": False, "undecided": None}[verdict]
-    assert told == {"higher", "lower", "undecided"}
+    assert verdicts == {"higher", "lower", "undecided"}
 
 
 RATES = [model(f"m{rate}", mask_rate=rate) for rate in (0.2, 0.3, 0.4)]

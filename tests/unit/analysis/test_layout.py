@@ -48,7 +48,7 @@ def test_averages_are_over_the_datasets_of_a_task(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"validation": {"score": 0.5', "Expecting"),
         ("[]", "no number as 'validation.score'"),
@@ -62,13 +62,13 @@ def test_averages_are_over_the_datasets_of_a_task(tmp_path):
         (b"\xff\xfe\x00", "'utf-8' codec can't decode"),
     ],
 )
-def test_a_damaged_run_is_named_and_never_averaged_in(tmp_path, content, told):
+def test_a_damaged_run_is_named_and_never_averaged_in(tmp_path, content, message):
     write_cell(tmp_path, "m/sc/MNLI", {"1e-4": [0.6, 0.8, 0.7]})
     path = tmp_path / "m/sc/MNLI/lr1e-4_sd2/results.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     layout = read_layout(tmp_path)
     assert layout.problems[0].kind == "damaged"
-    assert any("m/sc/MNLI/lr1e-4_sd2/results.json" in text and told in text
+    assert any("m/sc/MNLI/lr1e-4_sd2/results.json" in text and message in text
                for text in texts(layout))  # fmt: skip
     score = layout.scores("standard").get("m", "MNLI")
     assert score.by_seed == {0: pytest.approx(60.0), 1: pytest.approx(80.0)}
@@ -99,8 +99,8 @@ def test_duplicate_runs_count_once_if_equal_and_are_skipped_if_not(tmp_path):
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 0, 0.9, 0.6)
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 1, 0.9, 0.9)
     layout = read_layout(tmp_path)
-    told = [text for text in texts(layout) if "duplicate runs" in text]
-    assert ["one is used" in text for text in told] == [True, False]
+    messages = [text for text in texts(layout) if "duplicate runs" in text]
+    assert ["one is used" in text for text in messages] == [True, False]
     by_seed = layout.scores("standard").get("m", "MNLI").by_seed
     assert by_seed == {0: pytest.approx(60.0), 2: pytest.approx(70.0)}
 

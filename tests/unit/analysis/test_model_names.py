@@ -11,10 +11,10 @@ from biphasic.analysis.scores.source import paper_scores
 def test_names_of_the_paper_s_models_tell_all_their_factors():
     for model in paper_scores().distinct:
         found = model_from_name(model.name)
-        told = dataclasses.replace(
+        read = dataclasses.replace(
             found, group=model.group, identity=model.identity, label=model.label
         )
-        assert told == model
+        assert read == model
 
 
 def test_an_owner_is_no_part_of_the_name():

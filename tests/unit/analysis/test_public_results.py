@@ -83,9 +83,9 @@ def test_a_category_without_all_datasets_of_the_paper_is_the_user_s_own(tmp_path
 
 
 def test_every_command_says_what_is_left_out_and_takes_a_choice(small):
-    told = invoke("analyze", small)
-    assert LEFT_OUT in told.stderr.splitlines()
-    assert "qed" not in told.stdout
+    ended = invoke("analyze", small)
+    assert LEFT_OUT in ended.stderr.splitlines()
+    assert "qed" not in ended.stdout
     chosen = invoke("analyze", small, "--dataset", "qed", "--json")
     assert '"qed"' in chosen.stdout
     assert "left out" not in chosen.stdout

@@ -102,7 +102,7 @@ def other_ids(table):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda folder: (folder / "scores.parquet").unlink(), "scores.parquet: missing"),
         (spoil_bytes, "SHA-256 differs"),
@@ -113,12 +113,12 @@ def other_ids(table):
     ],
     ids=["missing", "changed", "damaged", "other-scores", "other-ids", "no-column"],
 )
-def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, told):
+def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, message):
     scores = study_scores(load_records(*study))
     spoil(selected(study[1], scores))
     comparison = compare_arms(study_scores(load_records(*study)), "mlm", "clm", "pydocs-sc")
     assert comparison.num_examples == 0
-    assert told in comparison.contrast.missing
+    assert message in comparison.contrast.missing
 
 
 def test_a_cell_without_a_run_has_no_examples(study):

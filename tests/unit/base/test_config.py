@@ -153,7 +153,7 @@ def test_names_every_mistake_and_unknown_keys_first():
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "told"),
+    ("name", "known", "suggestion"),
     [
         ("clmm", ("mlm", "clm"), " (did you mean 'clm'?)"),
         ("xyz", ("b", "a"), " (known: a, b)"),
@@ -165,8 +165,8 @@ def test_names_every_mistake_and_unknown_keys_first():
         ("naon", ("nano", "pico"), " (did you mean 'nano'?)"),
     ],
 )
-def test_nearest(name, known, told):
-    assert nearest(name, known) == told
+def test_nearest(name, known, suggestion):
+    assert nearest(name, known) == suggestion
 
 
 class Study(Config):
@@ -311,10 +311,10 @@ BOMB = "a: &a [1, 2, 3]\n" + "".join(
 )
 def test_whatever_yaml_can_spell_is_refused_in_one_line(path, text, problem):
     path.write_text(text)
-    told = refused(path)
-    assert told.startswith(f"{path}: ")
-    assert problem in told
-    assert len(told) < 500
+    message = refused(path)
+    assert message.startswith(f"{path}: ")
+    assert problem in message
+    assert len(message) < 500
 
 
 def test_a_large_file_is_no_file_of_settings(path, monkeypatch):
@@ -336,9 +336,9 @@ def test_only_plain_numbers_are_positions(path, override):
 @pytest.mark.parametrize("value", ["2024-02-30", NESTED, "&a [*a]", "9" * 5000])
 def test_a_wrong_value_of_an_override_is_one_line(path, value):
     path.write_text("title: y\n")
-    told = refused(path, f"title={value}")
-    assert told.startswith("--set title=")
-    assert len(told) <= 2010
+    message = refused(path, f"title={value}")
+    assert message.startswith("--set title=")
+    assert len(message) <= 2010
 
 
 def test_a_wrong_value_is_shown_in_part_however_large_it_is():

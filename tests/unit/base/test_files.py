@@ -369,14 +369,14 @@ def test_files_of_a_folder_may_be_read_as_the_umask_says(tmp_path, umask, mode):
 
 class TestErrors:
     def test_names_neither_break_the_line_nor_steer_the_terminal(self):
-        told = str(DataError("a\n\x1b[31mb\u202ec\u202f1,000 é 漢"))
-        assert told == "a\\u000a\\u001b[31mb\\u202ec\u202f1,000 é 漢"
+        shown = str(DataError("a\n\x1b[31mb\u202ec\u202f1,000 é 漢"))
+        assert shown == "a\\u000a\\u001b[31mb\\u202ec\u202f1,000 é 漢"
 
     def test_long_texts_are_cut_and_keep_their_end(self):
-        told = str(DataError(f"where: {'x' * 10_000}; the remedy"))
-        assert told.startswith("where: xxx")
-        assert told.endswith("xxx; the remedy")
-        assert len(told) < 2010
+        shown = str(DataError(f"where: {'x' * 10_000}; the remedy"))
+        assert shown.startswith("where: xxx")
+        assert shown.endswith("xxx; the remedy")
+        assert len(shown) < 2010
 
     @pytest.mark.parametrize(
         ("error", "reason"),
@@ -396,17 +396,17 @@ class TestErrors:
     @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
     def test_errors_of_the_system_are_no_fault_of_the_input(self, code):
         error = OSError(code, os.strerror(code), "x")
-        told = pytest.raises(OSError, match=os.strerror(code))
-        with told as caught, reading("a.json", DataError, remedy="delete it"):
+        shown = pytest.raises(OSError, match=os.strerror(code))
+        with shown as caught, reading("a.json", DataError, remedy="delete it"):
             raise error
         assert caught.value is error
 
     def test_a_lack_of_memory_is_an_error_of_the_system(self):
-        told = pytest.raises(OSError, match="memory")
-        with told as caught, reading("a.json", DataError, remedy="delete it"):
+        shown = pytest.raises(OSError, match="memory")
+        with shown as caught, reading("a.json", DataError, remedy="delete it"):
             raise MemoryError
         assert os_error_text(caught.value) == "a.json: does not fit into memory"
 
     def test_expected_errors_are_unchanged(self):
-        with pytest.raises(ConfigError, match=r"^told$"), reading("a.json", DataError):
-            raise ConfigError("told")
+        with pytest.raises(ConfigError, match=r"^reason$"), reading("a.json", DataError):
+            raise ConfigError("reason")

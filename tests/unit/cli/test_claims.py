@@ -106,7 +106,7 @@ def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
     assert "First light: 29 claims, " in out
     assert "convention 'standard'" in out
     assert "convention 'paper'" in run(study, "--convention", "paper")[1]
-    # What can be told comes first.
+    # What is known comes first.
     assert out.index("C20, true") < out.index("C03, no data")
 
 
@@ -117,10 +117,10 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
     assert code == 0
     claims = json.loads(out)["claims"]
     assert {claim["verdict"] for claim in claims} == {"undecided", "no data"}
-    told = [c["holds"] for claim in claims for check in claim["checks"]
+    answers = [c["holds"] for claim in claims for check in claim["checks"]
             for c in check["comparisons"]]  # fmt: skip
-    assert told
-    assert set(told) == {None}
+    assert answers
+    assert set(answers) == {None}
     # The report uses the same words: "no data" only where there is no comparison.
     page = render(load_records(study), store="../store")
     shown = dict(

@@ -36,14 +36,16 @@ def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc", others=0
 
 
 @pytest.mark.parametrize(
-    ("scores", "convention", "told"),
+    ("scores", "convention", "is_said"),
     [(SCORES, "paper", True), (SCORES, "standard", False), (SCORES[:1], "paper", False)],
 )
-def test_intervals_by_the_paper_s_convention_state_their_coverage(scores, convention, told, capsys):
+def test_intervals_by_the_paper_s_convention_state_their_coverage(
+    scores, convention, is_said, capsys
+):
     assert print_evaluation(evaluation(scores, convention))
     printed = capsys.readouterr().out
     assert printed.startswith(f"t accuracy: {100 * sum(scores) / len(scores):.2f}")
-    assert ("about 88 times in 100 with 5 seeds, not 95" in printed) is told
+    assert ("about 88 times in 100 with 5 seeds, not 95" in printed) is is_said
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,11 @@ def test_what_help_offers_to_set_can_be_set(run, tmp_path):
 def test_a_study_given_to_pretrain_is_called_one(run, tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text("{name: s, title: S, recipe: {model: pico}, arms: [{name: mlm}]}")
-    told = (
+    message = (
         f"error: {study}: this is a study; 'biphasic study plan {study}' says its cost, "
         f"'biphasic study run {study}' runs it\n"
     )
-    assert run("pretrain", study) == (2, "", told)
+    assert run("pretrain", study) == (2, "", message)
 
 
 @pytest.fixture

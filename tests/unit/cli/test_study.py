@@ -105,7 +105,7 @@ def test_slots_that_the_machine_lacks_are_refused_before_any_work(
 def test_a_report_counts_its_problems(run, tmp_path):
     study, store = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
     one, other, *_ = sorted(store.glob("finetunes/*/manifest.json"))
-    for path, told in ((one, "1 problem, listed"), (other, "2 problems, listed")):
+    for path, message in ((one, "1 problem, listed"), (other, "2 problems, listed")):
         path.unlink()
         code, _, err = run("report", study)
-        assert (code, err.splitlines()[-1].startswith(told)) == (0, True)
+        assert (code, err.splitlines()[-1].startswith(message)) == (0, True)

@@ -40,7 +40,7 @@ def test_train_says_which_files_it_skips(tmp_path):
 def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_path):
     (tmp_path / "more.txt").write_text("more text of rows")
     out = tmp_path / "made"
-    told = run(
+    messages = run(
         *("train", texts, tmp_path / "more.txt"),
         *("--column", "body", "--vocab-size", 310, "--out", out),
     )
@@ -48,15 +48,15 @@ def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_pa
         [*(text for _, text in documents), "more text of rows"], vocab_size=310
     )
     assert TextTokenizer.load(out).sha256 == expected.sha256
-    assert told[0] == "read 61 documents, 8.97 kB of text"
-    assert told[1] == "vocabulary: 310 entries"
-    assert told[2] == f"tokenizer: {out}"
+    assert messages[0] == "read 61 documents, 8.97 kB of text"
+    assert messages[1] == "vocabulary: 310 entries"
+    assert messages[2] == f"tokenizer: {out}"
 
 
 def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
     (tmp_path / "a.txt").write_text("aaaa")
-    told = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
-    assert told[1] == "vocabulary: 262 entries, not 5,000: the text has no more pairs to merge"
+    messages = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
+    assert messages[1] == "vocabulary: 262 entries, not 5,000: the text has no more pairs to merge"
 
 
 def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
@@ -69,20 +69,20 @@ def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
     table = pa.table({"text": ["the rows", "the array"]})
     pq.write_table(table, tmp_path / "copies/a/b/train-00000-of-00001.parquet")
     out = tmp_path / "made"
-    told = run("train", "hf:a/b", "--copies", tmp_path / "copies", "--out", out)
-    assert told[0].startswith("read 2 documents")
+    messages = run("train", "hf:a/b", "--copies", tmp_path / "copies", "--out", out)
+    assert messages[0].startswith("read 2 documents")
     assert (out / "tokenizer.json").is_file()
     spec = tmp_path / "corpus.yaml"
     spec.write_text("sources: ['hf:a/b']\ncopies: copies\n")
-    assert run("train", spec, "--out", tmp_path / "same")[0] == told[0]
+    assert run("train", spec, "--out", tmp_path / "same")[0] == messages[0]
 
 
 def test_a_corpus_file_narrows_the_built_in_documentation(tmp_path):
     spec = tmp_path / "corpus.yaml"
     spec.write_text("sources: ['builtin:pydocs']\nlibraries: [packaging]\n")
-    told = run("train", spec, "--vocab-size", 300, "--out", tmp_path / "made")
+    messages = run("train", spec, "--vocab-size", 300, "--out", tmp_path / "made")
     documents = [each for each in load_documents(["packaging"]) if each.split == "train"]
-    assert told[0].startswith(f"read {len(documents)} documents")
+    assert messages[0].startswith(f"read {len(documents)} documents")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_check_prints_the_token_to_add(tokenizer, tmp_path):
     # Every id of two bytes is taken, so that one token more needs wider ones.
     vocabulary.update({f"zz{number}": number for number in range(320, 65_536)})
     (tmp_path / "t" / "tokenizer.json").write_text(json.dumps(content))
-    told = run("check", tmp_path / "t")
-    assert told[3].endswith("so <|mask|> is added; the embedding grows by one row")
-    assert told[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
+    messages = run("check", tmp_path / "t")
+    assert messages[3].endswith("so <|mask|> is added; the embedding grows by one row")
+    assert messages[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
 
 
 def test_check_refuses_other_folders(tmp_path):
@@ -165,8 +165,8 @@ def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):
     arguments = ["train", texts, "--column", "body", "--out", tmp_path / "made"]
     run(*arguments, "--vocab-size", 310)
     written = (tmp_path / "made/tokenizer.json").stat().st_mtime_ns
-    told = run(*arguments, "--vocab-size", 310)
-    assert told == [f"tokenizer: {tmp_path / 'made'} (already made from the same sources)"]
+    messages = run(*arguments, "--vocab-size", 310)
+    assert messages == [f"tokenizer: {tmp_path / 'made'} (already made from the same sources)"]
     with pytest.raises(ConfigError, match="made from other sources or settings"):
         run(*arguments, "--vocab-size", 300)
     assert (tmp_path / "made/tokenizer.json").stat().st_mtime_ns == written

@@ -75,9 +75,9 @@ def texts(table) -> list:
 def refusal(function, *arguments, **options) -> str:
     with pytest.raises(DataError) as refused:
         function(*arguments, **options)
-    told = str(refused.value)
-    assert "\n" not in told
-    return told
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -136,8 +136,8 @@ def test_text_that_is_no_utf8_is_named(copies, streaming):
     path = copies / "acme/tiny/data/train-00001-of-00002.parquet"
     write_table(path, text=pa.array([b"caf\xe9"]).cast(pa.string(), safe=False), n=[1])
     table = open_hub("acme/tiny", copies=copies, streaming=streaming)
-    told = refusal(texts, table)
-    assert told.startswith("hf:acme/tiny, split train: damaged: text that is not UTF-8")
+    message = refusal(texts, table)
+    assert message.startswith("hf:acme/tiny, split train: damaged: text that is not UTF-8")
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -161,17 +161,17 @@ def test_a_folder_called_as_a_format_is_read_alone(tmp_path, streaming):
 
 def test_a_copy_has_no_revision(copies):
     for function in (open_hub, hub_fingerprint):
-        told = refusal(function, "acme/tiny", revision="v1", copies=copies)
-        assert "the local copy has no revision 'v1'" in told
+        message = refusal(function, "acme/tiny", revision="v1", copies=copies)
+        assert "the local copy has no revision 'v1'" in message
 
 
 def test_a_slice_of_a_split(copies):
     assert texts(open_hub("acme/tiny", split="train[1:]", copies=copies)) == ["b", "c"]
-    told = refusal(open_hub, "acme/tiny", split="train[1:]", copies=copies, streaming=True)
-    assert told.endswith("a slice of a split cannot be streamed")
-    told = refusal(open_hub, "acme/tiny", split="train[1", copies=copies)
-    assert "train[1" in told
-    assert "streamed" not in told
+    message = refusal(open_hub, "acme/tiny", split="train[1:]", copies=copies, streaming=True)
+    assert message.endswith("a slice of a split cannot be streamed")
+    message = refusal(open_hub, "acme/tiny", split="train[1", copies=copies)
+    assert "train[1" in message
+    assert "streamed" not in message
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_slice_of_a_split(copies):
 )
 @pytest.mark.parametrize("streaming", [False, True])
 def test_missing_datasets_are_reported_in_one_line(copies, dataset, names, message, streaming):
-    told = refusal(open_hub, f"acme/{dataset}", **names, copies=copies, streaming=streaming)
-    assert told.startswith(f"hf:acme/{dataset}")
-    assert message in told
+    text = refusal(open_hub, f"acme/{dataset}", **names, copies=copies, streaming=streaming)
+    assert text.startswith(f"hf:acme/{dataset}")
+    assert message in text
 
 
 def test_origins_hold_what_was_read_and_no_paths(copies, tmp_path):
@@ -238,8 +238,8 @@ def test_damage_while_streaming_is_reported_in_one_line(copies):
     content[4:200] = bytes(196)
     path.write_bytes(content)
     table = open_hub("acme/tiny", copies=copies, streaming=True)
-    told = refusal(texts, table)
-    assert told.startswith("hf:acme/tiny, split train: cannot be read (")
+    message = refusal(texts, table)
+    assert message.startswith("hf:acme/tiny, split train: cannot be read (")
 
 
 def test_nothing_is_written_beside_the_data_or_into_the_working_folder(copies, tmp_path):
@@ -255,8 +255,8 @@ def test_nothing_is_written_beside_the_data_or_into_the_working_folder(copies, t
 
 @pytest.mark.parametrize("name", ["./none", "/none", "a/b/c", "a b", "", "../x", "hf:a/b"])
 def test_what_is_neither_folder_nor_id_is_refused(name):
-    told = refusal(find_copy, name, None)
-    assert told == f"{name}: no such folder, and not a hub id such as owner/name"
+    message = refusal(find_copy, name, None)
+    assert message == f"{name}: no such folder, and not a hub id such as owner/name"
 
 
 def test_copies_go_before_the_hub_and_only_where_they_are(copies):
@@ -369,16 +369,16 @@ def test_the_hub_s_refusals_are_one_line_each(monkeypatch, answers, revision, me
         endpoint = f"http://127.0.0.1:{server.server_port}"
         here = huggingface_hub.HfApi(endpoint=endpoint)
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda: here)
-        told = refusal(open_hub, "a/b", revision=revision)
+        text = refusal(open_hub, "a/b", revision=revision)
         server.shutdown()
-    assert told.startswith(message)
+    assert text.startswith(message)
 
 
 def test_no_hub_at_all(monkeypatch):
     nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: nowhere)
-    told = refusal(hub_fingerprint, "a/b")
-    assert told.startswith("hf:a/b: the hub cannot be reached; check the connection, or give a")
+    message = refusal(hub_fingerprint, "a/b")
+    assert message.startswith("hf:a/b: the hub cannot be reached; check the connection, or give a")
 
 
 @pytest.mark.parametrize("revision", [None, COMMIT])
@@ -386,9 +386,9 @@ def test_a_hub_that_is_switched_off_is_one_line(monkeypatch, caplog, revision):
     # What HF_HUB_OFFLINE=1 sets, at the start of the process.
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    told = refusal(open_hub, "a/b", revision=revision, streaming=True)
-    assert told.startswith("hf:a/b")
-    assert "hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, or" in told
+    message = refusal(open_hub, "a/b", revision=revision, streaming=True)
+    assert message.startswith("hf:a/b")
+    assert "hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, or" in message
     assert not caplog.records
 
 

@@ -58,9 +58,9 @@ def read(path: Path, **options) -> list[SourceDocument]:
 def refusal(path: Path, **options) -> str:
     with pytest.raises(DataError) as refused:
         read(path, **options)
-    told = str(refused.value)
-    assert "\n" not in told
-    return told
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "A.JSONL.GZ"])
@@ -121,8 +121,8 @@ def test_nothing_of_a_folder_vanishes(tmp_path):
     assert [record.text for record in read(tmp_path / "in")] == ["x", "y"]
     linked = tmp_path / "in/linked"
     linked.symlink_to(tmp_path / "elsewhere")
-    told = refusal(tmp_path / "in")
-    assert told == f"{linked}: a linked folder; list it as a separate source"
+    message = refusal(tmp_path / "in")
+    assert message == f"{linked}: a linked folder; list it as a separate source"
     linked.unlink()
     dangling = tmp_path / "in/e.txt"
     dangling.symlink_to(tmp_path / "none")
@@ -140,8 +140,8 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    told = refusal(tmp_path)
-    assert told == f"{tmp_path / 'closed'}: cannot be read (Permission denied)"
+    message = refusal(tmp_path)
+    assert message == f"{tmp_path / 'closed'}: cannot be read (Permission denied)"
     (tmp_path / "closed").rename(tmp_path / ".closed")
     assert [record.text for record in read(tmp_path)] == ["x"]
 
@@ -287,10 +287,10 @@ def test_bytes_that_are_no_utf8_are_named(tmp_path):
 def test_utf16_is_named(tmp_path, encoding, suffix):
     path = tmp_path / f"a.{suffix}"
     path.write_bytes('{"text": "Two words"}\n'.encode(encoding))
-    told = refusal(path)
-    assert str(path) in told
-    assert "UTF-16" in told
-    assert "convert" in told
+    message = refusal(path)
+    assert str(path) in message
+    assert "UTF-16" in message
+    assert "convert" in message
 
 
 def test_a_single_nul_byte_is_text(tmp_path):
@@ -305,9 +305,9 @@ def test_damaged_compression_is_named_with_the_last_good_line(tmp_path, suffix):
     whole = path.read_bytes()
     for damaged in (whole[:-5], whole[: len(whole) // 2], whole + b"junk", b"", b"not compressed"):
         path.write_bytes(damaged)
-        told = refusal(path)
-        assert f"{path}: damaged {path.suffix} data after line " in told
-        assert told.endswith("; copy it again")
+        message = refusal(path)
+        assert f"{path}: damaged {path.suffix} data after line " in message
+        assert message.endswith("; copy it again")
     path.write_bytes(whole[:100] + b"\x00\x00\x00\x00" + whole[104:])
     assert str(path) in refusal(path)
 

@@ -83,13 +83,13 @@ def add_corpus(tmp_path: Path) -> Callable[..., None]:
             "tokens": 3_456_000,
             "licenses": {"mit": 1200},
         }
-        told = {
+        message = {
             "content_hash": content_hash,
             "num_documents": 1200,
             "num_tokens": 3_456_000,
             "provenance": {"by_source": {"hf:some/text": source}},
             **details,
         }
-        write_json(tmp_path / "store" / "data" / "key" / "train" / "corpus.json", told)
+        write_json(tmp_path / "store" / "data" / "key" / "train" / "corpus.json", message)
 
     return add

@@ -51,7 +51,7 @@ def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
         special_ids=tokenizer.special_ids,
     )
     model = new_model(config, init_seed=3)
-    told = {
+    message = {
         "format": "biphasic.state/1",
         "identity": IDENTITY,
         "step": 8,
@@ -69,9 +69,9 @@ def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
     snapshot = Snapshot(
         weights=dict(model.named_parameters()),
         moments={},
-        record=StateRecord.model_validate(told),
+        record=StateRecord.model_validate(message),
         metrics="",
     )
-    folder = store / "states" / told["identity"]
+    folder = store / "states" / message["identity"]
     save_state(folder, snapshot, config=config.to_dict(), tokenizer=tokenizer)
     return folder

@@ -312,10 +312,10 @@ def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_
     capsys.readouterr()
     model, root = made.folder.parent / "eurobert", made.folder.parent / "root"
     again = fine_tune(model, task_of(made), tmp_path / "again", root=root, learning_rates=rates)
-    told = capsys.readouterr().err
-    assert "2 runs, 2 of them finished" in told
-    assert "repeating it" in told
-    assert "other scores" not in told
+    message = capsys.readouterr().err
+    assert "2 runs, 2 of them finished" in message
+    assert "repeating it" in message
+    assert "other scores" not in message
     assert again.record == made.record
     first, second = (load_file(x.folder / "model.safetensors") for x in (made, again))
     assert first.keys() == second.keys()
@@ -341,8 +341,8 @@ def test_an_export_warns_that_it_makes_other_vectors(given, tmp_path, monkeypatc
             write_sentence_transformers(folder, **how, prompts=prompts, pooling="first")
             with pytest.raises(pytest.fail.Exception, match="stop"):
                 write.write_export(folder, tmp_path / "out", say=said.append, format=format_)
-    told = [text.partition(": its own vectors have ")[2] for text in said]
-    assert told == [
+    messages = [text.partition(": its own vectors have ")[2] for text in said]
+    assert messages == [
         f"{own}; the export has the plain mean, without prompts"
         for own in ("pooling first", "pooling first, prompts")
     ]

@@ -103,13 +103,13 @@ def _cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"), [(_rewrite, "damaged"), (_cut, "wrong size"), (Path.unlink, "missing")]
+    ("harm", "message"), [(_rewrite, "damaged"), (_cut, "wrong size"), (Path.unlink, "missing")]
 )
-def test_what_was_damaged_since_is_not_already_made(made, harm, told):
+def test_what_was_damaged_since_is_not_already_made(made, harm, message):
     (made / "notes.txt").write_text("Mine too.")
     assert find_made(made, {"model": "a"})
     harm(made / "below" / "weights")
-    with pytest.raises(DataError, match=rf"out/below/weights: {told}.*; delete "):
+    with pytest.raises(DataError, match=rf"out/below/weights: {message}.*; delete "):
         find_made(made, {"model": "a"})
 
 

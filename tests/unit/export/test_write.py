@@ -258,8 +258,8 @@ class TestBadInput:
         state, out, _ = made
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         assert export_model(state, out, format="sentence-transformers") == out
-        told = f"{out}: already made from the same model and settings; nothing to do\n"
-        assert capsys.readouterr().err == told
+        message = f"{out}: already made from the same model and settings; nothing to do\n"
+        assert capsys.readouterr().err == message
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
     def test_output_is_of_something_else(self, made):
@@ -335,8 +335,8 @@ def test_a_full_disk_is_no_fault_of_the_model(state, tmp_path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
     ended = run_command("export", state, tmp_path / "out", setup=limit)
     assert ended.returncode == 1
-    [told] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-    assert "File too large" in told
+    [message] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert "File too large" in message
     assert "Traceback" not in ended.stderr
     assert nothing_written(tmp_path / "out")
 

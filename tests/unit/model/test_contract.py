@@ -116,7 +116,7 @@ def test_windows_under_the_probes_length(window, causal):
 
 
 @pytest.mark.parametrize(
-    ("change", "causal", "told"),
+    ("change", "causal", "message"),
     [
         (other_direction, False, "stays causal"),
         (other_direction, True, "attends to later tokens"),
@@ -125,9 +125,9 @@ def test_windows_under_the_probes_length(window, causal):
         (last_with_padding, False, "tokens attend to the padding"),
     ],
 )
-def test_a_layer_is_named_and_left_as_it_was(change, causal, told, model, change_layer):
+def test_a_layer_is_named_and_left_as_it_was(change, causal, message, model, change_layer):
     change_layer(change)
-    with pytest.raises(ModelError, match=rf"layer layers\.1: {told}"):
+    with pytest.raises(ModelError, match=rf"layer layers\.1: {message}"):
         check_contract(model.train(), causal=causal)
     assert model.training
     for layer in model.base_model.layers:

@@ -127,7 +127,7 @@ def flip(name: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "message"),
     [
         (flip("model.safetensors"), r"model\.safetensors: damaged"),
         (flip("state.json"), r"state\.json: damaged"),
@@ -148,13 +148,13 @@ def flip(name: str) -> Callable[[Path], None]:
     ],
     ids=["weights", "record", "no-record", "no-manifest", "two-names", "empty-manifest", "added"],
 )
-def test_a_state_that_was_changed_is_another_model(harm, told, state):
+def test_a_state_that_was_changed_is_another_model(harm, message, state):
     harm(state)
     found = fetch_model(state)
     assert found.identity != NAME
     if not (state / "model-00001-of-00001.safetensors").exists():
         assert found.identity == files_digest(state)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         check_claim(found, remedy="copy it again")
 
 

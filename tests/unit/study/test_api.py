@@ -140,12 +140,12 @@ def test_a_pretrained_state_is_reused_and_evaluated(ready, tmp_path, task, setti
 
 
 def test_a_faster_precision_is_named_before_training_only(ready, tmp_path, monkeypatch, capsys):
-    told = "precision: fp32 would be 1.5 times as fast on this processor"
-    monkeypatch.setattr(speed, "cost_here", lambda *_, **__: told)
+    message = "precision: fp32 would be 1.5 times as fast on this processor"
+    monkeypatch.setattr(speed, "cost_here", lambda *_, **__: message)
     for number, count in ((1, 1), (2, 0)):
         pretrain(RECIPE, root=tmp_path / "root")
         lines = capsys.readouterr().err
-        assert lines.count(told) == count, number
+        assert lines.count(message) == count, number
         assert "tokens; held-out loss in nats per token: CLM " in lines.splitlines()[-1]
 
 
@@ -284,6 +284,7 @@ def corpora(ready, monkeypatch, tmp_path):
 @pytest.mark.parametrize("kind", [str, Path])
 def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, kind):
     (tmp_path / "built/train").mkdir(parents=True)
+    (tmp_path / "built/train/manifest.json").write_text("{}")  # looks complete
     (tmp_path / "recipe.yaml").write_text(json.dumps(RECIPE))
     (tmp_path / "corpus.yaml").write_text("folder: built\n")
     recipe, root = tmp_path / "recipe.yaml", tmp_path / "root"

@@ -342,7 +342,7 @@ def test_no_work_starts_while_cleaning(root, store, monkeypatch):
 
     monkeypatch.setattr(cleaning, "remove", try_to_work)
     clean(root, delete=True)
-    assert ["being cleaned" in told for told in refused] == [True]
+    assert ["being cleaned" in message for message in refused] == [True]
 
 
 def forget_settings(folder):
@@ -350,7 +350,7 @@ def forget_settings(folder):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "config.json").write_text("{"), "damaged JSON"),
         (forget_settings, "earlier version"),
@@ -358,12 +358,12 @@ def forget_settings(folder):
     ],
     ids=["damaged", "older", "no corpus"],
 )
-def test_a_study_that_cannot_be_read_stops_it(root, store, damage, told):
+def test_a_study_that_cannot_be_read_stops_it(root, store, damage, message):
     fake_state(store, "useless")
     if damage is forget_settings:
         write_record(root / "one", state="s", result="r")
     damage(root / "one")
-    with pytest.raises(DataError, match=told) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         clean(root, delete=True)
     assert str(root / "one") in str(caught.value)
     assert is_complete(store / "states/useless")

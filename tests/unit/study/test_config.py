@@ -269,8 +269,8 @@ def test_a_task_description_overrides_shared_settings_but_not_the_task_s():
 def test_the_paper_protocol_scores_token_classification_by_tokens_by_default():
     info = TaskInfo("t", "tc", "T", "entity_f1", "0" * 64)
     published, own = TaskConfig(name="uner_en"), TaskConfig(name="t", source="tc:t")
-    told = TaskConfig(name="uner_en", metric="entity_f1")
+    task = TaskConfig(name="uner_en", metric="entity_f1")
     assert deciding_metric(published, info, is_paper=True) == "sentence_token_f1"
     assert deciding_metric(published, info, is_paper=False) == "entity_f1"
     assert deciding_metric(own, info, is_paper=True) == "entity_f1"
-    assert deciding_metric(told, info, is_paper=True) == "entity_f1"
+    assert deciding_metric(task, info, is_paper=True) == "entity_f1"

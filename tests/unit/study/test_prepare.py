@@ -321,10 +321,10 @@ def test_a_corpus_is_a_job_too(loads, tmp_path):
     with pytest.raises(StoppedError):
         found.run(lambda _: None, should_stop=lambda: True)
     assert not found.is_done()
-    told = []
-    found.run(told.append)
+    reports = []
+    found.run(reports.append)
     assert found.is_done()
-    assert told[-1].done == told[-1].total > 0
+    assert reports[-1].done == reports[-1].total > 0
     loads.clear()
     paths, said = run(tmp_path)
     assert (paths.train.parent, said, loads) == (job.folder, [], [])

@@ -295,9 +295,9 @@ def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
     space = "{http://www.w3.org/2000/svg}"
     circles = root.findall(f"{space}circle")
     assert {c.find(f"{space}title").text for c in circles} == {p.name for p in plan.points}
-    told = [r.find(f"{space}title") for r in root.findall(f"{space}rect")]
+    titles = [r.find(f"{space}title") for r in root.findall(f"{space}rect")]
     # Of `clm` three stretches, up to 3, 4 and its end; of `two` what comes after 4.
-    assert [t.text for t in told if t is not None] == [
+    assert [t.text for t in titles if t is not None] == [
         "CLM, steps 0 to 3",
         "CLM, steps 3 to 4",
         "CLM, steps 4 to 10",

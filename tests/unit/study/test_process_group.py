@@ -255,10 +255,12 @@ def test_several_ranks_hang_or_all_wait(group_of):
         heartbeat.at(Activity.DEVICE, 7)
     group.hear()
     group.pass_time(601)
-    told = str(group.heard.hang())
-    assert told.startswith("rank 2 has not moved since step 7 for 10 min 1 s (it was waiting for")
-    assert "rank 4 has not" in told
-    assert "; and 7 more; ranks 0, 1 wait for them in step 8; run again" in told
+    message = str(group.heard.hang())
+    assert message.startswith(
+        "rank 2 has not moved since step 7 for 10 min 1 s (it was waiting for"
+    )
+    assert "rank 4 has not" in message
+    assert "; and 7 more; ranks 0, 1 wait for them in step 8; run again" in message
 
 
 @pytest.mark.parametrize("activity", [Activity.STARTING, Activity.HELDOUT, Activity.SAVING])
@@ -312,7 +314,7 @@ def test_a_slow_rank_is_named_once_with_its_seconds(group_of):
     group = group_of(3)
     group.hear()
     assert group.heard.slow() is None  # they start
-    told = []
+    messages = []
     for step in range(100):
         for heartbeat, seconds in zip(group.ranks, (2, 5, 2), strict=True):
             group.clock.now = 1000.0 + 5 * step
@@ -323,8 +325,8 @@ def test_a_slow_rank_is_named_once_with_its_seconds(group_of):
         group.clock.now = 1000.0 + 5 * step
         group.pass_time(5)
         group.hear()
-        told.append(group.heard.slow())
-    assert [text for text in told if text] == [
+        messages.append(group.heard.slow())
+    assert [text for text in messages if text] == [
         "rank 1 is slow: its part of a step takes 5 s, that of the other ranks 2 s (median), and "
         "they wait for it"
     ]

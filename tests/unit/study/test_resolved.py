@@ -84,7 +84,7 @@ def test_evaluate_prints_keys_of_a_study(cli, tmp_path, monkeypatch):
 
 
 def test_a_length_that_is_set_is_printed():
-    told = evaluation_text(
+    text = evaluation_text(
         [task_from_text("sst2")],
         learning_rates=None,
         seeds=None,
@@ -92,8 +92,8 @@ def test_a_length_that_is_set_is_printed():
         is_paper=False,
         convention="paper",
     )
-    assert yaml.safe_load(told)["finetuning"]["protocol"]["max_seqlen"] == 64
-    assert "#" not in told
+    assert yaml.safe_load(text)["finetuning"]["protocol"]["max_seqlen"] == 64
+    assert "#" not in text
 
 
 def test_study_run_does_nothing_else(cli, tmp_path, monkeypatch):

@@ -107,11 +107,11 @@ def test_adapting_says_how_long_it_takes(monkeypatch, tmp_path):
     monkeypatch.setattr(
         speed, "measure_speed", lambda _: Measured(8 * row / 4, 1)
     )  # a step in 4 seconds
-    for processes, told in ((1, "2.2 hours on this machine, at 510 tokens/s"),
+    for processes, message in ((1, "2.2 hours on this machine, at 510 tokens/s"),
                             (2, "67 minutes on this machine, at 1,000 tokens/s")):  # fmt: skip
         compute = ComputeConfig(processes=processes)
         found = speed.cost_here(recipe, start=0, vocab_size=8192, compute=compute).split("; ")
-        assert found[0] == f"about {told}, measured for a second"
+        assert found[0] == f"about {message}, measured for a second"
         # 3.4 million parameters of the body and the head, 1.6 of the input: 16 bytes for each.
         assert found[1].startswith("at least 78.")
         assert found[2].endswith(" on disk")
@@ -152,8 +152,8 @@ def test_training_of_more_than_a_minute_is_measured(monkeypatch):
     assert not late
 
 
-@pytest.mark.parametrize(("workers", "told"), [(1, "2 minutes"), (2, "80 seconds")])
-def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, workers, told):
+@pytest.mark.parametrize(("workers", "message"), [(1, "2 minutes"), (2, "80 seconds")])
+def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, workers, message):
     special = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
     architecture_config(
         PRESETS["nano"], vocab_size=8192, max_seqlen=256, special_ids=special
@@ -170,7 +170,7 @@ def test_fine_tuning_says_how_long_it_takes_at_most(monkeypatch, tmp_path, worke
     monkeypatch.setattr(best, "measure_speed", lambda _: Measured(6 * body * 10 * 32 * 64 / 40, 1))
     # Three runs of ten steps of 32, 40 seconds each; with two workers, two of them run at once.
     assert expected_time(plan, 3, num_workers=workers) == (
-        f"about {told} on this machine, measured for a second, if texts have 64 tokens, less if "
+        f"about {message} on this machine, measured for a second, if texts have 64 tokens, less if "
         "they are shorter; scoring is not counted; at least 53.5 MB of memory for each run, and "
         "13.4 MB on disk; fp32 is faster"
     )

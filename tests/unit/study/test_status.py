@@ -212,18 +212,18 @@ def locked_elsewhere(folder, *, silent_for):
 
 
 @pytest.mark.parametrize(
-    ("silence", "phase", "told"),
+    ("silence", "phase", "message"),
     [
         (0, "preparing", "host far-away"),
         (120, "preparing", "no heartbeat for 12"),
         (LEASE_SECONDS + 60, "finished", "no heartbeat for 6 minutes"),
     ],
 )
-def test_a_missing_heartbeat_of_a_remote_runner_is_reported(folder, silence, phase, told):
+def test_a_missing_heartbeat_of_a_remote_runner_is_reported(folder, silence, phase, message):
     locked_elsewhere(folder, silent_for=silence)
     status = study_status(folder)
     assert status.phase == phase
-    assert told in text_of(status)
+    assert message in text_of(status)
 
 
 def test_a_study_that_was_never_run_is_planned(folder, tmp_path):
@@ -296,18 +296,18 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_cancelling_waits_until_the_runner_has_ended(folder, quick, forgets):
-    runner, told = Runner(folder, forgets=forgets), []
-    assert cancel_study(folder, say=told.append)
+    runner, messages = Runner(folder, forgets=forgets), []
+    assert cancel_study(folder, say=messages.append)
     assert runner.ended()
     assert find_owner(folder / LOCK) is None
-    assert "sent stop request to host" in told[0]
-    assert "has stopped" in told[1]
+    assert "sent stop request to host" in messages[0]
+    assert "has stopped" in messages[1]
 
 
 def test_cancelling_a_study_that_is_not_running_is_reported(folder):
-    told = []
-    assert not cancel_study(folder, say=told.append)
-    assert told == ["one is not running"]
+    messages = []
+    assert not cancel_study(folder, say=messages.append)
+    assert messages == ["one is not running"]
     assert not (folder / "requests").exists()
 
 
@@ -320,9 +320,9 @@ def test_cancelling_does_not_wait_for_a_dead_remote_runner(folder, quick, monkey
 
     monkeypatch.setattr(control.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(control.time, "sleep", sleep)
-    told = []
-    assert cancel_study(folder, say=told.append)
-    assert "no heartbeat" in told[1]
+    messages = []
+    assert cancel_study(folder, say=messages.append)
+    assert "no heartbeat" in messages[1]
     assert clock[0] >= LEASE_SECONDS
 
 

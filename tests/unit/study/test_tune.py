@@ -71,10 +71,10 @@ def fail(tuned, tmp_path):
             failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
             return outcome(failure)
 
-        told = tuned(run_study, StudyError)
+        message = tuned(run_study, StudyError)
         path = tmp_path / "runs/shared-tune/lost.json"
         lost = json.loads(path.read_text()) if path.is_file() else {}
-        return {"error": told, "lost": sorted(set(lost.values())), "count": len(lost)}
+        return {"error": message, "lost": sorted(set(lost.values())), "count": len(lost)}
 
     return run
 
@@ -100,5 +100,5 @@ def test_another_failure_loses_nothing(fail):
 
 
 def test_cancelled_tuning_is_reported_and_leaves_the_file(tuned):
-    told = tuned(lambda *_, **__: outcome(is_stopped=True), StoppedError)
-    assert told.startswith("shared-tune: stopped; run the command again to resume")
+    message = tuned(lambda *_, **__: outcome(is_stopped=True), StoppedError)
+    assert message.startswith("shared-tune: stopped; run the command again to resume")

@@ -192,11 +192,11 @@ def test_windows_and_batches_do_not_change_what_is_written(
     texts = texts_of(50)
     whole, _ = encoded(plain, texts, tmp_path)
     monkeypatch.setattr(encode, "_WINDOW_TEXTS", 16)
-    told = []
+    reports = []
     source = open_input(str(tmp_path / "texts.jsonl"))
     out = tmp_path / f"parts{suffix}"
     settings = embedding_settings(plain, Choices())
-    encode_file(settings, source, out, batch_tokens=40, report=lambda *at: told.append(at))
+    encode_file(settings, source, out, batch_tokens=40, report=lambda *at: reports.append(at))
     if suffix == ".npy":
         parts = np.load(out, mmap_mode="r")
     else:
@@ -206,8 +206,8 @@ def test_windows_and_batches_do_not_change_what_is_written(
         assert [row["id"] for row in rows] == [str(n) for n in range(1, 51)]
         parts = np.array([row["embedding"] for row in rows], dtype=np.float32)
     np.testing.assert_allclose(parts, whole, atol=2e-6)
-    assert told[-1] == (50, 50)
-    assert len({done for done, _ in told}) > 10
+    assert reports[-1] == (50, 50)
+    assert len({done for done, _ in reports}) > 10
 
 
 def test_an_empty_text_without_special_tokens_is_zeros(one_thread, sentence_model):

@@ -92,14 +92,12 @@ def test_windows_of_a_long_input_do_not_change_its_order(
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
     _, whole = run(folder, source, tmp_path / "whole.jsonl")
     monkeypatch.setattr(predict, "_WINDOW", 6)
-    told = []
-    _, parts = run(
-        folder, source, tmp_path / "parts.jsonl", report=lambda *told_: told.append(told_)
-    )
+    reports = []
+    _, parts = run(folder, source, tmp_path / "parts.jsonl", report=lambda *at: reports.append(at))
     assert [row["id"] for row in parts] == [str(n) for n in range(1, 21)]
     assert np.allclose([r["score"] for r in whole], [r["score"] for r in parts], atol=1e-4)
-    assert told[-1] == (20, 20)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reports[-1] == (20, 20)
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
 
 
 def test_entities_stand_where_their_offsets_say(one_thread, finetuned, tmp_path):

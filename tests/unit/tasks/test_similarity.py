@@ -139,8 +139,8 @@ def test_prompts_that_a_task_does_not_read_are_named(tmp_path):
         rows = [{"_id": str(n), "text": f"{name} {n}"} for n in range(3)]
         write_jsonl(folder / f"{name}.jsonl", rows)
     (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n")
-    told = run(model, f"zs:{folder}", tmp_path / "runs").other_reading
-    assert told == (
+    message = run(model, f"zs:{folder}", tmp_path / "runs").other_reading
+    assert message == (
         "the task does not read the model's prompts; set them in a task file: "
         'query_template: "ask: {text}", document_template: "read: {title} {text}"'
     )

@@ -72,7 +72,7 @@ def test_two_writers_at_once(store, custom):
     assert len(folders) == 4
     assert len(set(folders)) == 1
     # Only one of them made it.
-    assert sum("examples: train" in told for told in store.said) == 1
+    assert sum("examples: train" in message for message in store.said) == 1
 
 
 def write_rows(name, folder, label=0, **settings):

@@ -37,10 +37,10 @@ def test_one_graph_for_each_direction_gives_the_results_of_none(train, make_reci
     recipe = make_recipe(*phases, precision="fp32")
     options = {"heldout_every": 2}
     plain = train(recipe, "plain", options=options)
-    told: list[int] = []
+    graphs: list[int] = []
 
     def report(done: StepReport) -> None:
-        told.append(counters["stats"]["unique_graphs"])
+        graphs.append(counters["stats"]["unique_graphs"])
 
     whole = train(
         recipe,
@@ -49,7 +49,7 @@ def test_one_graph_for_each_direction_gives_the_results_of_none(train, make_reci
         compile=True,
     )
     small = 1  # what was tried out first
-    assert [count - small for count in told] == [1] * 3 + [2] * 9
+    assert [count - small for count in graphs] == [1] * 3 + [2] * 9
     assert not counters["graph_break"]
     assert_close(plain, whole)
     assert (plain / "config.json").read_bytes() == (whole / "config.json").read_bytes()

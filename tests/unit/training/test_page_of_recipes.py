@@ -15,8 +15,8 @@ ADAPTING = (Path(__file__).parents[3] / "docs" / "adapt.md").read_text(encoding=
 
 
 def test_the_page_is_up_to_date():
-    told = "write it anew: .venv/bin/python tests/record_recipes.py"
-    assert PAGE.read_text(encoding="utf-8") == page(), told
+    message = "write it anew: .venv/bin/python tests/record_recipes.py"
+    assert PAGE.read_text(encoding="utf-8") == page(), message
 
 
 def test_its_example_is_a_recipe():

@@ -62,16 +62,16 @@ def test_errors_stop_the_step_that_they_belong_to(tmp_path, train, make_recipe, 
         return original(reader, step)
 
     monkeypatch.setattr(RowReader, "batch", broken)
-    told: list[int] = []
+    steps: list[int] = []
 
     def report(done: StepReport) -> None:
-        told.append(done.step)
+        steps.append(done.step)
 
     calls.append(1)
     options = {"report": report, "checkpoint_every": 1}
     with pytest.raises(DataError) as caught:
         train(make_recipe({**CLM, "steps": 9}), options=options)
     assert caught.value is error
-    assert told == [1, 2, 3, 4]
+    assert steps == [1, 2, 3, 4]
     last = max((tmp_path / "progress").glob("*/step-*"))
     assert last.name == "step-00000004"

@@ -16,19 +16,19 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("every", [2, 4, 100])
 def test_nothing_changes_but_when_it_is_known(train, make_recipe, every):
     recipe = make_recipe(CLM, MLM)
-    told: dict[str, list[StepReport]] = {"at once": [], "later": []}
+    reports_of: dict[str, list[StepReport]] = {"at once": [], "later": []}
     folders = [
         train(
             recipe,
             name,
-            options={"heldout_every": 2, "report": told[name].append},
+            options={"heldout_every": 2, "report": reports_of[name].append},
             read_back_every=reads,
         )
         for name, reads in (("at once", 1), ("later", every))
     ]
     assert_same(*folders)
     one, other = (
-        [(each.step, each.loss, each.tokens) for each in reports] for reports in told.values()
+        [(each.step, each.loss, each.tokens) for each in reports] for reports in reports_of.values()
     )
     assert one == other
     assert [step for step, *_ in one] == [1, 2, 3, 4, 5, 6]

@@ -67,14 +67,14 @@ def test_the_figure_shows_choices_diverged_trials_and_rates_beyond_the_edge():
     drawn = draw_curves(RECORD)
     assert sorted(drawn) == ["png", "svg"]
     assert drawn["png"].startswith(b"\x89PNG")
-    told = texts(drawn["svg"].decode())
-    assert "mine: loss after 80 steps" in told
-    assert "Held-out CLM" in told
-    assert "Held-out MLM at 40 %" in told
-    assert "nano-clm: 0.002" in told
-    assert "micro-clm: none" in told
-    assert told.count("diverged") == 3
-    assert "31" in told.split()
+    words = texts(drawn["svg"].decode())
+    assert "mine: loss after 80 steps" in words
+    assert "Held-out CLM" in words
+    assert "Held-out MLM at 40 %" in words
+    assert "nano-clm: 0.002" in words
+    assert "micro-clm: none" in words
+    assert words.count("diverged") == 3
+    assert "31" in words.split()
 
 
 def test_the_same_tuning_gives_the_same_bytes():

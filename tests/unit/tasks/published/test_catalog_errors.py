@@ -200,8 +200,8 @@ def test_resolved_revisions_are_recorded(tmp_path, hub):
 
 
 def test_each_repository_has_its_revision(hub):
-    told = published_origin("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
-    revisions = {table["dataset"]: table["revision"] for table in told["tables"]}
+    origin = published_origin("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
+    revisions = {table["dataset"]: table["revision"] for table in origin["tables"]}
     assert revisions == {"BeIR/nq": "commit of def", "BeIR/nq-qrels": "commit of abc"}
 
 
