@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -124,15 +125,15 @@ def train_segment(
         report=options.describe,
         judge=options.judge,
     )
-    with background_writer(waits_after_errors=ranks.is_alone) as writer:
-        fault = _train_until(end, run, progress, writer, options, watch)
-        if fault is not None:
-            raise _stopped_at(run, fault, progress, writer, start=start)
-    watch()
-    if options.describe:
-        options.describe("saving the state")
-    run.save(target)
-    run.log.close()
+    with closing(run.log):  # after an error, too: it writes events in a thread of its own
+        with background_writer(waits_after_errors=ranks.is_alone) as writer:
+            fault = _train_until(end, run, progress, writer, options, watch)
+            if fault is not None:
+                raise _stopped_at(run, fault, progress, writer, start=start)
+        watch()
+        if options.describe:
+            options.describe("saving the state")
+        run.save(target)
     if ranks.is_first:
         progress.clear()
     ranks.barrier()  # no rank reports the state before it exists

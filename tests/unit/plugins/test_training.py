@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -69,6 +70,8 @@ def test_an_objective_that_returns_something_else_is_refused(train, name):
     code, error = train(STRIDE, *edits)
     assert code == 2
     assert re.search(message, error), error
+    # TensorBoard's writer has ended; otherwise it would write later, when the folder may be gone.
+    assert not [each for each in threading.enumerate() if "Writer" in type(each).__name__]
 
 
 def test_rows_may_be_read_both_ways_in_one_step(train):
