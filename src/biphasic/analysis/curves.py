@@ -72,15 +72,15 @@ def _checked(text: str, *, where: str) -> TrainingLine | HeldoutLine:
 
 
 def _add(points: _Points, line: TrainingLine | HeldoutLine) -> None:
-    losses: dict[tuple[LossKind, str], float]
+    kind: LossKind
     if isinstance(line, HeldoutLine):
-        losses, phase = {("heldout", name): loss for name, loss in line.heldout.items()}, 0
+        kind, losses, phase = "heldout", line.heldout, 0
     else:
-        losses, phase = {("training", line.objective): line.loss}, line.phase
+        kind, losses, phase = "training", {line.objective: line.loss}, line.phase
     integers = array("q", (line.step, line.tokens, phase))
-    for key, loss in losses.items():
-        points[key][0].extend(integers)
-        points[key][1].append(loss)
+    for objective, loss in losses.items():
+        points[kind, objective][0].extend(integers)
+        points[kind, objective][1].append(loss)
 
 
 def joined_losses(segments: Iterable[Losses]) -> Losses:

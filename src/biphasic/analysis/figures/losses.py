@@ -63,7 +63,7 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
     losses: dict[str, Losses] = {}
     for arm in arms:  # steps count from the finished model
         first = arm.record.steps - arm.record.continued_steps
-        own = {
+        own: Losses = {
             (kind, name): _since(curve, first + (kind == "training"), first)
             for (kind, name), curve in arm.losses.items()
         }
