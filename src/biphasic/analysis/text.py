@@ -27,7 +27,8 @@ _HIDDEN = re.compile(
 _WORD = re.compile(r"(?=[-\s]|\.(?!\d))")
 # Spreadsheets run a cell that starts like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-OBJECTIVES = {"mlm": "MLM", "clm": "CLM", "diffusion": "diffusion"}
+OBJECTIVES = {"mlm": "MLM", "clm": "CLM", "diffusion": "diffusion"}  # held-out losses have these
+_NAMES = {**OBJECTIVES, "mntp": "MNTP"}
 
 
 def plain(name: str) -> str:
@@ -123,7 +124,7 @@ def metric_name(metric: str) -> str:
 
 def objective_name(objective: str) -> str:
     """Return the display name of an objective."""
-    return "MNTP" if objective == "mntp" else OBJECTIVES.get(objective, objective)
+    return _NAMES.get(objective, objective)
 
 
 def score_cell(estimate: Estimate | None) -> str:
