@@ -17,6 +17,7 @@ from biphasic.data.text.pydocs import LIBRARIES, Document
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError, StoppedError
 from biphasic.execution.job import save_job
+from biphasic.files import digest, write_json
 from biphasic.study.inputs import corpus as module
 from biphasic.study.inputs.corpus import (
     builtin_tasks_folder,
@@ -290,6 +291,23 @@ def test_files_of_other_text_have_another_corpus_and_copies_the_same(tmp_path):
     copy = shutil.copytree(tmp_path / "v1/docs", tmp_path / "copy")
     os.utime(copy / "a.jsonl", ns=(2, 2))
     assert locate_corpus(CorpusConfig(sources=(str(copy),)), tmp_path / "store") == first
+
+
+def test_a_file_that_a_folder_skips_makes_no_other_corpus_of_a_study(tmp_path):
+    pages, store = tmp_path / "pages", tmp_path / "store"
+    pages.mkdir()
+    (pages / "a.txt").write_text("rows of tokens")
+    config = CorpusConfig(sources=(str(pages),))
+    first = locate_corpus(config, store)
+    (pages / ".DS_Store").write_text("x")
+    assert locate_corpus(config, store) == first
+    origin = corpus_origin(config)
+    del origin["sources"][0]["name"]
+    counted = store / "data" / digest(origin)[:32]  # of an earlier version
+    for part in ("tokenizer/manifest.json", "train/manifest.json", "heldout/manifest.json"):
+        write_json(counted / part, {})
+    write_json(counted / "built.json", {})
+    assert locate_corpus(config, store) == counted != first
 
 
 def test_a_corpus_records_its_origin(loads, tmp_path):
