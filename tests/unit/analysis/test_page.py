@@ -27,7 +27,7 @@ from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.summary import finetunings
-from biphasic.analysis.tables.text import score_rows
+from biphasic.analysis.tables.text import comparison_lines, score_rows
 from biphasic.palette import SeriesStyle
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
@@ -177,7 +177,7 @@ def test_the_headline_names_clear_wins(tmp_path):
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
     assert headline(table, families(table), titles) == [
-        "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
+        "MLM scores highest on both tasks, clearly ahead of every other arm on “Which library”."
     ]
 
 
@@ -199,6 +199,33 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     )
 
 
+def test_arms_without_a_score_are_named_as_not_compared(tmp_path):
+    """One arm diverged on two tasks, another lacks the second one; nothing has run on the third."""
+    rate, first, second = 1e-4, "pydocs-sc", "pydocs-tc"
+    records = loaded(
+        tmp_path, arms=ARMS[:4], tasks=TASKS[:3], learning_rates=(rate,), seeds=(0, 1, 2),
+        diverged={("clm", task, rate, seed) for task in (first, second) for seed in range(3)},
+        missing={("mlm", second, rate, seed) for seed in range(3)}
+        | {(arm[0], "pydocs-qa", rate, seed) for arm in ARMS for seed in range(3)},
+    )  # fmt: skip
+    scores = study_scores(records)
+    by_dataset = families(scores)
+    *others, last = headline(scores, by_dataset, {task.name: task.title for task in records.tasks})
+    assert not any("all" in sentence or "both" in sentence for sentence in others)
+    assert "not compared" in last
+    third = "“What does this parameter do”"
+    assert f"Untrained and CLM 25\xa0% then MLM 75\xa0% on {third}" in last
+    assert f"MLM on “Parameter names and types” and {third}" in last
+    assert "CLM on all 3 tasks" in last
+    of_first, of_second = (verdict(scores, by_dataset[name]) for name in (first, second))
+    assert of_first.sentence.endswith("Without a score: CLM.")
+    assert of_second.sentence.endswith("Without a score: MLM and CLM.")
+    assert any("of 3 trained arms" in s and "1 has no score" in s for s in of_first.sentences)
+    lines = "\n".join(comparison_lines(scores))
+    assert "Without a score: CLM.\n" in lines
+    assert "Without a score: MLM and CLM.\n" in lines
+
+
 def test_arms_are_compared_with_every_untrained_encoder(tmp_path):
     """A study of several sizes has one of each."""
     levels = {"untrained": 0.4, "mlm": 0.6, "clm": 0.7}
@@ -212,7 +239,7 @@ def test_arms_are_compared_with_every_untrained_encoder(tmp_path):
     ).write(tmp_path)
     for family, sentence, number in (
         ("CLM", "2 of 2 trained arms are clearly above the untrained encoder.", 1),
-        ("none", "0 of 1 trained arm are clearly above every untrained encoder.", 2),
+        ("none", "0 of 1 trained arm is clearly above every untrained encoder.", 2),
     ):
         record = json.loads((folder / "study.json").read_text())
         record["arms"][2]["family"] = family
@@ -316,7 +343,7 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     by_dataset = families(table)
     titles = {task.name: task.title for task in found.tasks}
     assert headline(table, by_dataset, titles) == [
-        "On all 2 tasks several arms share the highest mean."
+        "On both tasks several arms share the highest mean."
     ]
     assert verdict(table, by_dataset["pydocs-sc"]).winner == "All 3 arms are level"
     assert verdict(table, by_dataset["pydocs-tc"]).winner == "MLM and CLM"

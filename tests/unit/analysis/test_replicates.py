@@ -274,7 +274,7 @@ def test_recipes_of_all_groups_are_in_one_table():
 def test_a_report_of_replicated_recipes_compares_recipes(replicated):
     page = write_report(*replicated).read_text()
     [headline] = re.findall(r'<p class="headline">(.*?)</p>', page)
-    assert headline == ("clm scores highest on all 2 tasks, clearly ahead of every other arm.")
+    assert headline == ("clm scores highest on both tasks, clearly ahead of every other arm.")
     assert "intervals are over pretraining runs" in page
     assert "3 paired pretraining runs" in page
     assert "Ticks: single pretraining runs." in page

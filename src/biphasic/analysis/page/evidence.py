@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.amounts import count
@@ -15,7 +15,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import UNTRAINED, Scores
-from biphasic.analysis.statistics.compare import Family, family_of, ranked
+from biphasic.analysis.statistics.compare import Family, family_of, ranked, unscored
 from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -110,13 +110,17 @@ def verdict(scores: Scores, family: Family) -> Verdict:
     dataset, labels = family.dataset.name, scores.short_labels
     order = ranked(scores, dataset)
     if not order:
-        return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
+        return Verdict("No result", "–", "No arm has a score.", ())
     best = best_of(scores, dataset)
     names = [labels[name] for name in order if name in best]
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
     if names:
         winner = listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level"
         sentence = _lead(family, labels)
+    if absent := unscored(scores, dataset):
+        sentence += (
+            f" Without a score: {listing([labels[name] for name in absent], most=_MOST_TITLES)}."
+        )
     score = points_cell(scores.cells[order[0], dataset].estimate)
     details = [_against_floor(scores, family)]
     for closest in family.with_best[:1]:
@@ -142,27 +146,30 @@ def _lead(family: Family, labels: Mapping[str, str]) -> str:
 
 
 def _against_floor(scores: Scores, family: Family) -> str:
-    """Count the trained arms that are clearly above the untrained encoder."""
-    scored = scores.means(family.dataset.name)
-    floors = [m.name for m in scores.models if m.is_untrained and m.name in scored]
-    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
+    """Count the trained arms that are clearly above the untrained encoder, and those unscored."""
+    absent = unscored(scores, family.dataset.name)
+    floors = [m.name for m in scores.models if m.is_untrained and m.name not in absent]
+    trained = [m.name for m in scores.models if m.objective != UNTRAINED]
     tests = ((family.compare(name, floor) for floor in floors) for name in trained)
     verdicts = [{test.verdict for test in of_arm if test is not None} for of_arm in tests]
     if not any(found - {"unknown"} for found in verdicts):
         return ""
     clear = verdicts.count({"higher"})
-    verb = "is" if clear == 1 else "are"
+    verb = "is" if 1 in {clear, len(trained)} else "are"
     arms = count(len(trained), "trained arm")
     which = "the" if len(floors) == 1 else "every"  # of each size, or of each seed
-    return f"{clear} of {arms} {verb} clearly above {which} untrained encoder."
+    lacking = len({*trained} & {*absent})
+    rest = f"; {lacking} {'has' if lacking == 1 else 'have'} no score" if lacking else ""
+    return f"{clear} of {arms} {verb} clearly above {which} untrained encoder{rest}."
 
 
 def headline(
     scores: Scores, by_dataset: Mapping[str, Family], titles: Mapping[str, str]
 ) -> list[str]:
-    """Describe clear differences and the highest scores, without averages."""
+    """Describe clear differences, the highest scores and missing ones, without averages."""
     # Each difference is listed only if there are few tasks and arms.
-    datasets = [d.name for d in scores.datasets if not d.is_average and scores.means(d.name)]
+    every = [dataset.name for dataset in scores.datasets if not dataset.is_average]
+    datasets = [name for name in every if scores.means(name)]
     most_tasks, most_arms = _MOST_SPELLED_OUT
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
     sentences = []
@@ -182,7 +189,7 @@ def headline(
     winners = sorted(wins, key=lambda name: -len(wins[name]))
     for name in winners[:_MOST_WINNERS]:
         clear = [titles[dataset] for dataset in wins[name] if by_dataset[dataset].has_clear_best]
-        where = _all_or([titles[dataset] for dataset in wins[name]], len(datasets))
+        where = _all_or([titles[dataset] for dataset in wins[name]], len(every))
         surely = ", clearly ahead" if clear else ", but not clearly ahead"
         of_some = f" on {_all_or(clear, 0)}" if 0 < len(clear) < len(wins[name]) else ""
         label = scores.short_labels[name]
@@ -191,8 +198,23 @@ def headline(
         others = count(len(winners) - _MOST_WINNERS, "other arm")
         sentences.append(f"{others} on {_all_or([titles[dataset] for dataset in left], 0)}.")
     if tied:
-        sentences.append(f"On {_all_or(tied, len(datasets))} several arms share the highest mean.")
-    return sentences
+        sentences.append(f"On {_all_or(tied, len(every))} several arms share the highest mean.")
+    return [*sentences, *_absences(scores, every, titles)] if datasets else []
+
+
+def _absences(scores: Scores, datasets: Sequence[str], titles: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence on the arms that lack a score on some tasks."""
+    lacking: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for model in scores.models:
+        if lacks := tuple(name for name in datasets if model.name in unscored(scores, name)):
+            lacking[lacks].append(scores.short_labels[model.name])
+    parts = [
+        f"{listing(arms, most=_MOST_TITLES)} on "
+        f"{_all_or([titles[name] for name in names], len(datasets))}"
+        for names, arms in lacking.items()
+    ]
+    if parts:
+        yield f"Without a score, and so not compared: {'; '.join(parts)}."
 
 
 def clear_differences(scores: Scores, family: Family, title: str) -> str:
@@ -222,7 +244,7 @@ def clear_differences(scores: Scores, family: Family, title: str) -> str:
 
 def _all_or(titles: Sequence[str], num_tasks: int) -> str:
     if len(titles) == num_tasks > 1:
-        return f"all {num_tasks} tasks"
+        return "both tasks" if num_tasks == 2 else f"all {num_tasks} tasks"
     if len(titles) > _MOST_TITLES:
         return f"{len(titles)} of {num_tasks} tasks" if num_tasks else f"{len(titles)} tasks"
     return listing([f"“{short(title)}”" for title in titles])

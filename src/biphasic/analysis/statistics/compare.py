@@ -167,6 +167,12 @@ def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None)
     return sorted((name for name in means if name in asked), key=lambda name: -means[name])
 
 
+def unscored(scores: Scores, dataset: str) -> list[str]:
+    """Return the names of the models without a score, which no comparison includes."""
+    scored = scores.means(dataset)
+    return [model.name for model in scores.models if model.name not in scored]
+
+
 def indistinguishable(
     scores: Scores, dataset: str, *, models: Sequence[str] | None = None
 ) -> set[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import LEVEL, Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import Family, family_of, ranked
+from biphasic.analysis.statistics.compare import Family, family_of, ranked, unscored
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.results import ZERO_SHOT_NOTE
@@ -103,6 +103,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
         what = "Best and next, planned" if closest.is_planned else "Exploratory"
         clear = sum(comparison.is_clear for comparison in comparisons)
+        absent = [plain(scores.labels[name]) for name in unscored(scores, dataset.name)]
         of_seeds = (
             selection_sentence(scores, dataset.name),
             *(source_sentence(source) for source in variance_split(scores, dataset.name)),
@@ -113,6 +114,7 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
             "" if scores.is_by_example else floor_sentence(closest),
             detectable_sentence(closest),
             f"{best} is clearly above {clear} of {len(comparisons)} other models.",
+            absent and f"Without a score: {listing(absent, most=_MOST_NAMED)}.",
             _groups_sentence(scores, family),
             *method_sentences(family),
             *(() if scores.is_by_example else of_seeds),
