@@ -199,7 +199,8 @@ def load_records(folder: Path, store: Path | None = None) -> StudyRecords:
     except DataError as error:
         reader.note("damaged", f"registration: {error}")
     codes = Counter(result.code for result in results.values())
-    problems = (*reader.problems, *_mixed_environments(arms), *_other_code(arms, codes))
+    mixed = (*_mixed_environments(arms), *_mixed_devices(results.values()))
+    problems = (*reader.problems, *mixed, *_other_code(arms, codes))
     damaged = frozenset(reader.damaged)
     return StudyRecords(study, arms, runs, results, damaged, problems, store, registrations)
 
@@ -381,6 +382,18 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
         for key, distinct in sorted(values.items())
         if len(distinct) > 1
     ]
+
+
+def _mixed_devices(results: Iterable[ResultRecord]) -> list[Problem]:
+    """Name the tasks whose scores are from several kinds of device."""
+    devices: dict[str, set[str]] = defaultdict(set)
+    for result in results:
+        if result.device is not None:
+            devices[result.task].add(result.device.partition(":")[0])  # `cuda:1` is `cuda`
+    tasks = [task for task, kinds in devices.items() if len(kinds) > 1]
+    kinds = sorted(set().union(*(devices[task] for task in tasks)))
+    text = f"runs on {listing(tasks, most=5)} were computed on different devices: {listing(kinds)}"
+    return [Problem("mixed", text)] if tasks else []
 
 
 def _other_code(arms: Iterable[ArmData], codes: Counter[str | None]) -> list[Problem]:

@@ -219,6 +219,21 @@ def test_different_machines_are_flagged(tmp_path):
     assert '"2.13.0", "2.14.0"' in problems[0].text
 
 
+def test_scores_of_one_task_from_different_devices_are_flagged(tmp_path):
+    folder, store = small_study(arms=ARMS[:2]).write(tmp_path)
+    results = sorted(store.glob("finetunes/*/result.json"))
+    of_task = [path for path in results if json.loads(path.read_text())["task"] == "pydocs-sc"]
+    for number, path in enumerate(results):
+        rewrite_sealed(path, device=f"cuda:{number % 2}")
+    assert load_records(folder, store).problems == ()
+    rewrite_sealed(of_task[0], device="cpu")
+    [problem] = load_records(folder, store).problems
+    assert problem.kind == "mixed"
+    assert "pydocs-sc" in problem.text
+    assert "cpu and cuda" in problem.text
+    assert "pydocs-tc" not in problem.text
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [

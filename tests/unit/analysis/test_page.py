@@ -26,7 +26,7 @@ from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
-from biphasic.analysis.tables.summary import finetunings
+from biphasic.analysis.tables.summary import finetunings, task_notes
 from biphasic.analysis.tables.text import comparison_lines, score_rows
 from biphasic.palette import SeriesStyle
 
@@ -443,6 +443,26 @@ def test_sentences_tell_long_names_apart_that_begin_alike(tmp_path):
 def test_links_are_relative_and_quoted(tmp_path):
     page = tmp_path / "a study" / "report" / "report.html"
     assert store_link(page, tmp_path / "störe #1") == "../../st%C3%B6re%20%231"
+
+
+def test_arms_whose_inputs_are_cut_differently_are_named(tmp_path):
+    """Other tokenizers make other numbers of tokens of a text."""
+    folder, store = FakeStudy(steps=40, arms=ARMS[:3], tasks=TASKS[:1], seeds=(0, 1)).write(
+        tmp_path
+    )
+    arm_of = {run.id: run.arm for run in load_records(folder, store).runs}
+    for cuts, expected in (
+        ({"untrained": 7, "mlm": 7, "clm": 7}, "Cut by the length limit: 7 of test."),
+        ({"untrained": 0, "mlm": 0, "clm": 9}, "Cut by the length limit: 9 of test (CLM)."),
+        ({"untrained": 7, "mlm": 7, "clm": 9},
+         "Cut by the length limit: 7 of test (Untrained and MLM); 9 of test (CLM)."),
+    ):  # fmt: skip
+        for path in store.glob("finetunes/*/result.json"):
+            result = json.loads(path.read_text())
+            number = cuts[arm_of[result["id"]]]
+            path.write_text(json.dumps({**result, "num_truncated": {"train": 0, "test": number}}))
+            seal_again(path.parent)
+        assert task_notes(load_records(folder, store), "pydocs-sc") == [expected]
 
 
 def test_the_papers_values_are_next_to_the_study_s(tmp_path):

@@ -21,6 +21,8 @@ from biphasic.facts import LOSS_UNITS, NATS
 from biphasic.files import digest
 from biphasic.records import FEW_HELDOUT, LedgerEntry, ResultRecord
 
+_MOST_NAMED = 4  # maximum arms that a note names
+
 
 def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
     """Describe which finished arm ends with the lowest held-out loss, for each objective."""
@@ -196,7 +198,18 @@ def task_notes(records: StudyRecords, name: str) -> list[str]:
         earlier, later = pair.split("/")
         size = getattr(task, f"num_{later}")
         notes.append(f"{number:,} of {size:,} {later} examples also occur in {earlier}.")
-    results = records.results_of(run for run in records.runs if run.task == task.name)
-    if results and (cut := truncations(results[0].num_truncated)):
-        notes.append(f"Cut by the length limit: {cut}.")
+    # Arms differ in what the limit cuts if they have other tokenizers.
+    arms: dict[str, list[str]] = defaultdict(list)
+    shown = short_names(arm.label for arm in records.arms)
+    for arm in records.arms:
+        results = records.results_of(records.by_cell.get((arm.name, task.name), ()))
+        for cut in dict.fromkeys(truncations(result.num_truncated) for result in results):
+            arms[cut].append(shown[arm.label])
+    parts = [
+        f"{cut} ({listing(of, most=_MOST_NAMED)})" if len(arms) > 1 else cut
+        for cut, of in arms.items()
+        if cut
+    ]
+    if parts:
+        notes.append(f"Cut by the length limit: {'; '.join(parts)}.")
     return notes
