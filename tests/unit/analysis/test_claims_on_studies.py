@@ -11,7 +11,7 @@ from biphasic.analysis.claims import ClaimResult, Table, claims_report
 from biphasic.analysis.claims.render import closing_lines
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.source import paper_scores
-from biphasic.analysis.scores.table import Score, Scores
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.tasks.kinds.minimal_pairs import MinimalPairs
 
 # What the miniature of the paper's table cannot say: it has one dataset per task.
@@ -170,6 +170,35 @@ def test_arms_are_compared_with_those_of_their_optimizer_unless_it_is_named() ->
     assert [tuple(row.name for row in one.rows) for one in pairs.comparisons] == [
         ("clm-muon", "clm-adamw"), ("mlm-muon", "mlm-adamw")
     ]  # fmt: skip
+
+
+def continued(start: str, steps: int) -> ModelInfo:
+    own = {"clm_steps": 100, "mlm_steps": steps, "objective": "CLM+MLM"}
+    both = {"total_steps": 100 + steps, "continued_steps": steps, "start": start}
+    return model(f"{start}-{steps}", **both, **(own if start == "CLM" else {}))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "scopes"),
+    [
+        ({"CLM": (12, 22), "MLM": (12, 22)}, {"C22": "22", "C24": "12"}),
+        ({"CLM": (12, 22), "MLM": (12,)}, {"C22": "", "C24": "12"}),
+        ({"CLM": (6, 22), "MLM": (12, 22)}, {"C22": "22", "C24": ""}),
+    ],
+)
+def test_continued_models_of_equal_length_are_compared(lengths, scopes) -> None:
+    cells = {
+        continued(start, steps): dict.fromkeys(("SC", "TC", "QA", "IR"), 70.0 + steps)
+        for start, every in lengths.items()
+        for steps in every
+    }
+    found = report(table(cells))
+    for name, steps in scopes.items():
+        assert (found[name].verdict == "no data") == (not steps)
+        of_length = [part for part in found[name].scope.split("; ") if "continued" in part]
+        assert of_length == ([f"continued steps {steps}"] if steps else [])
+        if not steps:
+            assert "counterpart of CLM-" in found[name].missing
 
 
 def test_sizes_without_numbers_of_parameters_have_no_order() -> None:

@@ -119,7 +119,7 @@ class Question:
         noted = dict(self.absent)
         others = self.narrow(second)
         self.absent = noted
-        held, pairs = held_factors({*first, *second}), []
+        held, pairs = held_between(first, second), []
         for one in ones:
             mine = [other for other in others if _do_agree(one, other, held)]
             if not mine or any(other.name == one.name for other in mine):
@@ -130,7 +130,7 @@ class Question:
 
     def use_gap(self, of: Selection, minus: Selection) -> None:
         """Replace scores by one score minus another, for every pair of rows."""
-        held, gaps = held_factors({*of, *minus}), []
+        held, gaps = held_between(of, minus), []
         for row, partner in self.pairs(of, minus):
             mean = row.mean - partner.mean
             terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
@@ -241,6 +241,15 @@ def by_mean(row: Any, other: Any) -> str:
     if abs(row.mean - other.mean) <= CLOSE:
         return "equal"
     return "higher" if row.mean > other.mean else "lower"
+
+
+def held_between(first: Selection, second: Selection) -> list[str]:
+    """Return the factors that must be equal between two selections."""
+    # A factor that both name alike is held, too: models of the longest continued training of each
+    # start are compared only if they are equally long.
+    texts = [{name: one.text for name, one in selected(side).items()} for side in (first, second)]
+    alike = {name for name, text in texts[0].items() if text == texts[1].get(name)}
+    return held_factors({*first, *second} - alike)
 
 
 def _do_agree(one: Any, other: Any, held: Iterable[str]) -> bool:

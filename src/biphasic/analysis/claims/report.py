@@ -15,7 +15,10 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.records import Convention
 
-_SCOPE = {"size": "size", "mask_rate": "masking rate", "steps": "steps", "task": "task"}
+_SCOPE = {
+    "size": "size", "mask_rate": "masking rate", "steps": "steps",
+    "continued_steps": "continued steps", "task": "task",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

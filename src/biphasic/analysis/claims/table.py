@@ -16,7 +16,7 @@ from biphasic.analysis.claims.check import Check, Comparison, all_hold, any_hold
 from biphasic.analysis.claims.derived import at_equal_flops, mask_rate_spreads, rate_spreads
 from biphasic.analysis.claims.extreme import extremes
 from biphasic.analysis.claims.levels import Selection, known, levels, selected
-from biphasic.analysis.claims.question import Question
+from biphasic.analysis.claims.question import Question, held_between
 from biphasic.analysis.claims.rows import (
     AVERAGE,
     FACTORS,
@@ -92,7 +92,7 @@ class Table:
         difference is significant if the intervals do not overlap.
         """
         _refuse_significance(known(expect, _OUTCOMES, "outcome"), options)
-        asked, held = self._ask((first, second), **options), held_factors({*first, *second})
+        asked, held = self._ask((first, second), **options), held_between(first, second)
         pairs, comparisons = asked.pairs(first, second), []
         asked.num_comparisons = len(pairs)
         for pair in pairs:
