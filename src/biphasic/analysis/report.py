@@ -67,7 +67,6 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
     from biphasic.analysis.page.content import comparisons_csv, problems_csv  # noqa: PLC0415
     from biphasic.analysis.page.evidence import (  # noqa: PLC0415
-        page_scores,
         study_answers,
         study_families,
     )
@@ -86,10 +85,8 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     (folder / _NOTE).unlink(missing_ok=True)
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))
-    _, recipes = page_scores(records)
-    names = {} if recipes.runs is None else recipes.labels
     compared = study_families(records).values()
-    write_text(folder / "comparisons.csv", comparisons_csv(compared, names))
+    write_text(folder / "comparisons.csv", comparisons_csv(compared, scores.written_names))
     if answers := study_answers(records):
         write_text(folder / "questions.csv", questions_csv(answers))
     else:  # of an earlier version of the study

@@ -1,5 +1,6 @@
 """Recipes that were pretrained several times."""
 
+import csv
 import dataclasses
 import json
 import re
@@ -11,6 +12,7 @@ from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import compare_arms, example_reader, made_scores, scores_with_examples
 from typer.testing import CliRunner
 
+from biphasic import analyze, figures
 from biphasic.analysis.claims import Table
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
@@ -257,6 +259,26 @@ def test_figures_combine_runs_as_the_report_does(replicated, tmp_path):
     assert "Fixed in all runs: order of rows and masks." in combined
     assert "clm-seed1" not in combined
     assert "clm-seed1" in single
+
+
+def test_files_and_frames_call_a_recipe_by_its_own_name(replicated, tmp_path):
+    """Its scores are not those of its first run."""
+    folder, store = replicated
+    made = figures(folder, tmp_path, formats=["csv", "svg"])
+    drawn = [path for path in made.gallery.paths if path.parent.name == "figures"]
+    written = [path for path in (*drawn, tmp_path / "tables.csv") if path.suffix == ".csv"]
+    assert len(written) > 1
+    for path in written:
+        rows = csv.DictReader(path.read_text().splitlines())
+        assert {row["model"] for row in rows} == {"clm", "mlm"}
+    found = analyze(folder, by_pretraining=True)
+    assert {cell["model"] for cell in found.to_json()["cells"]} == {"clm", "mlm"}
+    pairs = {(row["first"], row["second"]) for row in found.compare().table()}
+    assert pairs <= {("clm", "mlm"), ("mlm", "clm")}
+    single = analyze(folder)
+    names = {row["model"] for row in single.table()}
+    assert names == {arm.name for arm in load_records(folder, store).arms}
+    assert {row["first"] for row in single.compare().table()} <= names
 
 
 def test_recipes_of_all_groups_are_in_one_table():

@@ -43,7 +43,6 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     of_task = Counter(dataset.task for dataset in scores.datasets)
-    labels = Counter(model.label for model in scores.models)
     seen: set[tuple[str, bool]] = set()
     alike: Counter[tuple[Any, ...]] = Counter()
     rows = []
@@ -55,10 +54,8 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
         factors = _factors(model, scores, longest)
         key = tuple(factors.values())
         alike[key] += 1
-        # The name of a recipe is that of its first run, so its label is shown if it is unique.
-        is_recipe = scores.is_replicated and labels[model.label] == 1
         factors |= {"replicate": alike[key], "model": model.name, "group": model.group}
-        factors |= {"name": model.label if is_recipe else model.name}
+        factors |= {"name": scores.written_names[model.name]}
         for dataset in scores.datasets:
             row = Row(**factors, task=dataset.task)
             one = scores.get(model.name, dataset.name).estimate

@@ -228,7 +228,7 @@ def _points(scores: Scores, models: Placed, dataset: DatasetInfo) -> Iterator[Po
     for x, model in models:
         estimate = scores.get(model.name, dataset.name).estimate
         if estimate is not None:
-            yield Point(x, estimate.mean, *estimate.ends, model.name)
+            yield Point(x, estimate.mean, *estimate.ends, scores.written_names[model.name])
 
 
 def interval_note(scores: Scores) -> str:

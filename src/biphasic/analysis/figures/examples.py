@@ -52,4 +52,5 @@ def tasks_by_examples(scores: Scores) -> dict[str, list[DatasetInfo]]:
 def _points(scores: Scores, model: ModelInfo, datasets: Sequence[DatasetInfo]) -> Iterator[Point]:
     for dataset in datasets:
         if (estimate := scores.get(model.name, dataset.name).estimate) is not None:
-            yield Point(dataset.num_train, estimate.mean, *estimate.ends, model.name)
+            name = scores.written_names[model.name]
+            yield Point(dataset.num_train, estimate.mean, *estimate.ends, name)

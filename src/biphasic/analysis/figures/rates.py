@@ -71,7 +71,8 @@ def scores_by_learning_rate(
     lost = [f"{count(n, 'run')} at {rate(value)}" for value, n in sorted((diverged or {}).items())]
     excluded = f" Diverged runs, excluded from means: {listing(lost)}." if lost else ""
     caption = numbered(f"{RATE_TITLE}: {what}.{excluded}", 5)
-    return _chart(scores.runs or scores, lines, interval, caption=caption)
+    names_of = scores.written_names
+    return _chart(scores.runs or scores, lines, interval, names_of, caption=caption)
 
 
 def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
@@ -79,13 +80,15 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     styles, titles = arm_styles(records.arms), {task.name: task.title for task in records.tasks}
     lines = [(arm.label, styles[arm.name], (arm.name,)) for arm in records.arms]
     scores = study_scores(records)
-    return _chart(scores, lines, lambda values: (min(values), max(values)), titles=titles)
+    names_of = scores.written_names
+    return _chart(scores, lines, lambda found: (min(found), max(found)), names_of, titles=titles)
 
 
 def _chart(
     scores: Scores,
     lines: Sequence[Line],
     ends: Ends,
+    names_of: Mapping[str, str],
     *,
     caption: str = "",
     titles: Mapping[str, str] | None = None,
@@ -99,7 +102,7 @@ def _chart(
         series = [
             Series(label, style, points)
             for label, style, arms in lines
-            if (points := _points(scores, arms, dataset.name, ends))
+            if (points := _points(scores, arms, dataset.name, ends, names_of[arms[0]]))
         ]
         if series and not dataset.is_zero_shot:
             metric = f"test {metric_name(dataset.metric)}, %"
@@ -113,12 +116,14 @@ def _chart(
     return Chart(RATE_FIGURE, RATE_TITLE, caption, axis, tuple(panels))
 
 
-def _points(scores: Scores, arms: Sequence[str], dataset: str, ends: Ends) -> tuple[Point, ...]:
+def _points(
+    scores: Scores, arms: Sequence[str], dataset: str, ends: Ends, name: str
+) -> tuple[Point, ...]:
     by_rate: dict[float, list[float]] = defaultdict(list)
     for arm in arms:
         for learning_rate, values in scores.get(arm, dataset).by_rate.items():
             by_rate[learning_rate] += values if len(arms) == 1 else [fmean(values)]
     return tuple(
-        Point(learning_rate, fmean(values), *ends(values), arms[0])
+        Point(learning_rate, fmean(values), *ends(values), name)
         for learning_rate, values in sorted(by_rate.items())
     )

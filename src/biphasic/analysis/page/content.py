@@ -133,7 +133,7 @@ def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
 def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str:
     """Write the planned comparisons, and the exploratory ones of each dataset's best arm."""
     # An exploratory one that is also planned is written once, as planned. `names` are those of
-    # recipes that stand for several arms.
+    # the models in files.
     rows = []
     for family in families:
         others = (one for one in family.with_best if not one.is_planned)
@@ -141,7 +141,7 @@ def comparisons_csv(families: Iterable[Family], names: Mapping[str, str]) -> str
             low, high = one.interval or (None, None)
             rows.append((
                 "planned" if one.is_planned else "exploratory", one.dataset,
-                names.get(one.first, one.first), names.get(one.second, one.second),
+                names[one.first], names[one.second],
                 one.difference.mean, low, high, one.p_value, one.p_adjusted,
                 one.family_size, one.verdict, one.detectable,
                 "pooled" if one.uses_blocks else "pair", one.unit, one.num_pairs, one.num_examples,

@@ -197,6 +197,16 @@ class Scores:
         return {model.name: model.label for model in self.models}
 
     @cached_property
+    def written_names(self) -> dict[str, str]:
+        """Names of the models in files, by name."""
+        # That of a recipe is its label if it is unique: its name is that of its first run.
+        number = Counter(self.labels.values())
+        return {
+            name: label if self.is_replicated and number[label] == 1 else name
+            for name, label in self.labels.items()
+        }
+
+    @cached_property
     def short_labels(self) -> dict[str, str]:
         """Display names of the models for use in sentences, by name."""
         shown = short_names(self.labels.values())

@@ -75,7 +75,8 @@ def to_csv(sheets: Iterable[Sheet]) -> str:
             score, reference = sheet.scores.get(*key), sheet.reference.get(key)
             rows.append((
                 model.group, dataset.task, dataset.name, _flag(dataset.is_average),
-                dataset.metric, model.name, model.label, model.size, model.objective,
+                dataset.metric, sheet.scores.written_names[model.name], model.label, model.size,
+                model.objective,
                 model.mask_rate, model.clm_steps, model.mlm_steps, model.total_steps,
                 model.start or "", model.continued_steps, _flag(model.is_final),
                 model.optimizer, model.attention,

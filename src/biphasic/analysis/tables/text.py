@@ -176,7 +176,7 @@ def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
         "notes": notes(scores),
         "problems": [*problems],
         "cells": [
-            _cell_json(model.name, dataset, score)
+            _cell_json(scores.written_names[model.name], dataset, score)
             for model in scores.models
             for dataset in scores.datasets
             if (score := scores.cells.get((model.name, dataset.name))) is not None

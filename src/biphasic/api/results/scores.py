@@ -107,7 +107,7 @@ class Comparisons(Shown):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return a row for each comparison; p values are corrected."""
-        names = self.scores.labels
+        names = self.scores.written_names
         rows = []
         for one in self.results():
             low, high = one.interval or (None, None)
