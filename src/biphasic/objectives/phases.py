@@ -23,6 +23,7 @@ from biphasic.objectives.registry import OBJECTIVES, one_of
 MOST_STEPS = 10_000_000
 """Each update gets a hash; a mistyped number should not keep a planner busy for days."""
 MOST_TOKENS = 1 << 20  # maximum row length; no encoder reads more
+MOST_TOKENS_PER_STEP = 1 << 28  # a hundred times the study's; its rows are planned in memory
 
 
 class PhaseConfig(Config):

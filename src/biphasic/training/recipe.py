@@ -18,7 +18,7 @@ from biphasic.objectives.phases import MOST_TOKENS, Phase
 from biphasic.plugins import anchored
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.registry import AnyOptimizer
-from biphasic.training.timeline import PlacedPhase, check_phases, place_phases
+from biphasic.training.timeline import PlacedPhase, check_phases, check_step_size, place_phases
 
 SkippedSteps = Annotated[
     tuple[NonNegativeInt, ...],
@@ -134,6 +134,7 @@ class Recipe(RecipeSettings):
 
     def check(self) -> None:
         """Raise an error if settings are invalid together, for any data."""
+        check_step_size(self.rows_per_step, max_seqlen=self.max_seqlen)  # also of held-out losses
         check_phases(self.placed_phases)
         for step in self.skip_steps:
             if self.phases and not 0 <= step < self.total_steps:

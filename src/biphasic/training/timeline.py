@@ -10,7 +10,7 @@ from biphasic.data.rows import BatchShape
 from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phases import Phase
+from biphasic.objectives.phases import MOST_TOKENS_PER_STEP, Phase
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,22 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             for name in ("corpus", "rows_per_step") if phase.phase.reading else ():
                 if getattr(phase.phase, name) is not None:
                     raise ConfigError(f"{name}: a phase that reads pairs has none; remove it")
-            phase.phase.check(
-                num_steps=phase.phase.steps, rows_per_step=phase.batches.rows_per_step
-            )
+            rows = phase.batches.rows_per_step
+            if not phase.phase.reading:  # how many pairs there are limits those
+                check_step_size(rows, max_seqlen=phase.batches.max_seqlen)
+            phase.phase.check(num_steps=phase.phase.steps, rows_per_step=rows)
         except ConfigError as error:
             where = f"phases.{phase.index}." if phase.index else ""
             raise ConfigError(f"{where}{error}") from None
+
+
+def check_step_size(rows_per_step: int, *, max_seqlen: int) -> None:
+    """Raise an error for more tokens in a step than any training has: a mistyped number."""
+    if rows_per_step * max_seqlen > MOST_TOKENS_PER_STEP:
+        raise ConfigError(
+            f"rows_per_step: {rows_per_step:,} rows of up to {max_seqlen:,} tokens are too many; "
+            f"a step has at most {MOST_TOKENS_PER_STEP:,} tokens"
+        )
 
 
 def _check_merge(base: int, index: int) -> None:

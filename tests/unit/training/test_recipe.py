@@ -290,6 +290,14 @@ def test_schedule_longer_than_the_run_is_refused():
     lineage(learning_rate=schedule)  # the untrained encoder has no schedule
 
 
+def test_a_step_of_absurd_size_is_refused():
+    with pytest.raises(ConfigError, match=r"^rows_per_step: 1,000,000,000,000 .* 268,435,456"):
+        lineage(clm(4), rows_per_step=10**12)
+    with pytest.raises(ConfigError, match=r"^phases\.1\.rows_per_step: 524,288 .* 1,024 tokens"):
+        lineage(clm(4), clm(4, rows_per_step=1 << 19, max_seqlen=1024))
+    lineage(clm(4, rows_per_step=1 << 18, max_seqlen=1024))
+
+
 def test_phase_at():
     recipe = lineage(clm(2), mlm(3)).recipe
     assert recipe.total_steps == 5
