@@ -27,12 +27,23 @@ _REFRESH_SECONDS = 1.0
 study_app = Commands("Plan, compare, run and report studies.")
 
 
+def _svg(text: str) -> Path:
+    """Parse the path of a graph; an invalid one is refused before the plan, which takes time."""
+    path = Path(text)
+    if path.suffix != ".svg" or not path.parent.is_dir():
+        raise ConfigError(f"--graph {path}: give a .svg file in an existing folder")
+    return path
+
+
 @study_app.calls("plan", plan)
 def _plan(
     planned: StudyPlan,
     *,
     graph: Annotated[
-        Path | None, typer.Option(help="Write a graph of arms and shared states as SVG.")
+        Path | None,
+        typer.Option(
+            parser=_svg, metavar="<path>", help="Write a graph of arms and shared states as SVG."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the plan as JSON, including states.")
@@ -40,8 +51,6 @@ def _plan(
 ) -> None:
     from biphasic.files import write_text
 
-    if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
-        raise ConfigError(f"--graph {graph}: give a .svg file in an existing folder")
     echo(json.dumps(planned.to_json(), indent=1) if as_json else str(planned))
     if graph is not None:
         write_text(graph, planned.drawing())

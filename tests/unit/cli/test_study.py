@@ -72,6 +72,7 @@ def test_the_schema_is_json(run):
     [
         (["plan", "none.yaml"], "error: none.yaml: no such file"),
         (["diff", STUDIES / "smoke.yaml", "none.yaml"], "error: none.yaml: no such file"),
+        (["plan", "none.yaml", "--graph", "plan.png"], "error: --graph plan.png"),  # at once
         (
             ["plan", STUDIES / "smoke.yaml", "--set", "tasks.0.name=pydocs-sx"],
             "unknown task 'pydocs-sx' (did you mean 'pydocs-sc'?)",
