@@ -26,7 +26,7 @@ from biphasic.analysis.scores.reference import reference_values
 from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
-from biphasic.analysis.tables.summary import finetunings, task_notes
+from biphasic.analysis.tables.summary import finetunings, loss_sentences, task_notes
 from biphasic.analysis.tables.text import comparison_lines, score_rows
 from biphasic.palette import SeriesStyle
 
@@ -463,6 +463,27 @@ def test_arms_whose_inputs_are_cut_differently_are_named(tmp_path):
             path.write_text(json.dumps({**result, "num_truncated": {"train": 0, "test": number}}))
             seal_again(path.parent)
         assert task_notes(load_records(folder, store), "pydocs-sc") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ((3.0, 3.25), "3.000 nats per token, 0.250 below CLM"),
+        ((3.0, 3.0004), "3.000 nats per token, less than 0.001 below CLM"),
+        ((3.0, 3.0), "3.000 nats per token, level with CLM"),
+    ],
+)
+def test_held_out_losses_that_differ_by_next_to_nothing_are_not_zero_apart(
+    tmp_path, losses, expected
+):
+    records = loaded(tmp_path, arms=ARMS[1:3], tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0,))
+    arms = tuple(
+        dataclasses.replace(arm, state=arm.state.model_copy(update={"heldout": {"mlm": loss}}))
+        for arm, loss in zip(records.arms, losses, strict=True)
+    )
+    records = dataclasses.replace(records, arms=arms)
+    [sentence] = loss_sentences(records, study_scores(records))
+    assert sentence == f"MLM ends with the lowest held-out MLM loss: {expected}."
 
 
 def test_the_papers_values_are_next_to_the_study_s(tmp_path):

@@ -39,6 +39,13 @@ def test_a_clear_difference_names_size_interval_and_p():
     assert comparison_sentence(below).startswith("b is 3.00 points below a (95 % interval -4.96")
 
 
+def test_a_difference_that_rounds_to_zero_is_not_zero_points():
+    near = compare({"a": [50.004, 51.0, 52.0], "b": [50.0, 51.0, 52.0]})
+    assert comparison_sentence(near).startswith("a is less than 0.01 points above b (")
+    further = compare({"a": [50.03, 51.0, 52.0], "b": [50.0, 51.0, 52.0]})
+    assert comparison_sentence(further).startswith("a is 0.01 points above b (")
+
+
 def test_a_family_and_an_undecided_difference_are_described():
     draw = np.random.default_rng(2)
     by_model = {name: draw.normal(50, 1, 5).tolist() for name in "abcd"}

@@ -29,7 +29,8 @@ def comparison_sentence(
         size = f"{first} and {second} have the same mean"
     else:
         side = "above" if mean > 0 else "below"
-        size = f"{first} is {number(abs(mean))} points {side} {second}"
+        points = number(abs(mean)) if abs(mean) >= 0.005 else "less than 0.01"
+        size = f"{first} is {points} points {side} {second}"
     p_value = "" if comparison.p_adjusted is None else probability(comparison.p_adjusted)
     p_value += _correction(comparison) if p_value else ""
     details = ", ".join(filter(None, (_interval(comparison), p_value)))
