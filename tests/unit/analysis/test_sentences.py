@@ -4,9 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import DATASET, compare_arms, made_scores, scores_with_examples
 
 from biphasic.amounts import number
+from biphasic.analysis.records import load_records
+from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
@@ -163,6 +166,38 @@ def test_what_selection_adds_by_hand():
     # Where one rate stands for all, there is nothing to compare it with.
     assert selection_sentence(at_one_rate(scores), "d") == ""
     assert at_one_rate(scores).get("a", "d").num_rates == 1
+
+
+def selected(gains, **options):
+    """Return scores whose means differ by some gains from those at one rate for all seeds."""
+    scores = made_scores({name: [50.0, 51.0] for name in gains}, **options)
+    cells = {
+        key: dataclasses.replace(
+            score,
+            at_one_rate={seed: value - gains[key[0]] for seed, value in score.by_seed.items()},
+            num_rates=3,
+        )
+        for key, score in scores.cells.items()
+    }
+    return dataclasses.replace(scores, cells=cells)
+
+
+def test_a_selection_that_adds_nothing_is_not_called_a_change():
+    assert selection_sentence(selected({"a": 0.0, "b": 0.0}), "d").endswith(
+        "changes no mean by 0.01 points or more."
+    )
+    assert selection_sentence(selected({"a": 0.25}), "d").endswith(
+        "changes the mean of a by +0.25 points."
+    )
+
+
+def test_one_seed_has_no_other_rate_than_all_seeds(tmp_path):
+    study = FakeStudy(steps=40, arms=ARMS[:3], tasks=TASKS[:1])
+    for seeds, is_described in (((0,), False), ((0, 1, 2), True)):
+        study.seeds = seeds
+        scores = study_scores(load_records(*study.write(tmp_path / str(len(seeds)))))
+        assert scores.get("mlm", "pydocs-sc").num_rates == 3
+        assert bool(selection_sentence(scores, "pydocs-sc")) == is_described
 
 
 def test_sources_and_numbers():

@@ -207,9 +207,13 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
     mean = sum(gains.values()) / len(gains)
     name, most = max(gains.items(), key=lambda item: abs(item[1]))
     label = scores.short_labels[name]
+    choosing = "Choosing the learning rate per seed rather than once for all changes"
+    if abs(most) < 0.005:
+        return f"{choosing} no mean by 0.01 points or more."
+    if len(gains) == 1:
+        return f"{choosing} the mean of {label} by {most:+z.2f} points."
     return (
-        f"Choosing the learning rate per seed rather than once for all changes the mean by "
-        f"{mean:+z.2f} points on average over {count(len(gains), 'model')}, "
+        f"{choosing} the mean by {mean:+z.2f} points on average over {count(len(gains), 'model')}, "
         f"and by {most:+z.2f} at most ({label})."
     )
 
@@ -223,7 +227,8 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
         if not score.by_seed or not score.at_one_rate:
             continue
         common = sorted(set(score.by_seed) & set(score.at_one_rate))
-        if common and (score.num_rates or 1) > 1:
+        # The best rate of one seed is that of all.
+        if len(common) > 1 and (score.num_rates or 1) > 1:
             difference = sum(score.by_seed[seed] - score.at_one_rate[seed] for seed in common)
             gains[model.name] = difference / len(common)
     return gains
