@@ -54,8 +54,11 @@ def train(
     folder = expanded(out)
     if folder.exists() and not is_complete(folder):
         raise ConfigError(f"--out {folder}: already exists; choose another folder, or delete it")
-    if column is not None and all(map(_is_corpus_file, sources)):
-        raise ConfigError("--column: give the sources it applies to; corpus files have their own")
+    if column is not None and not any(map(_takes_column, sources)):
+        raise ConfigError(
+            "--column: give the sources it applies to; corpus files have their own, .txt and .md "
+            "files none"
+        )
     shared = {} if column is None else {"column": column}
     own_copies = None if copies is None else expanded(copies)
     parsed = [each for named in sources for each in _sources_of(named, shared, own_copies)]
@@ -140,6 +143,10 @@ def _is_corpus_file(named: str) -> bool:
     from biphasic.files import expanded
 
     return expanded(named).suffix in {".yaml", ".yml"}
+
+
+def _takes_column(named: str) -> bool:
+    return not (_is_corpus_file(named) or named.lower().endswith((".txt", ".md")))
 
 
 def _sources_of(

@@ -106,6 +106,7 @@ def test_what_a_corpus_file_cannot_give_is_refused(texts, content, options, mess
         (["hf:a/b?nam=x"], ConfigError, "SOURCE: 'hf:a/b?nam=x': unknown key 'nam'"),
         (["texts.jsonl"], DataError, "texts.jsonl:1: no column 'text'"),
         (["empty.txt"], DataError, "empty.txt: no text to train on"),
+        (["empty.txt", "--column", "body"], ConfigError, "--column: give the sources it"),
     ],
     ids=str,
 )
