@@ -84,6 +84,19 @@ def test_best_rates_at_an_end_of_the_grid_are_named(tmp_path, rates, edge):
     assert all(int(num) > 5 for num, _ in found)
 
 
+@pytest.mark.parametrize(("num_ties", "said"), [(5, []), (3, []), (1, ["5 of 5", "1 level"])])
+def test_a_choice_among_level_rates_says_nothing_of_the_grid(tmp_path, num_ties, said):
+    """Of level rates the smallest is taken; that does not mean that smaller ones are better."""
+    validation = {(rate, seed): 0.5 - rate * (seed >= num_ties)
+                  for rate in (1e-4, 2e-4) for seed in range(5)}  # fmt: skip
+    scores = {("mlm", "pydocs-sc", *key): (value, 0.5) for key, value in validation.items()}
+    records = loaded(tmp_path, arms=ARMS[1:2], tasks=TASKS[:1], learning_rates=(1e-4, 2e-4),
+                     scores=scores)  # fmt: skip
+    sentences = [*content.edge_sentences(records)]
+    assert len(sentences) == bool(said)
+    assert all(part in sentence for part in said for sentence in sentences)
+
+
 def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
     record = json.loads((folder / "study.json").read_text())

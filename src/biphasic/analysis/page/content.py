@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from biphasic.amounts import amount, count, duration, rate
+from biphasic.analysis.estimate import GridScore, best_per_seed
 from biphasic.analysis.records import ArmData, Problem, StudyRecords
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import Scores
@@ -15,7 +16,7 @@ from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import method_sentences, source_sentence
 from biphasic.analysis.tables.summary import finetunings, trained_segments, zero_shot_runs
 from biphasic.analysis.text import csv_text
-from biphasic.records import ZERO_SHOT_SEED
+from biphasic.records import ZERO_SHOT_SEED, ResultRecord
 
 _KINDS = {
     "missing": "Missing",
@@ -109,15 +110,23 @@ def edge_sentences(records: StudyRecords) -> Iterator[str]:
     """Yield each task on which most arms choose the end of the grid of learning rates."""
     rates = sorted(records.study.learning_rates)
     for task in records.tasks if len(rates) > 1 else ():
-        runs = [run for arm in records.arms for run in records.selected[arm.name, task.name]]
+        grids = [records.grids[arm.name, task.name] for arm in records.arms]
+        choices = [(one.rate, _is_tie(one, grid)) for grid in grids for one in best_per_seed(grid)]
         for end, beyond, most in ((rates[-1], "higher", "highest"), (rates[0], "lower", "lowest")):
-            num_at = sum(run.learning_rate == end for run in runs)  # zero-shot runs have rate 0
-            if 2 * num_at > len(runs):
+            ties = [is_tie for value, is_tie in choices if value == end]  # zero-shot runs have 0
+            if 2 * (len(ties) - sum(ties)) > len(choices):
+                level = f" ({sum(ties):,} level with another one)" if any(ties) else ""
                 yield (
-                    f"On {task.name}, {num_at:,} of {count(len(runs), 'choice')} of a learning "
-                    f"rate are the {most} one tried, {rate(end)}: {beyond} ones may give other "
-                    "scores and another order of arms."
+                    f"On {task.name}, {len(ties):,} of {count(len(choices), 'choice')} of a "
+                    f"learning rate are the {most} one tried, {rate(end)}{level}: {beyond} ones "
+                    "may give other scores and another order of arms."
                 )
+
+
+def _is_tie(best: GridScore[ResultRecord], grid: Iterable[GridScore[ResultRecord]]) -> bool:
+    """Return whether other rates have the same validation score, so the choice says nothing."""
+    of_seed = [one for one in grid if one.seed == best.seed]
+    return sum(one.validation == best.validation for one in of_seed) > 1
 
 
 def comparison_notes(scores: Scores, family: Family) -> Iterator[str]:
