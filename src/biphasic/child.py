@@ -11,11 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from biphasic.errors import StudyError
+
 
 def messages(
-    lines: Iterable[bytes], key: str, *, other: Callable[[bytes], object]
+    lines: Iterable[bytes], key: str, *, other: Callable[[bytes], object], is_shared: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that begin with a key; `other` gets what else was printed."""
+    """Yield the JSON objects that begin with a key; `other` gets what else was printed.
+
+    With `is_shared`, several processes write: it also gets lines that they broke into pieces.
+    """
     # Launchers, `sitecustomize` and imports print before a process of ours can redirect its output.
     mark = f'{{"{key}": '.encode()
     for line in lines:
@@ -25,8 +30,16 @@ def messages(
         text, found, rest = line.partition(mark)
         if text:
             other(text)
-        if found:
-            yield json.loads(found + rest)
+        if not found:
+            continue
+        try:
+            message = json.loads(found + rest)
+        except ValueError:
+            if not is_shared:  # it may be the last message, for which the caller would wait
+                raise StudyError(f"a process wrote a damaged message: {line!r:.80}") from None
+            other(found + rest)
+        else:
+            yield message
 
 
 class Child:

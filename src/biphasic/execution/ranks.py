@@ -163,7 +163,7 @@ def _attend(
 
 def _read(ranks: subprocess.Popen[bytes], events: SimpleQueue[dict[str, Any] | None]) -> None:
     try:
-        for event in messages(ranks.stdout or (), "event", other=_print):
+        for event in messages(ranks.stdout or (), "event", other=_print, is_shared=True):
             events.put(event)
     finally:
         events.put(None)

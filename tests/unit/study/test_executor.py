@@ -229,7 +229,7 @@ def test_what_launchers_and_imports_print_is_in_the_log(tmp_path, noisy):
 
 
 def test_a_worker_with_damaged_output_does_not_end_the_next_job(tmp_path, noisy):
-    with pytest.raises(ValueError, match="Expecting value"):
+    with pytest.raises(StudyError, match="wrote a damaged message"):
         noisy.run("damaged", lambda _: None, environment={})
     noisy.run("second", lambda _: None, environment={})
     assert (tmp_path / "done").read_text() == "second"
@@ -248,3 +248,12 @@ def test_events_of_ranks_are_told_from_what_libraries_print(capsys):
     ranks._read(SimpleNamespace(stdout=lines), events)
     assert [events.get(), events.get()] == [{"event": "failed", "rank": 1}, None]
     assert capsys.readouterr().err == "{'a': 'dict'}\ncaf\ufffd"
+
+
+def test_a_damaged_event_of_a_rank_does_not_end_the_others(capsys):
+    events = SimpleQueue()
+    damaged = b'{"event": "failed", "error": "out {"event": "heartbeat", "rank": 1}\n'
+    lines = [damaged, b' of memory"}\n', b'{"event": "finished"}\n']
+    ranks._read(SimpleNamespace(stdout=lines), events)
+    assert [events.get(), events.get()] == [{"event": "finished"}, None]
+    assert capsys.readouterr().err == damaged.decode() + ' of memory"}\n'
