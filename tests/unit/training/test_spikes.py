@@ -75,7 +75,11 @@ def test_spikes_change_no_result_and_are_seen_after_a_resume(train, make_recipe,
     state = train(recipe, "one", options={"warn": warned.append})
     assert [text.partition(":")[0] for text in warned] == ["step 2", "step 7"]
 
-    losses = [line["loss"] for line in metrics(state) if "loss" in line]
+    # As docs/recovery.md says, these steps are counted from 0, and finished ones in the log.
+    logged = {line["step"]: line["loss"] for line in metrics(state) if "loss" in line}
+    for text, finished in zip(warned, (3, 8), strict=True):
+        assert f"loss spike, {logged[finished]:.3f} is" in text
+    losses = [*logged.values()]
     warned.clear()
     stops = iter([False, False, True])
     options = {"warn": warned.append, "should_stop": lambda: next(stops, False)}
