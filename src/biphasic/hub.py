@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, system_fault_in
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LOCAL = "or give a local copy"
@@ -30,6 +32,13 @@ _MEANINGS: Mapping[str, str] = {
 }
 
 
+# Faults of this machine; others, such as that of a refused connection, are of the network.
+_OF_THE_MACHINE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE,
+}  # fmt: skip
+_CACHE = "cache of hub files (HF_HOME)"
+
+
 def check_hub_id(name: str) -> None:
     """Raise a DataError for a name, of no folder, that cannot be an id on the hub."""
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
@@ -47,10 +56,16 @@ def library_errors() -> tuple[type[Exception], ...]:
 
 
 def explain(error: BaseException) -> str:
-    """Return a one-line explanation of an error of the hub's libraries, with a remedy."""
+    """Return a one-line explanation of an error of the hub's libraries, with a remedy.
+
+    Raises:
+        OSError: The disk is full, or another fault of this machine, which says nothing of the hub.
+    """
     from huggingface_hub import errors  # noqa: PLC0415
 
     chain = list(_chain(error))
+    for fault in filter(None, map(_fault_of_the_machine, chain)):
+        raise fault from error
     # datasets drops the chain of causes and keeps only the name.
     if any("OfflineModeIsEnabled" in f"{type(part).__name__} {part}" for part in chain):
         return _OFFLINE
@@ -65,6 +80,15 @@ def explain(error: BaseException) -> str:
     if isinstance(error, errors.HTTPError | ConnectionError):  # pyright: ignore[reportPrivateImportUsage]
         return f"{_UNREACHABLE} ({one_line(chain[-1])})"
     return f"cannot be read ({one_line(chain[-1])})"
+
+
+def _fault_of_the_machine(error: BaseException) -> OSError | None:
+    if str(error).startswith("Not enough disk space"):  # datasets looks before it writes
+        return OSError(errno.ENOSPC, " ".join(str(error).split()), _CACHE)
+    fault = error if isinstance(error, OSError) else system_fault_in(str(error), _CACHE)
+    if fault is None or fault.errno not in _OF_THE_MACHINE:
+        return None
+    return OSError(fault.errno, os.strerror(fault.errno), fault.filename or _CACHE)
 
 
 def one_line(error: BaseException) -> str:

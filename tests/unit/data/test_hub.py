@@ -1,8 +1,10 @@
 """Datasets of the hub, through local copies in its layout; nothing here reaches the network."""
 
+import errno
 import json
 import logging
 import os
+import resource
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -240,6 +242,19 @@ def test_damage_while_streaming_is_reported_in_one_line(copies):
     table = open_hub("acme/tiny", copies=copies, streaming=True)
     message = refusal(texts, table)
     assert message.startswith("hf:acme/tiny, split train: cannot be read (")
+
+
+def test_a_full_disk_is_a_fault_of_the_system_and_not_of_the_dataset(copies):
+    write_table(copies / "acme/tiny/data/test-00000-of-00001.parquet", text=["t" * 20_000], n=[4])
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, usual[1]))
+    try:
+        with pytest.raises(OSError, match="cache of hub files") as failed:
+            open_hub("acme/tiny", split="test", copies=copies)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert failed.value.errno == errno.EFBIG
+    assert texts(open_hub("acme/tiny", split="test", copies=copies)) == ["t" * 20_000]
 
 
 def test_nothing_is_written_beside_the_data_or_into_the_working_folder(copies, tmp_path):
