@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,6 @@ def run(
         (False, True)
     """
     from biphasic.api.results.lists import JobRun
-    from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores
     from biphasic.progress import progress_console
@@ -56,10 +56,14 @@ def run(
 
     check_cores(num_threads=threads)
     loaded = show(_chosen_job(job, list_file, index), root=root)
-    if not (was_done := loaded.is_done()):
-        loaded.check_needs()
-        tune_allocator()
-    with compute_threads(threads):  # also if it is done: deletes what a killed process left
+    with ExitStack() as limits:
+        if not (was_done := loaded.is_done()):
+            loaded.check_needs()
+            tune_allocator()
+            from biphasic.evaluation.evaluate import compute_threads  # imports torch
+
+            limits.enter_context(compute_threads(threads))
+        # Also if it is done: deletes what a killed process left.
         run_here(loaded, console=progress_console(quiet=quiet))
     return JobRun(loaded.id, loaded.label, was_done=was_done)
 

@@ -1,14 +1,17 @@
 """Job files lie where others may edit them: whatever one says, nothing outside is written."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from biphasic.api.job import run
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.gather import SPLITS
 from biphasic.errors import ConfigError, DataError, LockHeldError
 from biphasic.execution.job import save_job
-from biphasic.files import PARTIAL
+from biphasic.files import PARTIAL, write_json
 from biphasic.locks import lock_work
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -107,6 +110,20 @@ def test_a_job_uses_the_store_that_it_was_loaded_from(store, tmp_path, job):
 def test_jobs_are_read_as_they_were_written(store):
     for path in (store / "jobs").iterdir():
         assert load_job(store, path.stem).model_dump_json() == path.read_text()
+
+
+def test_a_finished_job_imports_no_torch(store):
+    for file in ("built.json", *(f"{part}/manifest.json" for part in ("tokenizer", *SPLITS))):
+        write_json(store / "data/k" / file, {})
+    program = f"""
+import sys
+from biphasic.api.job import run
+print(run("data-k", root={str(store.parent)!r}, quiet=True).was_done, "torch" in sys.modules)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == "True False\n", ended.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "[" * 10_000, '{"kind": "train"}', "\xff"])
