@@ -27,7 +27,7 @@ from biphasic.analysis.scores.source import paper_scores, study_scores
 from biphasic.analysis.scores.table import Score
 from biphasic.analysis.tables.results import format_table
 from biphasic.analysis.tables.summary import finetunings, loss_sentences, task_notes
-from biphasic.analysis.tables.text import comparison_lines, score_rows
+from biphasic.analysis.tables.text import comparison_lines, score_rows, score_tables
 from biphasic.palette import SeriesStyle
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
@@ -105,7 +105,7 @@ def test_intermediate_models_are_shown_and_not_compared(tmp_path):
     page = render(load_records(folder, store), store="../store")
     # The intermediate model has the highest mean, and CLM is clearly above MLM.
     assert "CLM scores highest on “Which library”, clearly ahead of every other arm." in page
-    assert "corrected: for all pairs of finished arms on the task" in page
+    assert "corrected for all pairs of finished arms on the task" in page
     [card] = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
     assert "CLM 25" in card
     # The highest finished mean is bold, and named above.
@@ -371,6 +371,38 @@ def test_coverage_is_stated_for_the_convention_and_number_of_seeds(tmp_path):
     assert "cover the true mean about 88 times in 100 with 5 seeds, not 95" in said
     assert "about 86 times in 100 with 4 seeds" in said
     assert "Each model was pretrained once" in said
+
+
+def test_the_legend_has_a_star_only_if_an_arm_can_have_one(tmp_path, records):
+    def legend(columns, *, has_star):
+        nothing = dict.fromkeys(("note", "gaps", "families", "styles", "titles"), "")
+        return fill("page/scores.html.j2", records=records, lowest_losses={}, columns=columns,
+                    arm_columns=columns, has_star=has_star, **nothing | {
+                        "styles": page_styles(records, records)})  # fmt: skip
+
+    assert "★ marks" in legend([], has_star=True)
+    assert "★" not in legend([], has_star=False)
+
+
+def test_clear_is_explained_where_nothing_is_fine_tuned(tmp_path):
+    zero_shot = (("find", "zs", "Find", "ndcg_at_10", 0.2),)
+    found = loaded(tmp_path, tasks=zero_shot, learning_rates=(1e-4,), seeds=(0,), arms=ARMS[:2])
+    said = " ".join(caveats(study_scores(found)))
+    assert "corrected for all pairs of arms on the task" in said
+    assert "The test is over test examples." in said
+    assert "seed" not in said
+
+
+def test_all_of_several_best_scores_are_bold_in_terminals(tmp_path):
+    scores = {
+        (arm, "pydocs-sc", 1e-4, seed): (0.5, 0.4 if arm == "untrained" else 0.5)
+        for arm in ("untrained", "mlm", "clm")
+        for seed in (0, 1)
+    }
+    found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0, 1),
+                   scores=scores)  # fmt: skip
+    [table] = score_tables(study_scores(found))
+    assert [str(cell.style) for cell in table.columns[1].cells] == ["", "bold", "bold"]
 
 
 def test_seeds_of_fine_tuning_are_said_only_where_something_is_fine_tuned(tmp_path, records):

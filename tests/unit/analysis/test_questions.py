@@ -207,7 +207,7 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     assert page.index('id="questions"') < page.index('id="overview"')
     [answer] = answers_of(study)
     assert answer_sentence(answer) in page
-    assert "1 of 2 90\N{NO-BREAK SPACE}% intervals covers the measured difference" in page
+    assert "1 of 2 intervals of 90\N{NO-BREAK SPACE}% covers the measured difference" in page
     assert forecast_sentence([answer]).startswith("1 of 2")
     text = (study[0] / "report/questions.csv").read_text()
     rows = [*csv.DictReader(text.splitlines())]
@@ -441,7 +441,7 @@ def test_packed_records_show_what_was_registered_and_when(registered, tmp_path):
     page = answers_page(records)
     assert page == answers_page(load_records(*registered.study))
     assert "Registered before the first score, which is of 2026-09-22" in page
-    assert "2 of 2 90 % intervals cover" in page
+    assert "2 of 2 intervals of 90 % cover" in page
     assert (folder / "report/questions.csv").is_file()
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from biphasic.analysis import report
+from biphasic.analysis.page.content import common_peak
 from biphasic.analysis.page.render import render as render_with_link
 from biphasic.analysis.records import load_records
 from biphasic.analysis.report import write_report
@@ -297,6 +298,10 @@ def test_the_page_says_for_each_arm_its_rate_and_whether_it_was_tuned(tmp_path):
         "1e-3, the common rate", "4e-3, its own",
     ]  # fmt: skip
     assert "The study’s common peak is 1e-3." in html
+    # Where each arm has a rate of its own, none has the common one.
+    third |= {"is_tuned": True}
+    (folder / "study.json").write_text(json.dumps(record))
+    assert common_peak(load_records(folder, store)) is None
 
 
 def test_the_page_of_a_study_without_recorded_rates_says_so(tmp_path):

@@ -48,7 +48,7 @@ class Question:
     def check(self, expected: str, comparisons: Iterable[Comparison]) -> Check:
         """Return the check of these comparisons."""
         every = tuple(comparisons)  # may add to what the table lacks
-        return Check(every, expected, **self.how_many, absent=tuple(self.absent))
+        return Check(every, expected.replace("_", " "), **self.how_many, absent=tuple(self.absent))
 
     def lack(self, text: str) -> None:
         """Record something that the table lacks; without rows, what matters is recorded already."""

@@ -58,7 +58,7 @@ class Column:
     @cached_property
     def best(self) -> set[str]:
         """The models that are marked as the best."""
-        return best_of(self.scores, self.dataset.name)
+        return self.scores.finished.best(self.dataset.name)
 
     @cached_property
     def doubts(self) -> dict[str, str]:
@@ -124,11 +124,3 @@ def dataset_titles(records: StudyRecords, scores: Scores) -> Mapping[str, str]:
 def paper_text(estimate: Estimate | None) -> str:
     """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
     return "" if estimate is None else f"paper: {score_text(estimate)}"
-
-
-def best_of(scores: Scores, dataset: str) -> set[str]:
-    """Return the finished models with the highest mean on a dataset; none if all are equal."""
-    means = scores.finished.means(dataset)
-    highest = max(means.values(), default=0.0)
-    best = {name for name, mean in means.items() if mean == highest}
-    return set() if len(best) == len(means) > 1 else best

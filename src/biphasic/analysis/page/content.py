@@ -72,11 +72,12 @@ def gaps(records: StudyRecords, arm: str, dataset: str) -> str:
 
 
 def common_peak(records: StudyRecords) -> float | None:
-    """Return the peak rate that a study gives all arms without a rate of their own, if known."""
+    """Return the peak rate of all arms without a rate of their own; None if there are none."""
     recipe = records.study.provenance.get("recipe")
     schedule = recipe.get("learning_rate") if isinstance(recipe, dict) else None
     peak = schedule.get("peak") if isinstance(schedule, dict) else None
-    return peak if isinstance(peak, float) else None
+    has_it = any(arm.record.peak == peak and not arm.record.is_tuned for arm in records.arms)
+    return peak if isinstance(peak, float) and has_it else None
 
 
 def peak_text(arm: ArmData, common: float | None) -> str:

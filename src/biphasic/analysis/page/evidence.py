@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from biphasic.amounts import count
 from biphasic.analysis.estimate import LEVEL
-from biphasic.analysis.page.columns import best_of
 from biphasic.analysis.questions.answer import Answer, answer
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
@@ -111,7 +110,7 @@ def verdict(scores: Scores, family: Family) -> Verdict:
     order = ranked(scores, dataset)
     if not order:
         return Verdict("No result", "–", "No arm has a score.", ())
-    best = best_of(scores, dataset)
+    best = scores.finished.best(dataset)
     names = [labels[name] for name in order if name in best]
     winner, sentence = f"All {len(order)} arms are level", "They have the same mean."
     if names:
@@ -181,7 +180,7 @@ def headline(
     for dataset in datasets:
         if len(by_dataset[dataset].order) < 2:
             continue
-        best = best_of(scores, dataset)
+        best = scores.finished.best(dataset)
         if len(best) == 1:
             wins[best.pop()].append(dataset)
         else:
@@ -255,23 +254,28 @@ def caveats(scores: Scores) -> list[str]:
     seeds = [
         score.estimate.num_seeds
         for (_, dataset), score in scores.cells.items()
-        if score.estimate and not scores.dataset(dataset).is_zero_shot
+        if score.estimate and (scores.is_replicated or not scores.dataset(dataset).is_zero_shot)
     ]
     ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
     sentences = [coverage_sentence(scores.convention, number, scores.unit) for number in ends]
     if any(model.objective != UNTRAINED for model in scores.models):
         sentences.append(pretraining_sentence(scores))
-    if seeds:
-        arms = "arms" if scores.finished.models == scores.models else "finished arms"
-        apart = ", those of each question apart," if any(p.question for p in scores.planned) else ""
-        among = (
-            f"planned comparisons among themselves{apart} and the others, which are exploratory, "
-            if scores.planned
-            else ""
-        )
+    if not any(score.estimate for score in scores.cells.values()):
+        return sentences
+    arms = "arms" if scores.finished.models == scores.models else "finished arms"
+    clear = f"“Clear” means p of at most {LEVEL}, corrected"
+    if scores.planned:
+        apart = " (those of each question apart)" if any(p.question for p in scores.planned) else ""
         sentences.append(
-            f"“Clear” means p of at most {LEVEL}, corrected: {among}for all pairs of {arms} on the "
-            f"task. The test is over {scores.unit}s and, where single examples were read, test "
-            "examples. Arms without a clear difference are not proven equal."
+            f"{clear}. Planned comparisons are corrected among themselves{apart}; the others are "
+            f"exploratory, and corrected for all pairs of {arms} on the task, or by Holm’s "
+            "procedure for those that are not planned."
         )
+    else:
+        sentences.append(f"{clear} for all pairs of {arms} on the task.")
+    over = f"{scores.unit}s and, where single examples were read, test examples"
+    sentences.append(
+        f"The test is over {over if seeds else 'test examples'}. Arms "
+        "without a clear difference are not proven equal."
+    )
     return sentences

@@ -58,7 +58,7 @@ def forecast_sentence(answers: Iterable[Answer]) -> str:
     verb = "covers" if covered == 1 else "cover"
     score = fmean(one.interval_score for one in found)
     return (
-        f"{covered} of {count(len(found), '90 % interval')} {verb} the measured difference"
+        f"{covered} of {count(len(found), 'interval')} of 90 % {verb} the measured difference"
         f"{' so far' * is_open}; good forecasts cover about {expected}. The mean interval score is "
         f"{score:.1f} points (Gneiting and Raftery 2007; lower is better)."
     )

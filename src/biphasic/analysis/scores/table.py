@@ -222,6 +222,13 @@ class Scores:
         found = {model.name: self.get(model.name, dataset).estimate for model in self.models}
         return {name: round(value.mean, 9) for name, value in found.items() if value is not None}
 
+    def best(self, dataset: str) -> set[str]:
+        """Return the models with the highest mean on a dataset; none if all are equal."""
+        means = self.means(dataset)
+        highest = max(means.values(), default=0.0)
+        best = {name for name, mean in means.items() if mean == highest}
+        return set() if len(best) == len(means) > 1 else best
+
     @cached_property
     def finished(self) -> Scores:
         """The scores without intermediate models, which are shown and not compared."""

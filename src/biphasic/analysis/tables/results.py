@@ -90,7 +90,7 @@ def format_table(records: StudyRecords) -> Table:
         header = Text(f"{plain(task.title)}\n{task.metric_title}")
         # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
         rich_table.add_column(header, justify="right", min_width=13)
-    means = {task.name: scores.finished.means(task.name) for task in records.tasks}
+    best = {task.name: scores.finished.best(task.name) for task in records.tasks}
     for arm in records.arms:
         row = [Text(plain(arm.label))]
         for objective, least in lowest.items():
@@ -100,9 +100,7 @@ def format_table(records: StudyRecords) -> Table:
         for task in records.tasks:
             score = scores.cells[arm.name, task.name]
             text = points_cell(score.estimate) + ("" if score.is_complete else " †")
-            of_task = means[task.name]
-            is_best = arm.name in of_task and of_task[arm.name] == max(of_task.values())
-            row.append(Text(text, style="bold" if is_best else ""))
+            row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
         rich_table.add_row(*row)
     return rich_table
 

@@ -139,12 +139,12 @@ def method_sentences(family: Family) -> tuple[str, ...]:
     if not blocks.are_spreads_equal:
         return (
             f"The spreads of the arms differ {checked}, so each pair is tested with its own "
-            "variance too, and corrected by Holm's procedure.",
+            "variance too, and exploratory pairs are also corrected by Holm's procedure.",
         )
     return (
         f"The variance over {blocks.num_runs} runs is pooled over {blocks.num_arms} arms, with "
-        f"{blocks.freedom} degrees of freedom {checked}; all pairs are corrected by Tukey's "
-        "studentized range.",
+        f"{blocks.freedom} degrees of freedom {checked}; exploratory pairs are corrected by "
+        "Tukey's studentized range.",
     )
 
 

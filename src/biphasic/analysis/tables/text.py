@@ -43,7 +43,7 @@ def score_tables(scores: Scores) -> Iterator[Table]:
         for dataset in datasets:
             header = "Average" if dataset.is_average else plain(dataset.name)
             table.add_column(Text(header), justify="right", min_width=13, overflow="fold")
-        best = {dataset.name: ranked(scores, dataset.name)[:1] for dataset in datasets}
+        best = {dataset.name: scores.best(dataset.name) for dataset in datasets}
         for model in scores.models:
             row = [Text(plain(model.label))]
             for dataset in datasets:
