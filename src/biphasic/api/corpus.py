@@ -131,6 +131,7 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
     return InspectedCorpus(summaries, max_seqlen, notes)
 
 
+@in_range()
 def verify(folder: Path | str) -> IntactCorpus:
     """Verify the hashes and the consistency of a corpus.
 
@@ -160,6 +161,7 @@ def verify(folder: Path | str) -> IntactCorpus:
     )
 
 
+@in_range()
 def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False) -> BuiltCorpus:
     """Merge corpora that have the same tokenizer.
 

@@ -68,6 +68,7 @@ def run(
     return JobRun(loaded.id, loaded.label, was_done=was_done)
 
 
+@in_range()
 def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
     """Show a job's inputs.
 

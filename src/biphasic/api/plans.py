@@ -64,6 +64,7 @@ def plan(
     return StudyPlan(planned, summary, rate, example_tokens, memory, jobs_here, advice)
 
 
+@in_range()
 def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT) -> Findings:
     """Show how the plans of two studies differ, and why.
 
@@ -105,6 +106,7 @@ def schema() -> dict[str, Any]:
     return study_schema()
 
 
+@in_range()
 def jobs(
     file: Path | str,
     *,

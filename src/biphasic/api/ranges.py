@@ -1,4 +1,4 @@
-"""Ranges of the arguments of public functions, which the options of their commands share."""
+"""Checks of the arguments of public functions; the options of their commands share the ranges."""
 
 from __future__ import annotations
 
@@ -41,19 +41,28 @@ _FOUND = "_biphasic_ranges"
 def in_range(
     **own: Range,
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Check the numbers that a function is called with: a ConfigError names the first outside.
+    """Check the arguments that a function is called with: a ConfigError names the first wrong one.
 
-    The ranges are those of all functions with an argument of this name, and the function's own.
+    Numbers must be in the ranges of all functions with an argument of this name, or in the
+    function's own. What has no default must not be None.
     """
     both = _RANGES | own
 
     def add(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         names = inspect.signature(function).parameters
+        needed = [
+            name
+            for name, one in names.items()
+            if one.default is one.empty and "None" not in str(one.annotation)
+        ]
         ranges = {name: both[name] for name in names if name in both}
 
         @wraps(function)
         def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
             given = dict(zip(names, args, strict=False)) | options
+            for name in needed:
+                if given.get(name, ...) is None:  # Python itself names one that is not given
+                    raise ConfigError(f"{name}: is None; give a value")
             for name, number in _numbers(given):
                 if isinstance(number, int) and number.bit_length() > MOST_BITS:
                     raise ConfigError(f"{name}: a number with too many digits")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from biphasic.records import Convention
 
 
+@in_range()
 def analyze(
     folder: Path | str,
     *,
@@ -63,6 +65,7 @@ def analyze(
     return Analysis(scores, tuple(f"{one.kind}: {one.text}" for one in results.problems))
 
 
+@in_range()
 def compare(
     folder: Path | str,
     *,
@@ -153,6 +156,7 @@ def claims(
     )
 
 
+@in_range()
 def figures(
     folder: Path | str,
     out: Path | str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biphasic.api.ranges import in_range
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.store import DEFAULT_ROOT
@@ -38,6 +39,7 @@ def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Pat
     return path
 
 
+@in_range()
 def check(
     file: Path | str,
     *,

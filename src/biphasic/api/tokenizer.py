@@ -92,6 +92,7 @@ def train(
     return TrainedTokenizer(folder, trained.vocab_size, notes)
 
 
+@in_range()
 def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
     """Show a tokenizer's special tokens and vocabulary size.
 

@@ -20,6 +20,7 @@ Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
+@in_range()
 def predict(
     folder: Path | str,
     source: Source,
@@ -155,6 +156,7 @@ def encode(
     return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 
+@in_range()
 def export_model(
     model: Path | str,
     out: Path | str,
@@ -215,6 +217,7 @@ def export_model(
         )
 
 
+@in_range()
 def push(
     folder: Path | str,
     repository: str,

@@ -1,4 +1,4 @@
-"""Numbers outside their range are refused before any work, in Python as on the command line."""
+"""Wrong arguments are refused before any work, numbers in Python as on the command line."""
 
 import inspect
 import math
@@ -38,6 +38,31 @@ def test_a_number_outside_is_refused_by_name(tmp_path, monkeypatch, name, args, 
     with pytest.raises(ConfigError, match=said):
         attrgetter(name)(biphasic)(*args, **given)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("adapt", "corpus"),
+        ("compare", "folder"),
+        ("corpus.build", "out"),
+        ("corpus.merge", "folders"),
+        ("diff", "second"),
+        ("encode", "source"),
+        ("load", "model"),
+        ("pairs.mine", "miner"),
+        ("predict", "folder"),
+        ("pretrain", "recipe"),
+        ("site.check", "file"),
+        ("tokenizer.check", "tokenizer"),
+    ],
+)
+def test_none_for_what_is_needed_is_refused_by_name(name, missing):
+    function = attrgetter(name)(biphasic)
+    arguments = inspect.signature(function).parameters.values()
+    given = {one.name: "x" for one in arguments if one.default is one.empty}
+    with pytest.raises(ConfigError, match=f"^{missing}: is None"):
+        function(**given | {missing: None})
 
 
 def test_the_ends_of_a_range_and_what_is_not_given_pass():
