@@ -373,6 +373,15 @@ def test_coverage_is_stated_for_the_convention_and_number_of_seeds(tmp_path):
     assert "Each model was pretrained once" in said
 
 
+def test_lists_of_settings_are_written_without_the_signs_of_python(tmp_path):
+    sources = [{"files": {"count": 4, "bytes": 7}, "licence": "", "share": None}, {"share": 0.5}]
+    found = loaded(tmp_path, tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0,), arms=ARMS[:2],
+                   provenance={"data": {"origin": {"sources": sources}}})  # fmt: skip
+    assert dict(content.provenance(found))["data"] == [
+        ("origin · sources", "files · count 4; files · bytes 7; licence –; share –, share 0.5")
+    ]
+
+
 def test_the_legend_has_a_star_only_if_an_arm_can_have_one(tmp_path, records):
     def legend(columns, *, has_star):
         nothing = dict.fromkeys(("note", "gaps", "families", "styles", "titles"), "")

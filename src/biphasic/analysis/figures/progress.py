@@ -102,7 +102,7 @@ def scores_by_flops(scores: Scores) -> Drawing | str:
         rate = reference_rate(finished(scores))
         models = at_rate(finished(known), rate)
         if len({model.flops for model in models}) < 2:
-            return "needs the training FLOPs of two models or more"
+            return "needs two models trained from scratch whose FLOPs are known and differ"
         lines, order = recipe_lines(models, _flops), sizes(models)
         note = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
         note += masking_note(rate)

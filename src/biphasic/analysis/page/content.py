@@ -211,9 +211,11 @@ def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        return "; ".join(f"{path} {text}" for path, text in _flatten(value))
     if isinstance(value, list | tuple):
         return ", ".join(_value(item) for item in value)
-    if value is None or value == {}:
+    if value in (None, "", {}):
         return "–"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 

@@ -268,8 +268,8 @@ def caveats(scores: Scores) -> list[str]:
         apart = " (those of each question apart)" if any(p.question for p in scores.planned) else ""
         sentences.append(
             f"{clear}. Planned comparisons are corrected among themselves{apart}; the others are "
-            f"exploratory, and corrected for all pairs of {arms} on the task, or by Holm’s "
-            "procedure for those that are not planned."
+            f"exploratory, and corrected for all pairs of {arms} on the task (Holm’s procedure "
+            "leaves out the planned ones)."
         )
     else:
         sentences.append(f"{clear} for all pairs of {arms} on the task.")

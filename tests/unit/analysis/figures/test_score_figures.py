@@ -141,6 +141,7 @@ def test_the_papers_table_has_six_figures_and_reasons_for_the_others():
     reasons = {each.name: each.reason for each in found if isinstance(each, Skipped)}
     assert set(reasons) == {"mask-rate-sensitivity", "flops", "clm-share-further"}
     assert "FLOPs" in reasons["flops"]
+    assert "from scratch" in reasons["flops"]  # the FLOPs of continued models do not count
     assert "two masking rates" in reasons["mask-rate-sensitivity"]
     assert "second model size" in reasons["clm-share-further"]
 
