@@ -424,6 +424,10 @@ def test_seeds_of_fine_tuning_are_said_only_where_something_is_fine_tuned(tmp_pa
         assert {"arms", "name"} < said
         assert ({"fine-tuning seeds", "learning rates"} < said) == is_said
         assert any("fine-tuning" in what for what in said) == is_said
+        page = render(study, store="store")
+        [rates] = re.findall(r'<section id="rates".*?</section>', page, re.DOTALL)
+        assert ("number of seeds" in rates) == ("for each fine-tuning" in page) == is_said
+        assert "two learning rates" not in rates
 
 
 def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkeypatch):

@@ -114,6 +114,15 @@ def test_an_average_has_the_examples_of_all_its_datasets_once(data, expected):
     assert examples.deviation == pytest.approx(expected, rel=0.01)
 
 
+def test_the_spread_of_zero_shot_runs_has_no_part_of_fine_tuning():
+    runs = {"a": [9.0], "b": [13.0], "c": [11.0]}
+    for task, note in (("ZS", ""), ("SC", "; it includes that of the fine-tuning seed")):
+        datasets = (DatasetInfo("d", task, "accuracy"),)
+        found = variance_split(made_scores(runs, datasets=datasets, **replicates(runs)), "d")
+        assert found.pretraining.deviation == pytest.approx(2.0)
+        assert found.pretraining.basis == f"3 pretraining runs of 1 recipe{note}"
+
+
 def test_zero_shot_has_no_fine_tuning():
     split = variance_split(made_scores({"a": [1.0]}, datasets=(DatasetInfo("d", "ZS", "x"),)), "d")
     assert split.finetuning.basis == split.rate_choice.basis == "zero-shot: nothing is fine-tuned"

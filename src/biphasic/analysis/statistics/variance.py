@@ -55,14 +55,14 @@ def variance_split(scores: Scores, dataset: str) -> VarianceSplit:
     if about.is_zero_shot:
         found = ((None, "zero-shot: nothing is fine-tuned"),) * 2
     return VarianceSplit(
-        SpreadSource("pretraining seed", *_pretraining(scores, by_model)),
+        SpreadSource("pretraining seed", *_pretraining(scores, by_model, about)),
         SpreadSource("fine-tuning seed", *found[0]),
         SpreadSource("choice of the learning rate", *found[1]),
         SpreadSource("test examples", *_examples(scores, about, by_model)),
     )
 
 
-def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
+def _pretraining(scores: Scores, by_model: dict[str, Score], dataset: DatasetInfo) -> Found:
     between: list[tuple[float, int]] = []
     is_noise_known = True
     for group in scores.replicates:
@@ -74,7 +74,7 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> Found:
         known = [value / num for value, num in noise if value is not None]
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
         between.append((excess, len(means) - 1))
-        is_noise_known = is_noise_known and bool(known)
+        is_noise_known = is_noise_known and (bool(known) or dataset.is_zero_shot)
     if not between:
         return None, "each model was pretrained once"
     freedom = sum(weight for _, weight in between)
