@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from biphasic.config import nearest
 from biphasic.errors import DataError, is_system_fault, reading
 from biphasic.files import expanded
-from biphasic.tasks.rows.row import Row, read_csv, read_jsonl, read_lines, read_tsv
+from biphasic.tasks.rows.row import Row, check_header, read_csv, read_jsonl, read_lines, read_tsv
 from biphasic.tasks.rows.splits import plain_suffix
 
 InputFormat = Literal["jsonl", "csv", "tsv", "parquet", "txt"]
@@ -133,6 +133,7 @@ def _text_rows(path: Path) -> Iterator[Row]:
 def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
+            check_header(parquet.schema_arrow.names, where=path)
             batches = (batch.to_pylist() for batch in parquet.iter_batches(_PARQUET_ROWS))
             for number, value in enumerate(chain.from_iterable(batches), start=1):
                 yield Row(path, number, value)

@@ -245,6 +245,15 @@ def test_a_file_with_a_flipped_byte_is_named_and_nothing_predicted(finetuned, tm
     assert not (tmp_path / "after.jsonl").exists()
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_that_is_named_twice_is_refused(tmp_path, suffix):
+    (tmp_path / "t.csv").write_text("text,text\na,b\n")
+    table = pa.table([["a"], ["b"]], names=["text", "text"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="the column 'text' is named twice"):
+        next(open_input(str(tmp_path / f"t.{suffix}")).rows())
+
+
 def test_places_are_checked(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         open_input(str(tmp_path / "none.jsonl"))

@@ -6,7 +6,7 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,12 +184,17 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, fields
 
 
+def check_header(header: Sequence[str], *, where: Path | str) -> None:
+    """Refuse a name that two columns have: a row would keep the value of the last one alone."""
+    if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
+        raise DataError(f"{where}: the column '{repeated[0]}' is named twice")
+
+
 def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     _, header = next(records, (1, []))
     if not any(header):
         raise DataError(f"{path}:1: no header; the first line must name the columns")
-    if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
-        raise DataError(f"{path}:1: the column '{repeated[0]}' is named twice")
+    check_header(header, where=f"{path}:1")
     for number, fields in records:
         if fields in ([], [""]) and len(header) > 1:
             raise DataError(f"{path}:{number}: an empty line; remove it")
