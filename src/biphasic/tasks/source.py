@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -191,11 +193,14 @@ def _remedy(path: Path, kind: str) -> str:
         return "no such file or folder" if is_one_file(kind) else "no such folder"
     if path.suffix in _TASK_FILES:
         return "name a task file without the kind"
-    return _one_file(path, kind) if KINDS[kind].facts.is_trained else "a file, not a folder"
+    has_splits = KINDS[kind].facts.is_trained and not KINDS[kind].needed
+    return _one_file(path, kind) if has_splits else "a file, not a folder"
 
 
 def _one_file(path: Path, kind: str) -> str:
-    lines = f"{{kind: {kind}, train: {path.name}, validation_fraction: 0.1, test_fraction: 0.2}}"
+    is_plain = re.fullmatch(r"[\w.-]+", path.name)  # others may mean something in YAML
+    name = path.name if is_plain else json.dumps(path.name, ensure_ascii=False)
+    lines = f"{{kind: {kind}, train: {name}, validation_fraction: 0.1, test_fraction: 0.2}}"
     return f"one file, without splits; write {path.stem}.yaml with {lines}, and name that instead"
 
 

@@ -197,6 +197,8 @@ def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, mon
         ("sc:mood/task.yaml", DataError, "name a task file without the kind"),
         ("sc:mood/all.csv", DataError, "write all.yaml with {kind: sc, train: all.csv, valid"),
         ("mood/all.csv", ConfigError, "write all.yaml with {kind: sc, train: all.csv, valid"),
+        ("mood/all [1].csv", ConfigError, r'{kind: sc, train: "all \[1\].csv", valid'),  # in YAML
+        ("ir:mood/all.csv", DataError, "task 'ir:mood/all.csv': a file, not a folder"),
         ("nowhere.yaml", ConfigError, "nowhere.yaml: no such file"),
     ],
 )
@@ -204,7 +206,8 @@ def test_sources_that_are_none(custom, monkeypatch, source, kind, message):
     store = Store(custom / "store")
     monkeypatch.chdir(custom.parent)
     write_yaml(custom, "kind: sc\n")
-    (custom / "all.csv").write_text("text,label\n")
+    for name in ("all.csv", "all [1].csv"):
+        (custom / name).write_text("text,label\n")
     refused(store, source, message, kind)
 
 
