@@ -226,6 +226,8 @@ def test_zero_shot_is_described_over_examples():
     zero_shot = (DatasetInfo("d", "ZS", "ndcg_at_10"),)
     found = compare_arms(scores_with_examples(rows, datasets=zero_shot), "a", "b", "d")
     assert "the difference is clear" in comparison_sentence(found)
+    assert ", 300 test examples, p" in comparison_sentence(found)
+    assert detectable_sentence(found).startswith("With 300 test examples, a difference of")
     assert examples_sentence(found) == "Standard error in points: 3.45 over 300 test examples."
 
 

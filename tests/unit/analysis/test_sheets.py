@@ -117,7 +117,7 @@ def test_notes_say_what_numbers_are_and_what_marks_mean():
     assert "about 88 %" in text
     assert "intervals overlap" in text
     [own, *_] = make_sheets(grid_scores())
-    assert "a test over seeds, and over test examples" in " ".join(own.notes)
+    assert "test over seeds, and over test examples" in " ".join(own.notes)
 
 
 def test_groups_with_equal_names_get_distinct_names():

@@ -94,6 +94,8 @@ def _chart(
     titles: Mapping[str, str] | None = None,
 ) -> Chart | Skipped:
     tuned = {dataset.name for dataset in scores.datasets if not dataset.is_zero_shot}
+    if not tuned:
+        return Skipped(RATE_FIGURE, RATE_TITLE, "no task is fine-tuned")
     tried = (score.by_rate for (_, name), score in scores.cells.items() if name in tuned)
     if len(set(chain.from_iterable(tried))) == 1:
         return Skipped(RATE_FIGURE, RATE_TITLE, "needs fine-tuning at two learning rates or more")

@@ -49,8 +49,9 @@ def _interval(comparison: ModelComparison) -> str:
 
 def _sample(comparison: ModelComparison, how: str = "") -> str:
     """Describe what a comparison's test is over; empty without pairs."""
-    pairs = 0 if comparison.unit == "example" else comparison.num_pairs
-    parts = [count(pairs, f"{how}{comparison.unit}")] if pairs else []
+    # A test with one pair is that of a zero-shot task, over test examples alone.
+    has_pairs = comparison.unit != "example" and comparison.num_pairs > 1
+    parts = [count(comparison.num_pairs, f"{how}{comparison.unit}")] if has_pairs else []
     if comparison.num_examples:
         parts.append(count(comparison.num_examples, "test example"))
     return listing(parts)

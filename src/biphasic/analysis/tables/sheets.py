@@ -196,8 +196,8 @@ def _notes(
         yield "Models are compared within a block, a column at a time."
     how = {
         "paper": "their intervals overlap",
-        "standard": f"a test over {scores.unit}s, and over test examples where these are known, "
-        "corrected for all pairs, does not separate them; exploratory",
+        "standard": f"an exploratory test over {scores.unit}s, and over test examples where these "
+        "are known, corrected for all pairs, does not separate them",
     }[scores.convention]
     yield f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."
     keys = [(model.name, dataset.name) for model in models for dataset in datasets]

@@ -119,6 +119,9 @@ def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     found = scores_by_learning_rate(study_scores(replace(records, runs=())))
     assert isinstance(found, Skipped)
     assert "has finished" in found.reason
+    found = scores_by_learning_rate(replace(scores, datasets=(zero,), cells=at_zero))
+    assert isinstance(found, Skipped)
+    assert "no task is fine-tuned" in found.reason
 
 
 def test_losses_begin_where_the_finished_model_ended(records):
