@@ -172,6 +172,19 @@ def test_arms_are_compared_with_those_of_their_optimizer_unless_it_is_named() ->
     ]  # fmt: skip
 
 
+def test_a_place_says_that_a_number_is_the_share_of_clm() -> None:
+    small = {"parameters": 1_000_000, "size": "pico"}
+    arms = [
+        model(f"{name}-{size}", objective=name, **factors)
+        for name in ("MLM", "CLM")
+        for size, factors in (("nano", {}), ("pico", small))
+    ]
+    scores = table({arm: {"TC": 70.0} for arm in arms})
+    check = Table(scores).trend("size", "never decreases")
+    places = [check.where(one) for one in check.comparisons]
+    assert [place.rpartition(", ")[2] for place in places] == ["CLM share 0", "CLM share 1"]
+
+
 def continued(start: str, steps: int) -> ModelInfo:
     own = {"clm_steps": 100, "mlm_steps": steps, "objective": "CLM+MLM"}
     both = {"total_steps": 100 + steps, "continued_steps": steps, "start": start}

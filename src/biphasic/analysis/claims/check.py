@@ -21,7 +21,7 @@ from biphasic.analysis.claims.rows import Rows, level_text
 Verdict = Literal["true", "partly", "false", "undecided", "no data"]
 _PLACES = {
     "task": "{}", "dataset": "{}", "size": "{}", "objective": "{}", "start": "from {}",
-    "mask_rate": "masking rate {}", "steps": "{} steps", "clm_share": "CLM {}",
+    "mask_rate": "masking rate {}", "steps": "{} steps", "clm_share": "CLM share {}",
     "continued_steps": "{} continued steps", "optimizer": "{}", "replicate": "run {}",
 }  # fmt: skip
 
