@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from biphasic.amounts import MOST_BITS
@@ -44,7 +45,7 @@ def in_range(
     """Check the arguments that a function is called with: a ConfigError names the first wrong one.
 
     Numbers must be in the ranges of all functions with an argument of this name, or in the
-    function's own. What has no default must not be None.
+    function's own. What has no default must not be None, and a sequence no text.
     """
     both = _RANGES | own
 
@@ -55,6 +56,9 @@ def in_range(
             for name, one in names.items()
             if one.default is one.empty and "None" not in str(one.annotation)
         ]
+        several = [
+            name for name, one in names.items() if str(one.annotation).startswith("Sequence[")
+        ]
         ranges = {name: both[name] for name in names if name in both}
 
         @wraps(function)
@@ -63,6 +67,9 @@ def in_range(
             for name in needed:
                 if given.get(name, ...) is None:  # Python itself names one that is not given
                     raise ConfigError(f"{name}: is None; give a value")
+            for name in several:
+                if isinstance(one := given.get(name), str | Path):  # a text is read as its letters
+                    raise ConfigError(f"{name}: give a list, as ['{one}']")
             for name, number in _numbers(given):
                 if isinstance(number, int) and number.bit_length() > MOST_BITS:
                     raise ConfigError(f"{name}: a number with too many digits")

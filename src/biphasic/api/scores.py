@@ -94,6 +94,7 @@ def compare(
     ).compare()
 
 
+@in_range()
 def claims(
     folder: Path | str | None = None,
     *,
@@ -229,6 +230,7 @@ def figures(
     )
 
 
+@in_range()
 def paper(
     out: Path | str = "paper", *, formats: Sequence[str] = (), every_dataset: bool = False
 ) -> Figures:

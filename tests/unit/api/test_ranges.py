@@ -3,6 +3,7 @@
 import inspect
 import math
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,22 @@ def test_none_for_what_is_needed_is_refused_by_name(name, missing):
     given = {one.name: "x" for one in arguments if one.default is one.empty}
     with pytest.raises(ConfigError, match=f"^{missing}: is None"):
         function(**given | {missing: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "given", "several"),
+    [
+        ("corpus.build", ("t.jsonl",), {"out": "c"}, "sources"),
+        ("corpus.merge", ("c", "out"), {}, "folders"),
+        ("tokenizer.train", (Path("t.txt"), "t"), {}, "sources"),
+        ("pairs.build", (), {"out": "p", "against": "mnli"}, "against"),
+        ("plan", ("s.yaml",), {"overrides": "name=x"}, "overrides"),
+        ("evaluate_all", ("m", "mnli"), {}, "tasks"),
+    ],
+)
+def test_a_text_in_place_of_a_list_is_refused(name, args, given, several):
+    with pytest.raises(ConfigError, match=rf"^{several}: give a list, as \['"):
+        attrgetter(name)(biphasic)(*args, **given)
 
 
 def test_the_ends_of_a_range_and_what_is_not_given_pass():
