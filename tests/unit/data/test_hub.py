@@ -279,6 +279,8 @@ def test_copies_go_before_the_hub_and_only_where_they_are(copies):
     assert find_copy("acme/other", copies) is None
     assert find_copy("acme/tiny", None) is None
     assert find_copy("plain", copies) is None
+    with pytest.raises(DataError, match=r"misspelt: no such folder \(local copies, for hf:acme/t"):
+        find_copy("acme/tiny", copies / "misspelt")
 
 
 @pytest.mark.parametrize("streaming", [False, True])

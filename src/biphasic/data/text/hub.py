@@ -148,6 +148,8 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
     if dataset and folder.is_dir():
         return folder
     check_hub_id(dataset)
+    if copies and not copies.is_dir():
+        raise DataError(f"{copies}: no such folder (local copies, for hf:{dataset})")
     copy = copies / dataset if copies else None
     return copy if copy and copy.is_dir() else None
 
