@@ -367,6 +367,8 @@ def _remedy(folder: Path) -> str:
 
 def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:
     """Name a run in messages."""
+    if not run.learning_rate:  # zero-shot: neither a rate nor a seed
+        return f"{arm} on {run.task}"
     return f"{arm} on {run.task}, learning rate {rate(run.learning_rate)}, seed {run.seed}"
 
 

@@ -219,6 +219,16 @@ def test_different_machines_are_flagged(tmp_path):
     assert '"2.13.0", "2.14.0"' in problems[0].text
 
 
+def test_a_missing_zero_shot_run_has_no_learning_rate(tmp_path):
+    task = ("pydocs-zs", "zs", "Zero-shot", "ndcg_at_10", 0.2)
+    study = FakeStudy(
+        steps=40, arms=ARMS[:1], tasks=(task,), learning_rates=(0.0,), seeds=(0,),
+        missing={("untrained", "pydocs-zs", 0.0, 0)},
+    )  # fmt: skip
+    [problem] = load_records(*study.write(tmp_path)).problems
+    assert problem.text.startswith("untrained on pydocs-zs: ")
+
+
 def test_scores_of_one_task_from_different_devices_are_flagged(tmp_path):
     folder, store = small_study(arms=ARMS[:2]).write(tmp_path)
     results = sorted(store.glob("finetunes/*/result.json"))
