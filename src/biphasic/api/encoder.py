@@ -119,10 +119,12 @@ class TextEncoder:
             float32 [num_texts, width], in order.
         """
         from biphasic.tasks.embedding import Choices, embedding_settings
+        from biphasic.tasks.inputs import refuse_table
         from biphasic.tasks.rows.row import text_fault
 
         if isinstance(texts, str):
             raise ConfigError("texts: one text; give a list, such as [text]")
+        refuse_table(texts)
         listed = list(texts)
         for place, text in enumerate(listed, 1):
             if fault := text_fault(text):

@@ -61,7 +61,17 @@ def open_source(source: Source, fields: Sequence[str], *, format: str | None = N
     """Open a file of examples, or a list whose texts are the `fields` of an example."""
     if isinstance(source, Path | str):
         return open_input(str(source), format=format)
+    refuse_table(source)
     return ListedInput([_named(value, fields, place) for place, value in enumerate(source, 1)])
+
+
+def refuse_table(source: object) -> None:
+    """Refuse a mapping or a data frame: the names of its columns would be read as texts."""
+    if isinstance(source, Mapping) or hasattr(source, "columns"):
+        raise DataError(
+            f"a {type(source).__name__}, not a list; give its texts, as list(table['text']), or "
+            "its rows, as table.to_dict('records')"
+        )
 
 
 def _named(value: Any, fields: Sequence[str], place: int) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
@@ -104,6 +105,17 @@ def test_one_text_is_not_taken_for_its_letters(encoder):
             biphasic.encode(encoder, ["the cat", missing])
     with pytest.raises(DataError, match=r"list:1: 'text' .*surrogate \(character 0\)"):
         biphasic.encode(encoder, ["\ud800"])
+
+
+@pytest.mark.parametrize("make", [dict, pd.DataFrame])
+def test_a_table_is_not_taken_for_the_names_of_its_columns(one_thread, encoder, make):
+    table = make({"text": TEXTS})
+    for encode in (biphasic.load(encoder).encode, lambda texts: biphasic.encode(encoder, texts)):
+        with pytest.raises(DataError, match="not a list; give its texts"):
+            encode(table)
+        encode(list(table["text"]))
+    rows = biphasic.encode(encoder, pd.DataFrame(table).to_dict("records"))
+    assert rows.vectors.shape[0] == len(TEXTS)
 
 
 def test_texts_may_come_one_by_one(one_thread, encoder):
