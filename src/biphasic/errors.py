@@ -257,3 +257,16 @@ def os_error_text(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"{where}{reason}; {PERMIT}"
     return f"{where}{reason}"
+
+
+def lack_of_memory(error: Exception) -> str:
+    """Return a message for an error that memory is full, with a remedy; empty for others."""
+    reason = " ".join(str(error).split())
+    # Torch may not be imported: its error is known by its name, and the one on a CPU by its text.
+    is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator: can" in reason
+    if not is_torch and not isinstance(error, MemoryError):
+        return ""
+    return (
+        f"out of memory ({reason or 'MemoryError'}); compute fewer tokens at once, or use a "
+        "smaller model ('biphasic estimate' shows what a training needs)"
+    )

@@ -29,6 +29,7 @@ from biphasic.errors import (
     ModelError,
     NewerFormatError,
     StoppedError,
+    lack_of_memory,
     os_error_text,
 )
 from biphasic.plugin_code import error_of_plugin
@@ -116,6 +117,8 @@ def main() -> None:
     except Exception as error:
         # pydantic converts a Ctrl-C to its own error while it builds a model's validator.
         if "KeyboardInterrupt" not in str(error):
+            if lack := lack_of_memory(error):
+                _fail(lack, code=1)
             if (known := error_of_plugin(error)) is None:
                 raise
             _fail(known, code=2)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from pydantic_core import SchemaValidator, core_schema
 
@@ -150,6 +151,23 @@ def test_version(run):
 def test_every_foreseen_error_is_one_line_and_a_code(run, fail_with, error, code):
     fail_with(error("what, where, what to do"))
     assert run() == (code, "", "error: what, where, what to do\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), "Tried to allocate"),
+        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory"), "can't allocate"),
+        (MemoryError(), "MemoryError"),
+    ],
+    ids=repr,
+)
+def test_a_full_memory_is_one_line(run, fail_with, error, reason):
+    fail_with(error)
+    code, _, err = run()
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("error: out of memory (")
+    assert reason in err
 
 
 def test_only_the_named_command_is_built():
