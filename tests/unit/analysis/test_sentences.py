@@ -61,7 +61,8 @@ def test_a_family_and_an_undecided_difference_are_described():
 @pytest.mark.parametrize(
     ("by_model", "reason"),
     [
-        ({"a": [1.0], "b": [0.5]}, "with fewer than two seeds of each"),
+        ({"a": [1.0], "b": [0.5]}, "with one paired seed, it cannot be tested"),
+        ({"a": {0: 1.0}, "b": {1: 0.5}}, "with fewer than two seeds of each"),
         ({"a": [1.0, 2.0], "b": [0.0, 1.0]}, "every seed gives the same difference"),
     ],
 )
@@ -69,6 +70,14 @@ def test_an_unknown_comparison_states_the_reason(by_model, reason):
     sentence = comparison_sentence(compare(by_model))
     assert reason in sentence
     assert "p =" not in sentence
+
+
+@pytest.mark.parametrize("other", [{0: 51.0, 1: 40.0}, {0: 51.0, 1: 40.0, 2: 41.0, 3: 42.0}])
+def test_a_difference_of_common_seeds_says_so(other):
+    """The first has the higher mean, and the lower score with each seed that both have."""
+    found = compare({"a": {0: 50.0}, "b": other})
+    assert comparison_sentence(found).startswith("a is 1.00 points below b over the seeds that")
+    assert "that both have" not in comparison_sentence(compare(FIVE))
 
 
 def test_five_seeds_have_a_floor_and_six_do_not():

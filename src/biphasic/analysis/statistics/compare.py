@@ -126,6 +126,8 @@ class Family:
             num_arms=len(self.order) if plan is None and self.uses_blocks else None,
             is_planned=plan is not None,
             unit=self.scores.unit,
+            is_of_common_seeds=one is not None
+            and max(sides[0].num_seeds, sides[1].num_seeds) > len(one.by_seed),
         )
 
     @cached_property

@@ -39,6 +39,8 @@ class ModelComparison:
     num_arms: int | None  # number of arms whose pairs Tukey's correction covers; None for Holm's
     is_planned: bool  # whether the study named it beforehand; all others are exploratory
     unit: str  # what the pairs are, as in `Scores`
+    # Whether a model has seeds that the other lacks: the difference is not that of the two means.
+    is_of_common_seeds: bool
 
     @property
     def differences(self) -> tuple[float, ...]:

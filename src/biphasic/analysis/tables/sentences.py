@@ -31,6 +31,8 @@ def comparison_sentence(
         side = "above" if mean > 0 else "below"
         points = number(abs(mean)) if abs(mean) >= 0.005 else "less than 0.01"
         size = f"{first} is {points} points {side} {second}"
+    if comparison.is_of_common_seeds:
+        size += f" over the {comparison.unit}s that both have"
     p_value = "" if comparison.p_adjusted is None else probability(comparison.p_adjusted)
     p_value += _correction(comparison) if p_value else ""
     details = ", ".join(filter(None, (_interval(comparison), p_value)))
@@ -80,6 +82,8 @@ def _verdict(comparison: ModelComparison) -> str:
     if comparison.num_pairs > 1 or has_alike:
         unit = "test example" if has_alike else comparison.unit
         return f"every {unit} gives the same difference, so its spread is unknown"
+    if comparison.num_pairs == 1:
+        return f"with one paired {comparison.unit}, it cannot be tested"
     return f"with fewer than two {comparison.unit}s of each, it cannot be tested"
 
 
