@@ -137,14 +137,16 @@ def expanded(path: Path | str) -> Path:
         raise ConfigError(f"{path}: no home folder for '{user}'; write the path in full") from None
 
 
-def refuse_gguf(path: Path) -> None:
-    """Raise a DataError for a GGUF file in place of a model's folder: how to convert it."""
+def refuse_file(path: Path) -> None:
+    """Raise a DataError for a file in place of a model's folder; GGUF has to be converted."""
     if path.suffix.lower() == ".gguf" and path.is_file():
         raise DataError(
             f"{path}: a GGUF file; convert it to a folder first: load it in transformers with "
             f"from_pretrained('{path.parent}', gguf_file='{path.name}'), then save_pretrained "
             "(docs/adapt.md has the lines)"
         )
+    if is_file(path):
+        raise DataError(f"{path}: a file, not the folder of a model or tokenizer")
 
 
 def refuse_adapter(folder: Path) -> None:

@@ -97,7 +97,8 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     path = expanded(source)
     if path.is_dir():
         raise DataError(f"{path}: a folder, not a file of texts; give the model first, then a file")
-    if not path.is_file():
+    is_stream = path.is_fifo()  # such as that of a shell's `<(...)`
+    if not path.is_file() and not is_stream:
         raise DataError(f"{path}: no such file")
     stated = format or plain_suffix(path).removeprefix(".").lower()
     if stated not in known:
@@ -108,7 +109,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
         )
     if stated == "parquet" and path.suffix == ".gz":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
-    return Input(path, cast(InputFormat, stated), is_stream=False)
+    return Input(path, cast(InputFormat, stated), is_stream=is_stream)
 
 
 def check_rows(source: AnyInput, check: Callable[[Row], object]) -> int | None:

@@ -11,6 +11,7 @@ import torch
 import transformers
 from huggingface_hub import constants
 
+from biphasic.data.tokens.tokenizer import load_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
 from biphasic.model.checks.limits import ModelLimits, model_limits
@@ -293,6 +294,10 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path, model_folder):
             fetch_model(given)
     with pytest.raises(DataError, match=r"none\.gguf: no such folder"):
         fetch_model(tmp_path / "none.gguf")
+    (tmp_path / "config.json").touch()
+    for find in (fetch_model, load_tokenizer):
+        with pytest.raises(DataError, match=r"config\.json: a file, not the folder of a model"):
+            find(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -117,10 +118,12 @@ def test_a_bad_pair_is_refused_with_its_line(tmp_path, row, message):
         (".", "a folder, not a table of pairs; name its files"),
         ("pairs.xls", "pairs.xls: unknown suffix"),
         ("pairs.txt", "pairs.txt: no table of pairs"),
+        ("pipe.csv", "pipe.csv: can be read only once"),
     ],
 )
 def test_what_is_no_table_is_refused_before_any_source_is_read(tmp_path, make, table, message):
     good = write_rows(tmp_path / "rows.jsonl", ROWS)
+    os.mkfifo(tmp_path / "pipe.csv")
     for name in ("pairs.xls", "pairs.txt"):
         (tmp_path / name).write_text("a text\n")
     with pytest.raises(DataError, match=message):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +254,15 @@ def test_a_column_that_is_named_twice_is_refused(tmp_path, suffix):
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(DataError, match="the column 'text' is named twice"):
         next(open_input(str(tmp_path / f"t.{suffix}")).rows())
+
+
+def test_a_named_pipe_is_read_once(one_thread, finetuned, tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    writer = threading.Thread(target=(tmp_path / "t.csv").write_text, args=("text\na\nb\n",))
+    writer.start()
+    summary, found = run(finetuned("sc"), tmp_path / "t.csv", tmp_path / "o.jsonl")
+    writer.join()
+    assert (summary.num_examples, [row["id"] for row in found]) == (2, ["2", "3"])
 
 
 def test_places_are_checked(tmp_path):

@@ -21,7 +21,7 @@ from biphasic.files import (
     is_folder,
     json_value,
     read_json,
-    refuse_gguf,
+    refuse_file,
 )
 from biphasic.hub import ANSWER_SECONDS, explain, library_errors, quiet
 
@@ -223,7 +223,7 @@ class TextTokenizer:
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
     """Read a tokenizer from a folder or, if there is none, that of a model on the hub."""
     folder = expanded(name_or_folder)
-    refuse_gguf(folder)
+    refuse_file(folder)
     if str(name_or_folder) and is_folder(folder):
         if revision:
             raise DataError(f"{folder}: a folder has no revisions; omit '{revision}'")

@@ -28,7 +28,7 @@ from biphasic.files import (
     is_folder,
     read_json,
     refuse_adapter,
-    refuse_gguf,
+    refuse_file,
     verify_folder,
 )
 from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain
@@ -95,7 +95,7 @@ def locate_model(
 ) -> tuple[Path, str | None]:
     """Return the folder of a model, found like `fetch_model`, and its commit if it is the hub's."""
     name, folder = str(name_or_folder), expanded(name_or_folder)
-    refuse_gguf(folder)
+    refuse_file(folder)
     if not is_folder(folder):
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name

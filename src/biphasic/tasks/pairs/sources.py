@@ -31,6 +31,8 @@ def open_table(source: str) -> Input:
     if expanded(source).is_dir():
         raise DataError(f"{source}: a folder, not a table of pairs; name its files")
     table = open_input(source)
+    if table.is_stream:
+        raise DataError(f"{source}: can be read only once; write it to a file")
     if table.format == "txt":
         raise DataError(f"{source}: no table of pairs; use .jsonl, .csv, .tsv, .parquet or hf:")
     return table
