@@ -190,6 +190,8 @@ def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False
 
     parts, target = [expanded(folder) for folder in folders], expanded(out)
     kinds = {_is_build(folder) for folder in parts}
+    if not kinds:
+        raise ConfigError("folders: is empty; give the corpora to merge")
     if len(kinds) > 1:
         raise ConfigError("merge: give either built folders or single corpora, not both")
     if kinds == {True}:

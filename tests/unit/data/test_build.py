@@ -541,6 +541,10 @@ def test_a_file_at_the_folder_is_no_traceback(tmp_path, files, configure):
         (tmp_path / "c/built.json").write_text(damaged)
         with pytest.raises(ConfigError, match="holds a corpus made from other sources"):
             build(configure(files / "big.jsonl"), tmp_path / "c")
+    for damaged in ('{"origin": {"sources": 7}}', '{"origin": {"sources": [1]}}'):
+        (tmp_path / "c/built.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"built\.json: damaged .*delete the folder"):
+            build(configure(files / "big.jsonl"), tmp_path / "c")
 
 
 def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):

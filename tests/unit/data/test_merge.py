@@ -181,3 +181,8 @@ def test_an_unfinished_build_is_not_merged(tmp_path, builds):
     with pytest.raises(DataError, match=r"two: no finished corpus"):
         merge_builds(builds, tmp_path / "merged", say=print)
     assert not (tmp_path / "merged").exists()
+
+
+def test_no_corpora_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="folders: is empty"):
+        biphasic.corpus.merge([], tmp_path / "merged")

@@ -42,7 +42,7 @@ from biphasic.data.tokens.tokenizer import (
     train_tokenizer,
     write_tokenizer,
 )
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import is_complete, read_json, remove_partials, write_json
 from biphasic.locks import locked_folder
 from biphasic.plugins import keep_files, named_plugins
@@ -141,7 +141,9 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
         return False
     record = read_json(folder / RECORD, remedy=_remedy(folder))
     made_from = record.get("origin") if isinstance(record, dict) else None
-    if not isinstance(made_from, dict) or _decisive(made_from) != _decisive(origin):
+    with reading(folder / RECORD, DataError, remedy=_remedy(folder), failure="damaged"):
+        is_same = isinstance(made_from, dict) and _decisive(made_from) == _decisive(origin)
+    if not is_same:
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
