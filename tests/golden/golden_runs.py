@@ -21,9 +21,10 @@ from biphasic.model.presets import PRESETS
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
 from biphasic.tasks.kinds.kind import SplitScores
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import train_segment
+from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
 from text_corpus import write_corpus
 
@@ -40,11 +41,9 @@ _PROTOCOL = FinetuneProtocol(
 _FINETUNING_RATE = 3e-3
 
 
-def pretrain(
-    folder: Path, *, phases: list[dict[str, Any]], precision: str, optimizer: str = "adamw"
-) -> dict[str, Any]:
+def pretrain(folder: Path, **settings: Any) -> dict[str, Any]:
     """Train from random weights: every loss and gradient norm, and what came of it."""
-    state = _trained(folder, phases=phases, precision=precision, optimizer=optimizer)
+    state = _trained(folder, **settings)
     lines = map(json.loads, (state / "metrics.jsonl").read_text("utf-8").splitlines())
     steps = [line for line in lines if "loss" in line]
     details = read_json(state / "state.json")
@@ -100,7 +99,12 @@ def _bert(folder: Path) -> Path:
 
 
 def _trained(
-    folder: Path, *, phases: list[dict[str, Any]], precision: str, optimizer: str = "adamw"
+    folder: Path,
+    *,
+    phases: list[dict[str, Any]],
+    precision: str,
+    optimizer: str = "adamw",
+    predicted_only: bool = False,
 ) -> Path:
     """Return the folder of the last state."""
     rate = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 4} if phases else {"peak": 2e-3}
@@ -116,7 +120,10 @@ def _trained(
     recipe = parse_config(Recipe, raw, where="golden")
     data = _data(folder)
     lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, folder / "store", start=0, end=recipe.total_steps)
+    options = RunOptions(compute=ComputeConfig(predicted_only=predicted_only))
+    return train_segment(
+        lineage, data, folder / "store", start=0, end=recipe.total_steps, options=options
+    )
 
 
 def _data(folder: Path) -> TrainingData:
@@ -145,6 +152,7 @@ def _dump(split: SplitScores) -> dict[str, Any]:
 RUNS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "clm": partial(pretrain, phases=[_CLM], precision="fp32"),
     "mlm": partial(pretrain, phases=[_MLM], precision="fp32"),
+    "mlm-predicted-only": partial(pretrain, phases=[_MLM], precision="fp32", predicted_only=True),
     "clm-mlm": partial(pretrain, phases=_HALVES, precision="fp32"),
     "clm-mlm-muon": partial(pretrain, phases=_HALVES, precision="fp32", optimizer="muon"),
     "clm-mlm-bf16": partial(pretrain, phases=_HALVES, precision="bf16"),

@@ -46,6 +46,10 @@ class ComputeConfig(Config):
     compile: bool = False
     """Whether torch compiles the model's layers: minutes at the start, faster steps afterwards.
     Sums are taken in another order."""
+    predicted_only: bool = True
+    """Whether the MLP of EuroBERT's last layer reads only the tokens that a bidirectional phase
+    predicts, since no other final state is used: 5 % less time at a masking rate of 40 % with four
+    layers, and less memory. Rounding differs."""
     read_back_every: PositiveInt | None = None
     """Updates between two loss readings from the device; by default every update on a CPU, where
     reading costs nothing, and every tenth on CUDA. Losses are always read before saving."""

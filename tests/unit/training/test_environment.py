@@ -47,9 +47,12 @@ def test_what_can_change_numbers_is_named_with_both_values():
         f"numerics version 1 -> 2, instruction set VSX -> {now['instruction_set']}"
     )
     assert changed(products="other") == f"products other -> {now['products']}"
-    compute = {"processes": 8, "compile": True, "max_tokens_per_pass": 512}
+    compute = {
+        "processes": 8, "compile": True, "max_tokens_per_pass": 512, "predicted_only": False
+    }  # fmt: skip
     assert changed(compute) == (
-        "processes 8 -> 1, max tokens per pass 512 -> none, compile True -> False"
+        "processes 8 -> 1, max tokens per pass 512 -> none, compile True -> False, "
+        "predicted only False -> True"
     )
 
 

@@ -95,6 +95,7 @@ def test_a_state_names_how_it_was_computed(train, make_recipe):
         "shard_size": None,
         "activation_checkpointing": False,
         "compile": False,
+        "predicted_only": True,
     }
     assert kept == {**settings, **expected}
 

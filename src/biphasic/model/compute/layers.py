@@ -37,7 +37,8 @@ def transformer_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 
 def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None:
     """Compile the layers of a model in place, one at a time: equal layers share one graph."""
-    # The first pass of each shape is slow; shapes are static, except for the number of documents.
+    # The first pass of each shape is slow; shapes are static, except for the numbers of documents
+    # and predicted tokens.
     # Parameter names do not change. Code that hooks into layers or reads other shapes once should
     # run `uncompiled`. The model is in its compute precision, on its device.
     layers = [
@@ -97,6 +98,8 @@ def _same_shapes(
     """Prevent values that differ between batches from creating new graphs."""
     if "cu_seqlens" not in options:
         return inputs, options
-    torch._dynamo.maybe_mark_dynamic(options["cu_seqlens"], 0)
+    for name in ("cu_seqlens", "predicted"):
+        if name in options:
+            torch._dynamo.maybe_mark_dynamic(options[name], 0)
     # The kernels use the longest segment only as a bound, so the row length serves as well.
     return inputs, {**options, "max_seqlen": options["input_ids"].shape[1]}

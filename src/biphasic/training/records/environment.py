@@ -27,6 +27,7 @@ _NUMERIC = (
     "processes",
     "max_tokens_per_pass",
     "compile",
+    "predicted_only",
     "shard",
     "shard_size",
 )  # settings of a state's `environment` and `compute` that can change numbers, by rounding

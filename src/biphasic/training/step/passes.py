@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from biphasic.model.compute.attention import attention_arguments
 from biphasic.model.compute.forward import activation_dtype, first_position
+from biphasic.model.compute.last_layer import is_narrow
 from biphasic.model.head import language_model_head
 from biphasic.objectives.loss import PerLabel, summed_cross_entropy
 from biphasic.objectives.supervision import StatesLoss, Supervision
@@ -71,9 +72,12 @@ class Pass:
 
 def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device."""
-    # The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
-    # precision; None is that of the model's weights. For a loss that couples vectors, return these:
-    # `coupled_backward` computes the loss.
+    # The head reads supervised positions only, and so does EuroBERT's last layer where they are
+    # few: in causal passes nearly all tokens are predicted. Nothing waits for the device. `dtype`
+    # is the compute precision; None is that of the model's weights. For a loss that couples
+    # vectors, return these: `coupled_backward` computes the loss.
+    predicts_few = given.loss is None and not given.causal and len(given.positions) > 0
+    narrows = predicts_few and is_narrow(model)
     output = model.base_model(
         input_ids=given.input_ids,
         position_ids=given.position_ids,
@@ -85,13 +89,14 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
             causal=given.causal,
             dtype=dtype or activation_dtype(model),
         ),
+        **({"predicted": given.positions} if narrows else {}),
     )
     hidden = output.last_hidden_state.flatten(0, 1)
     if given.loss is not None:
         vectors = given.loss.vectors(hidden, given)
         return vectors if given.loss.couples else given.loss.summed(vectors, given.labels)
     head = language_model_head(model)
-    states = head.transformed(hidden[given.positions])
+    states = head.transformed(hidden if narrows else hidden[given.positions])
     return summed_cross_entropy(
         states,
         head.weight.to(states.dtype),
