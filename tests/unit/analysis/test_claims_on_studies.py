@@ -52,7 +52,7 @@ def test_a_rate_too_far_off_does_not_stand_in_for_40_percent() -> None:
     rates = {model(f"mlm{rate}", mask_rate=rate): {"SC": 70 + rate} for rate in (0.15, 0.2)}
     result = report(table(rates))["C12"]
     assert result.verdict == "no data"
-    assert result.missing == "no mask rate nearest 0.4 within 0.05 to compare with others"
+    assert result.missing == "no masking rate nearest 0.4 within 0.05 to compare with others"
 
 
 def test_each_claim_reports_what_a_single_pair_of_models_lacks() -> None:
@@ -61,7 +61,7 @@ def test_each_claim_reports_what_a_single_pair_of_models_lacks() -> None:
     assert found["C09"].missing == "no task IR"
     assert found["C10"].missing == "fewer than 2 levels of size"
     assert found["C14"].missing == "no intermediate models"
-    assert found["C20"].checks[0].missing == ("no objective CLM+MLM", "no clm share 0.25")
+    assert found["C20"].checks[0].missing == ("no objective CLM+MLM", "no CLM share 0.25")
     assert found["C22"].missing.startswith("no continued steps above 0")
     # What is known is reported: the half of the claim that speaks of SC and QA lacks QA.
     assert found["C02"].verdict == "undecided"

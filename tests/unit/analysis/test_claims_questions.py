@@ -495,4 +495,15 @@ def test_the_nearest_level_may_not_lie_too_far_off() -> None:
     scores = table({model(f"mlm{r}", mask_rate=r): {"SC": mean} for r, mean in rates.items()})
     far = nearest(0.4, within=0.05)
     result = ask(scores, lambda table: table.compare({"mask_rate": far}, MLM, "higher"))
-    assert result.missing == "no mask rate nearest 0.4 within 0.05"
+    assert result.missing == "no masking rate nearest 0.4 within 0.05"
+
+
+def test_factors_are_written_as_words_and_names_as_they_are() -> None:
+    cells = {"ag_news": 70.0, "SC": 60.0}
+    scores = table({model("mlm2", mask_rate=0.2): cells, model("mlm4", mask_rate=0.4): cells})
+    (best,) = ask(scores, lambda table: table.best("task", "ag_news")).checks
+    assert "ag_news" in best.expected
+    (trend,) = ask(scores, lambda table: table.trend("mask_rate", "increases")).checks
+    assert trend.expected.endswith("masking rate")
+    lacking = ask(scores, lambda table: table.compare(MLM, CLM, "higher", dataset="ag_2"))
+    assert "ag_2" in lacking.missing

@@ -163,7 +163,7 @@ def test_which_level_is_best_is_known_where_it_is_clear() -> None:
     cells["m0.2", "TC"] = around(75.1)
     result = ask(table(cells, *RATES), question)
     assert result.verdict == "undecided"
-    assert result.missing == "no number for the best mask rate"
+    assert result.missing == "no number for the best masking rate"
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(4.0, True), (0.1, None), (-4.0, False)])

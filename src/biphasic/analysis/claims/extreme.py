@@ -11,7 +11,15 @@ from typing import Any
 from biphasic.analysis.claims.check import Comparison
 from biphasic.analysis.claims.levels import Levels
 from biphasic.analysis.claims.question import Question, by_mean
-from biphasic.analysis.claims.rows import CLOSE, Row, Rows, grouped, held_factors, level_text
+from biphasic.analysis.claims.rows import (
+    CLOSE,
+    Row,
+    Rows,
+    factor_text,
+    grouped,
+    held_factors,
+    level_text,
+)
 
 # Whether one row is `higher` than another, `lower` or `equal`; None if tests do not decide.
 Relation = Callable[[Any, Any], str | None]
@@ -44,7 +52,7 @@ def extremes(
         cells = {tuple(getattr(row, factor) for factor in factors) for row in rows}
         is_full = len(cells) == math.prod(len({*levels}) for levels in zip(*cells, strict=True))
         if not rows or any(math.isnan(row.mean) for row in rows) or not is_full:
-            text = "no number" if rows else f"no other {over.replace('_', ' ')}"
+            text = "no number" if rows else f"no other {factor_text(over)}"
             yield Comparison(text, None, shared, rows)
             continue
         order = _by_rank if is_rank else _by_mean if across else _by_best
@@ -57,7 +65,7 @@ def extremes(
         winner = next(iter(leaders)) if len(leaders) == 1 else None
         yield Comparison(text, holds, shared, rows, winner)
     if not groups:
-        asked.lack(f"no {over} {sought.text} to compare with others")
+        asked.lack(f"no {factor_text(over)} {sought.text} to compare with others")
 
 
 def _by_best(rows: Rows, factors: Sequence[str], relation: Relation, word: str) -> Ordered:

@@ -16,6 +16,7 @@ from biphasic.analysis.claims.rows import (
     ORDERED_FACTORS,
     Row,
     Rows,
+    factor_text,
     grouped,
     held_factors,
     level_text,
@@ -48,12 +49,12 @@ class Question:
     def check(self, expected: str, comparisons: Iterable[Comparison]) -> Check:
         """Return the check of these comparisons."""
         every = tuple(comparisons)  # may add to what the table lacks
-        return Check(every, expected.replace("_", " "), **self.how_many, absent=tuple(self.absent))
+        return Check(every, expected, **self.how_many, absent=tuple(self.absent))
 
     def lack(self, text: str) -> None:
         """Record something that the table lacks; without rows, what matters is recorded already."""
         if self.rows:
-            self.absent[text.replace("_", " ")] = None
+            self.absent[text] = None
 
     def levels_of(self, factor: str, rows: Rows) -> list[Any]:
         """Return the levels of a factor, ordered by size or number if possible."""
@@ -71,7 +72,7 @@ class Question:
         self.absent = noted
         for factor, number in needs.items():
             if len(self.levels_of(known(factor, ORDERED_FACTORS), rows)) < number:
-                self.lack(f"fewer than {number} levels of {factor}")
+                self.lack(f"fewer than {number} levels of {factor_text(factor)}")
                 return False
         return True
 
@@ -101,9 +102,9 @@ class Question:
                 for value in lacking:
                     likely = [x for x in available if str(x).lower() == str(value).lower()]
                     meant = f" (did you mean '{likely[0]}'?)" if likely else ""
-                    self.lack(f"no {factor} {level_text(factor, value)}{meant}")
+                    self.lack(f"no {factor_text(factor)} {level_text(factor, value)}{meant}")
                 if not picked and not lacking:
-                    self.lack(f"no {factor} {chosen.text}")
+                    self.lack(f"no {factor_text(factor)} {chosen.text}")
             kept = {*picked, *([None] if is_lenient else [])}
             rows = [row for row in rows if getattr(row, factor) in kept]
         return rows
@@ -155,11 +156,11 @@ class Question:
             )
             best_rows.append(Row(
                 **shared, is_scored=all(row.is_scored for row in group),
-                name=best.name if is_known else f"the best {factor.replace('_', ' ')}",
+                name=best.name if is_known else f"the best {factor_text(factor)}",
                 mean=getattr(best, factor) if is_known else math.nan,
             ))  # fmt: skip
         if not best_rows:
-            self.lack(f"no models that differ only in {factor}")
+            self.lack(f"no models that differ only in {factor_text(factor)}")
         self.rows, self.kind = best_rows, "level"
 
     def text(self, row: Any) -> str:

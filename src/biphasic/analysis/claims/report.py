@@ -8,17 +8,14 @@ from itertools import zip_longest
 
 from biphasic.analysis.claims.check import Check, Verdict, verdict_of
 from biphasic.analysis.claims.claim import Claim, paper_claims
-from biphasic.analysis.claims.rows import level_text
+from biphasic.analysis.claims.rows import factor_text, level_text
 from biphasic.analysis.claims.table import Table
 from biphasic.analysis.estimate import as_convention
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.records import Convention
 
-_SCOPE = {
-    "size": "size", "mask_rate": "masking rate", "steps": "steps",
-    "continued_steps": "continued steps", "task": "task",
-}  # fmt: skip
+_SCOPE = ("size", "mask_rate", "steps", "continued_steps", "task")
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class ClaimResult:
         """Sizes, rates, steps and tasks of the comparisons that are decided."""
         decided = [c for check in self.strong for c in check.comparisons if c.holds is not None]
         parts = []
-        for factor, name in _SCOPE.items():
+        for factor in _SCOPE:
             levels = dict.fromkeys(
                 level
                 for one in decided
@@ -64,7 +61,7 @@ class ClaimResult:
             )
             numbers = sorted(level for level in levels if isinstance(level, float))
             if shown := [level_text(factor, level) for level in numbers or levels if level]:
-                parts.append(f"{name} {listing(shown)}")
+                parts.append(f"{factor_text(factor)} {listing(shown)}")
         return "; ".join(parts)
 
     def lines(self, side: str) -> list[str]:

@@ -148,6 +148,13 @@ def merged(row: Any, partner: Any, held: Sequence[str]) -> dict[str, Any]:
     return {f: getattr(partner, f) if mine[f] is None else mine[f] for f in held}
 
 
+def factor_text(factor: str) -> str:
+    """Return the display name of a factor."""
+    return {"mask_rate": "masking rate", "clm_share": "CLM share"}.get(
+        factor, factor.replace("_", " ")
+    )
+
+
 def level_text(factor: str, level: Any) -> str:
     """Return the display text of a level."""
     if isinstance(level, bool) or not isinstance(level, int | float):

@@ -22,6 +22,7 @@ from biphasic.analysis.claims.rows import (
     FACTORS,
     ORDERED_FACTORS,
     Rows,
+    factor_text,
     grouped,
     held_factors,
     merged,
@@ -109,7 +110,7 @@ class Table:
         _refuse_significance(known(expect, _COURSES, "course"), options)
         asked = self._ask(over=known(along, ORDERED_FACTORS), **options)
         runs = () if asked.is_unordered(along) else _trends(asked, along, expect)
-        return asked.check(f"{expect} along {along}", runs)
+        return asked.check(f"{expect} along {factor_text(along)}", runs)
 
     def varies(self, *over: str, **options: Any) -> Check:
         """Check whether values differ at all along factors."""
@@ -122,9 +123,10 @@ class Table:
                 steps = [(*pair, "different") for pair in combinations(group, 2)]
                 text = asked.listed(group, over)
                 comparisons.append(asked.answer(text, any_holds, steps, shared, group))
+        named = " and ".join(map(factor_text, over))
         if not comparisons:
-            asked.lack(f"no models or tasks that differ only in {' and '.join(over)}")
-        return asked.check(f"differs over {' and '.join(over)}", comparisons)
+            asked.lack(f"no models or tasks that differ only in {named}")
+        return asked.check(f"differs over {named}", comparisons)
 
     def best(self, over: str, sought: Any, **options: Any) -> Check:
         """Check whether the sought level, or levels, of a factor have the highest value.
@@ -163,9 +165,9 @@ class Table:
         asked = self._ask(over=over, most_often=over if most_often else "", **options)
         is_rank = by == "mean rank"
         where = "best" if word == "higher" else "worst"
-        where += f" {by} over {across}" if across else ""
+        where += f" {by} over {factor_text(across)}" if across else ""
         return asked.check(
-            f"{where} at {'other ' if is_not else ''}{over} {chosen.text}",
+            f"{where} at {'other ' if is_not else ''}{factor_text(over)} {chosen.text}",
             extremes(asked, factors, chosen, word, is_not=is_not, is_rank=is_rank),
         )
 
@@ -236,7 +238,7 @@ def _trends(asked: Question, along: str, expect: str) -> Iterator[Comparison]:
         else:
             yield asked.answer(text, all_hold, _steps(run, expect), shared, run)
     if not runs:
-        asked.lack(f"no models that differ only in {along} ({least} levels or more)")
+        asked.lack(f"no models that differ only in {factor_text(along)} ({least} levels or more)")
 
 
 def _steps(run: Rows, expect: str) -> list[tuple[Any, Any, str]]:
