@@ -138,7 +138,7 @@ def test_means_that_differ_by_rounding_alone_are_equal(tmp_path):
 
 def test_an_arm_without_another_one_is_not_called_the_highest(tmp_path):
     page = render(loaded(tmp_path, arms=ARMS[1:2], tasks=TASKS[:1]), store="../store")
-    assert "There is no other arm to compare it with." in page
+    assert "No other arm has a score" in page
     assert "scores highest" not in page
 
 
@@ -237,6 +237,28 @@ def test_arms_without_a_score_are_named_as_not_compared(tmp_path):
     lines = "\n".join(comparison_lines(scores))
     assert "Without a score: CLM.\n" in lines
     assert "Without a score: MLM and CLM.\n" in lines
+
+
+def test_a_single_scored_arm_is_not_called_the_only_arm(tmp_path):
+    missing = {("mlm", "pydocs-sc", 1e-4, seed) for seed in range(3)}
+    records = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:1], learning_rates=(1e-4,),
+                     seeds=(0, 1, 2), missing=missing)  # fmt: skip
+    scores = study_scores(records)
+    [family] = families(scores).values()
+    said = verdict(scores, family).sentence
+    assert "no other arm" not in said
+    assert said.endswith("Without a score: MLM.")
+
+
+def test_peaks_of_pretraining_are_not_announced_without_pretraining(tmp_path):
+    zero_shot = (("find", "zs", "Find", "ndcg_at_10", 0.2),)
+    for arms, are_there in ((ARMS[:1], False), (ARMS[:2], True)):
+        found = loaded(tmp_path / str(are_there), tasks=zero_shot, arms=arms,
+                       learning_rates=(1e-4,), seeds=(0,))  # fmt: skip
+        [rates] = re.findall(
+            r'<section id="rates".*?</section>', render(found, store="s"), re.DOTALL
+        )
+        assert ("these are the peak rates" in rates) == are_there
 
 
 def test_arms_are_compared_with_every_untrained_encoder(tmp_path):

@@ -480,7 +480,7 @@ def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
     text = "".join(Page(render(records)).text)
     assert "(±" not in text
     assert "One seed gives no interval." in text
-    assert "with one paired seed, it cannot be tested" in text
+    assert "with one pair of scores, it cannot be tested" in text
     rows = csv.DictReader(io.StringIO(table_csv(records)))
     assert {row["half_width"] for row in rows} == {""}
 

@@ -61,7 +61,7 @@ def test_a_family_and_an_undecided_difference_are_described():
 @pytest.mark.parametrize(
     ("by_model", "reason"),
     [
-        ({"a": [1.0], "b": [0.5]}, "with one paired seed, it cannot be tested"),
+        ({"a": [1.0], "b": [0.5]}, "with one pair of scores, it cannot be tested"),
         ({"a": {0: 1.0}, "b": {1: 0.5}}, "with fewer than two seeds of each"),
         ({"a": [1.0, 2.0], "b": [0.0, 1.0]}, "every seed gives the same difference"),
     ],
@@ -89,7 +89,7 @@ def test_five_seeds_have_a_floor_and_six_do_not():
         "Exact tests over 6 pairs, uncorrected: flipping signs gives p = 0.031 and Wilcoxon's "
         "signed ranks p = 0.031."
     )
-    assert "no exact test" in floor_sentence(compare({"a": [1.0], "b": [0.5]}))
+    assert "needs two pairs" in floor_sentence(compare({"a": [1.0], "b": [0.5]}))
 
 
 def test_a_floor_counts_the_family():

@@ -131,7 +131,7 @@ def verdict(scores: Scores, family: Family) -> Verdict:
 
 def _lead(family: Family, labels: Mapping[str, str]) -> str:
     if not family.with_best:
-        return "There is no other arm to compare it with."
+        return "No other arm has a score to compare it with."
     closest, *others = family.with_best
     lead = comparison_sentence(closest, labels)
     if family.has_clear_best and others:

@@ -83,7 +83,7 @@ def _verdict(comparison: ModelComparison) -> str:
         unit = "test example" if has_alike else comparison.unit
         return f"every {unit} gives the same difference, so its spread is unknown"
     if comparison.num_pairs == 1:
-        return f"with one paired {comparison.unit}, it cannot be tested"
+        return "with one pair of scores, it cannot be tested"  # also of zero-shot runs
     return f"with fewer than two {comparison.unit}s of each, it cannot be tested"
 
 
@@ -105,7 +105,7 @@ def floor_sentence(comparison: ModelComparison) -> str:
     """Describe the results of exact tests, or that they cannot find anything."""
     test = comparison.sign_flip
     if test is None:
-        return f"Without paired {comparison.unit}s there is no exact test."
+        return "An exact test needs two pairs or more."
     pairs = count(comparison.num_pairs, "pair")
     if comparison.is_floored:
         times = f" before correction for {comparison.family_size:,} comparisons"
