@@ -20,7 +20,8 @@ from biphasic.tasks.rows.beir import read_qrels, read_texts
 from biphasic.tasks.rows.row import Row
 
 _QUERIES = ("query", "anchor")
-_OPTIONAL = ("negatives", "negative", "scores")
+_NEGATIVES = ("negatives", "negative")
+_OPTIONAL = (*_NEGATIVES, "scores")
 _NUMBERED = ("negative_0", "negative_1", "negative_2")  # sentence-transformers has one per column
 _HEADING_WORDS, _FEWEST_WORDS, _MOST_WORDS = 12, 20, 400
 _WORD = re.compile(r"\w+")
@@ -58,6 +59,9 @@ def _pair_of(row: Row, *, source: str) -> Pair:
             f"column '{numbered}': numbered negatives are not read; write them as one list, "
             "'negatives', or remove the columns"
         )
+    for both in (_QUERIES, _NEGATIVES):
+        if all(row.value.get(name) is not None for name in both):
+            raise row.error(f"has both '{both[0]}' and '{both[1]}'; remove one of the columns")
     name = next((name for name in _QUERIES if name in row.value), _QUERIES[0])
     query, positive = row.text(name).strip(), row.text("positive").strip()
     negatives: tuple[str, ...] = ()
