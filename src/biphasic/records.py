@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading, refuse_newer
 from biphasic.facts import LOSS_UNITS, KindFacts, facts_of
@@ -258,6 +266,11 @@ class LedgerEntry(Record):
     flops: int | float  # Model FLOPs (`step_flops` in `training/ledger.py`).
 
 
+def _with_missing(compute: dict[str, Any]) -> dict[str, Any]:
+    """Add settings that old states lack, as these were computed."""
+    return compute and {"predicted_only": False, **compute}
+
+
 class StateRecord(Record):
     """`state.json`: a state of training and its origin."""
 
@@ -275,7 +288,7 @@ class StateRecord(Record):
     ledger: tuple[LedgerEntry, ...] = ()
     seconds: float = 0.0  # Wall time of this segment.
     ground: dict[str, Any] = {}  # Data fingerprint of the run.
-    compute: dict[str, Any] = {}  # Compute settings.
+    compute: Annotated[dict[str, Any], AfterValidator(_with_missing)] = {}  # Compute settings.
     environment: dict[str, Any] = {}
     # Steps from which on code, versions or hardware differed from before; not written if none.
     changes: Annotated[tuple[str, ...], Field(exclude_if=lambda changes: not changes)] = ()

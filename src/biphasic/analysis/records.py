@@ -341,7 +341,11 @@ class _Reader:
             total_tokens = sum(entry.tokens for entry in state.ledger)
             total_flops = sum(entry.flops for entry in state.ledger)
             spent = total_tokens - tokens, total_flops - flops, state.seconds
-            one = TrainedSegment(identity, step, state.step, *spent, state.environment)
+            how = {
+                **state.environment,
+                "predicted_only": state.compute.get("predicted_only", False),
+            }
+            one = TrainedSegment(identity, step, state.step, *spent, how)
             segments.append(one)
             step, tokens, flops = state.step, total_tokens, total_flops
         return tuple(segments)

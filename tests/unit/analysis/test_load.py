@@ -217,6 +217,10 @@ def test_different_machines_are_flagged(tmp_path):
     problems = load_records(folder, store).problems
     assert [problem.kind for problem in problems] == ["mixed"]
     assert '"2.13.0", "2.14.0"' in problems[0].text
+    # Old states, which lack the setting, were computed without it.
+    rewrite_sealed(trained, environment={}, compute={"predicted_only": True})
+    [problem] = load_records(folder, store).problems
+    assert problem.text == "arms were trained under different predicted_only: false, true"
 
 
 def test_a_missing_zero_shot_run_has_no_learning_rate(tmp_path):

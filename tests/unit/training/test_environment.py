@@ -56,6 +56,12 @@ def test_what_can_change_numbers_is_named_with_both_values():
     )
 
 
+def test_states_older_than_a_setting_were_computed_without_it():
+    old = {name: value for name, value in COMPUTE.items() if name != "predicted_only"}
+    before = record(environment(), old)
+    assert changed_settings(before, COMPUTE) == "predicted only False -> True"
+
+
 def test_what_changes_no_number_is_not_named():
     now = environment()
     libraries = {**now["libraries"], "scipy": "1.0"}
