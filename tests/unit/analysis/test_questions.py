@@ -207,6 +207,7 @@ def test_the_report_opens_with_answers_and_forecasts(ask):
     assert page.index('id="questions"') < page.index('id="overview"')
     [answer] = answers_of(study)
     assert answer_sentence(answer) in page
+    assert "<h3>Forecasts</h3>" in page
     assert "1 of 2 intervals of 90\N{NO-BREAK SPACE}% covers the measured difference" in page
     assert forecast_sentence([answer]).startswith("1 of 2")
     text = (study[0] / "report/questions.csv").read_text()
@@ -238,6 +239,7 @@ def test_the_report_says_why_test_examples_are_unknown(ask):
     [row] = csv.DictReader((study[0] / "report/questions.csv").read_text().splitlines())
     assert row["missing_examples"].endswith("scores.parquet: missing; skipped")
     assert f"without test examples: {row['missing_examples']}" in page
+    assert "<h3>Forecasts</h3>" not in page  # none was made
 
 
 @pytest.mark.parametrize(
