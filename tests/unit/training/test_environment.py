@@ -69,12 +69,7 @@ def test_what_changes_no_number_is_not_named():
     assert changed(libraries=libraries, python="3.9", cores=999, biphasic="0", processor="x") == ""
     assert changed({"activation_checkpointing": True, "read_back_every": 7}) == ""
     # Records of earlier versions have fewer settings.
-    assert changed_settings(record({}, {"predicted_only": True}), COMPUTE) == ""
-
-
-def test_records_from_before_the_narrow_last_layer_are_of_the_whole_one():
-    assert changed_settings(record({}, {}), COMPUTE) == "predicted only False -> True"
-    assert changed_settings(record({}, {}), {**COMPUTE, "predicted_only": False}) == ""
+    assert changed_settings(record({}, {}), COMPUTE) == ""
 
 
 def test_other_code_is_named_and_listed_code_is_not(monkeypatch):
@@ -82,9 +77,8 @@ def test_other_code_is_named_and_listed_code_is_not(monkeypatch):
     monkeypatch.setattr(numerics, "known_code", lambda: known)
     for module in (numerics, environment_module):
         monkeypatch.setattr(module, "running_code", lambda _: "b" * 64)
-    compute = {"predicted_only": True}
-    assert changed_settings(record({}, compute, code=["a" * 64]), COMPUTE) == ""
-    before = record({}, compute, code=["a" * 64, "c" * 64])
+    assert changed_settings(record({}, {}, code=["a" * 64]), COMPUTE) == ""
+    before = record({}, {}, code=["a" * 64, "c" * 64])
     assert changed_settings(before, COMPUTE) == f"code {'c' * 12} -> {'b' * 12}"
 
 

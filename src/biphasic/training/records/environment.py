@@ -59,9 +59,8 @@ def environment() -> dict[str, Any]:
 
 def changed_settings(before: StateRecord, compute: Mapping[str, Any]) -> str:
     """Describe what differs from an earlier record and can change numbers, as `threads 1 -> 4`."""
-    # Settings that an old record lacks are left out, but for one: without `predicted_only`, the
-    # last layer read all tokens.
-    earlier = _settings(before.environment, {"predicted_only": False, **before.compute})
+    # Settings that an old record lacks are left out.
+    earlier = _settings(before.environment, before.compute)
     now = _settings(environment(), compute)
     changes = [
         f"{name} {earlier[name]} -> {now[name]}"
