@@ -400,7 +400,7 @@ def test_lists_of_settings_are_written_without_the_signs_of_python(tmp_path):
     found = loaded(tmp_path, tasks=TASKS[:1], learning_rates=(1e-4,), seeds=(0,), arms=ARMS[:2],
                    provenance={"data": {"origin": {"sources": sources}}})  # fmt: skip
     assert dict(content.provenance(found))["data"] == [
-        ("origin · sources", "files · count 4; files · bytes 7; licence –; share –, share 0.5")
+        ("origin · sources", "(files · count 4; files · bytes 7; licence –; share –), (share 0.5)")
     ]
 
 

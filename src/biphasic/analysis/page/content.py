@@ -214,7 +214,8 @@ def _value(value: Any) -> str:
     if isinstance(value, dict) and value:
         return "; ".join(f"{path} {text}" for path, text in _flatten(value))
     if isinstance(value, list | tuple):
-        return ", ".join(_value(item) for item in value)
+        are_groups = len(value) > 1 and any(isinstance(item, dict) for item in value)
+        return ", ".join(f"({_value(item)})" if are_groups else _value(item) for item in value)
     if value in (None, "", {}):
         return "–"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
