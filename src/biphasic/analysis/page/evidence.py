@@ -204,8 +204,9 @@ def headline(
 def _absences(scores: Scores, datasets: Sequence[str], titles: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence on the arms that lack a score on some tasks."""
     lacking: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    absent = {name: {*unscored(scores, name)} for name in datasets}
     for model in scores.models:
-        if lacks := tuple(name for name in datasets if model.name in unscored(scores, name)):
+        if lacks := tuple(name for name in datasets if model.name in absent[name]):
             lacking[lacks].append(scores.short_labels[model.name])
     parts = [
         f"{listing(arms, most=_MOST_TITLES)} on "
