@@ -27,6 +27,7 @@ from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import pretraining_sentence
 from biphasic.analysis.tables.sheets import make_sheets
+from biphasic.analysis.tables.text import score_rows
 from biphasic.cli.main import app
 from biphasic.errors import DataError
 
@@ -126,6 +127,7 @@ def test_a_finished_encoder_is_paired_with_every_run():
 
     scores = by_recipe(made_scores(runs, reader=read, **models))
     assert [model.label for model in scores.models] == ["a0", "Theirs (1 run)"]
+    assert {row["model"] for row in score_rows(scores)} == {"a0", "theirs"}
     assert scores.num_pretraining_runs == 2
     assert scores.get("theirs", "d").by_seed == {0: 51.0, 1: 56.0}
     assert compare_arms(scores, "a0", "theirs", "d").differences == (10.0, 9.0)

@@ -200,11 +200,10 @@ class Scores:
     def written_names(self) -> dict[str, str]:
         """Names of the models in files, by name."""
         # That of a recipe is its label if it is unique: its name is that of its first run.
-        number = Counter(self.labels.values())
-        return {
-            name: label if self.is_replicated and number[label] == 1 else name
-            for name, label in self.labels.items()
-        }
+        number, models = Counter(self.labels.values()), self.models if self.is_replicated else ()
+        recipes = [model for model in models if not model.is_finished_encoder]
+        own = {model.name: model.label for model in recipes if number[model.label] == 1}
+        return {name: own.get(name, name) for name in self.labels}
 
     @cached_property
     def short_labels(self) -> dict[str, str]:
