@@ -142,6 +142,8 @@ def _text_rows(path: Path) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
+    if path.is_fifo():  # its end would be read first
+        raise DataError(f"{path}: Parquet cannot be read from a pipe; write it to a file")
     try:
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
             check_header(parquet.schema_arrow.names, where=path)

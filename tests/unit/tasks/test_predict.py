@@ -265,6 +265,15 @@ def test_a_named_pipe_is_read_once(one_thread, finetuned, tmp_path):
     assert (summary.num_examples, [row["id"] for row in found]) == (2, ["2", "3"])
 
 
+def test_parquet_from_a_pipe_is_not_called_damaged(tmp_path):
+    os.mkfifo(pipe := tmp_path / "t.parquet")
+    with (
+        pipe.open("r+b", buffering=0),
+        pytest.raises(DataError, match="cannot be read from a pipe"),
+    ):
+        next(open_input(str(pipe)).rows())
+
+
 def test_places_are_checked(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         open_input(str(tmp_path / "none.jsonl"))
