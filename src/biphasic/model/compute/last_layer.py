@@ -24,7 +24,7 @@ def is_narrow(model: PreTrainedModel) -> bool:
 
 
 class _NarrowLayer(EuroBertDecoderLayer):
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, hidden_states: Tensor, *, predicted: Tensor | None = None, **options: Any
     ) -> Tensor:
         if predicted is None:
