@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
 
 
-@in_range()
+@check_arguments()
 def build(
     sources: Sequence[str] = (),
     *,
@@ -93,7 +93,7 @@ def build(
     return BuiltCorpus(folder, (how, *skipped_in(folder)))
 
 
-@in_range()
+@check_arguments()
 def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> InspectedCorpus:
     """Show counts, lengths, samples, row fill, duplicates and sources.
 
@@ -131,7 +131,7 @@ def inspect(folder: Path | str, *, max_seqlen: int = 512, samples: int = 3) -> I
     return InspectedCorpus(summaries, max_seqlen, notes)
 
 
-@in_range()
+@check_arguments()
 def verify(folder: Path | str) -> IntactCorpus:
     """Verify the hashes and the consistency of a corpus.
 
@@ -161,7 +161,7 @@ def verify(folder: Path | str) -> IntactCorpus:
     )
 
 
-@in_range()
+@check_arguments()
 def merge(folders: Sequence[Path | str], out: Path | str, *, quiet: bool = False) -> BuiltCorpus:
     """Merge corpora that have the same tokenizer.
 
@@ -207,6 +207,7 @@ def _config(
     """Override the spec's settings with options."""
     from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.text.files import is_one_document
     from biphasic.plugins import load_pinned
 
     raw: dict[str, Any] = {}
@@ -224,7 +225,7 @@ def _config(
         )
     for place, source in enumerate(raw.get("sources", ())):
         if column:
-            if Path(source["source"]).suffix.lower() in {".txt", ".md"}:
+            if is_one_document(Path(source["source"])):
                 raise ConfigError(
                     f"--column: {source['source']} is one document, without columns; omit --column"
                 )

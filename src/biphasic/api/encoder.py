@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.api.results.use import Fillings, PairScores, Predictions, Upload
 from biphasic.api.use import DTYPES, Precision, predicted, push
 from biphasic.errors import ConfigError, DataError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PAIR = ("sentence_good", "sentence_bad")
 
 
-@in_range()
+@check_arguments()
 def load(
     model: Path | str,
     *,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.store import DEFAULT_ROOT
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biphasic.tasks.protocol import FinetuneProtocol
 
 
-@in_range()
+@check_arguments()
 def evaluate(
     model: Path | str,
     task: TaskConfig | Path | str,
@@ -65,7 +65,7 @@ def evaluate(
     return evaluation
 
 
-@in_range()
+@check_arguments()
 def evaluate_all(
     model: Path | str,
     tasks: Sequence[TaskConfig | Path | str],
@@ -163,7 +163,7 @@ def evaluate_all(
     )
 
 
-@in_range()
+@check_arguments()
 def finetune(
     model: Path | str,
     task: TaskConfig | Path | str,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.store import DEFAULT_ROOT, store_of
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from biphasic.study.run.jobs import AnyJob
 
 
-@in_range()
+@check_arguments()
 def run(
     job: str | None = None,
     *,
@@ -56,19 +56,20 @@ def run(
 
     check_cores(num_threads=threads)
     loaded = show(_chosen_job(job, list_file, index), root=root)
-    with ExitStack() as limits:
-        if not (was_done := loaded.is_done()):
-            loaded.check_needs()
-            tune_allocator()
-            from biphasic.evaluation.evaluate import compute_threads  # imports torch
+    if was_done := loaded.is_done():
+        limits: AbstractContextManager[None] = nullcontext()  # computes nothing, without torch
+    else:
+        from biphasic.evaluation.evaluate import compute_threads
 
-            limits.enter_context(compute_threads(threads))
-        # Also if it is done: deletes what a killed process left.
+        loaded.check_needs()
+        tune_allocator()
+        limits = compute_threads(threads)
+    with limits:  # also if it is done: deletes what a killed process left
         run_here(loaded, console=progress_console(quiet=quiet))
     return JobRun(loaded.id, loaded.label, was_done=was_done)
 
 
-@in_range()
+@check_arguments()
 def show(job: str, *, root: Path | str = DEFAULT_ROOT) -> AnyJob:
     """Show a job's inputs.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.api.results.data import BuiltPairs, InspectedPairs
 from biphasic.files import expanded
 from biphasic.store import DEFAULT_ROOT, store_of
 
 
-@in_range(per_document=(1, None), max_weak_pairs=(1, None), seed=(0, None))
+@check_arguments(per_document=(1, None), max_weak_pairs=(1, None), seed=(0, None))
 def build(
     tables: Sequence[str] = (),
     *,
@@ -76,7 +76,7 @@ def build(
     return BuiltPairs(folder, built)
 
 
-@in_range(negatives=(1, None), margin=(0, 1), depth=(1, None))
+@check_arguments(negatives=(1, None), margin=(0, 1), depth=(1, None))
 def mine(
     folder: Path | str,
     miner: str,
@@ -127,7 +127,7 @@ def mine(
     return BuiltPairs(target, mined, notes=notes)
 
 
-@in_range(width=(1, None))
+@check_arguments(width=(1, None))
 def teach(
     folder: Path | str,
     teacher: str,
@@ -164,7 +164,7 @@ def teach(
     return BuiltPairs(target, taught)
 
 
-@in_range()
+@check_arguments()
 def inspect(folder: Path | str, *, samples: int = 3) -> InspectedPairs:
     """Show counts, what was left out, and some pairs; verify all hashes.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.store import DEFAULT_ROOT
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from biphasic.api.results.plans import Registered, StudyJobs, StudyPlan
 
 
-@in_range()
+@check_arguments()
 def plan(
     file: Path | str,
     *,
@@ -64,7 +64,7 @@ def plan(
     return StudyPlan(planned, summary, rate, example_tokens, memory, jobs_here, advice)
 
 
-@in_range()
+@check_arguments()
 def diff(first: Path | str, second: Path | str, *, root: Path | str = DEFAULT_ROOT) -> Findings:
     """Show how the plans of two studies differ, and why.
 
@@ -106,7 +106,7 @@ def schema() -> dict[str, Any]:
     return study_schema()
 
 
-@in_range()
+@check_arguments()
 def jobs(
     file: Path | str,
     *,
@@ -154,7 +154,7 @@ def jobs(
     return StudyJobs(study, tuple(items), last)
 
 
-@in_range()
+@check_arguments()
 def jobset(
     file: Path | str,
     *,
@@ -207,7 +207,7 @@ def jobset(
     )
 
 
-@in_range()
+@check_arguments()
 def register(
     file: Path | str,
     *,

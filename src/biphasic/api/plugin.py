@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.store import DEFAULT_ROOT, store_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def list(*, root: Path | str = DEFAULT_ROOT) -> Findings:
     return Findings((*installed_lines(), *stored_lines(store_of(root))))
 
 
-@in_range()
+@check_arguments()
 def check(named: str, *, task: Path | str | None = None, overrides: Sequence[str] = ()) -> Findings:
     """Check that the classes of a file, or an installed plugin, follow the rules of their kind.
 

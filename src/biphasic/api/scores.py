@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biphasic.records import Convention
 
 
-@in_range()
+@check_arguments()
 def analyze(
     folder: Path | str,
     *,
@@ -65,7 +65,7 @@ def analyze(
     return Analysis(scores, tuple(f"{one.kind}: {one.text}" for one in results.problems))
 
 
-@in_range()
+@check_arguments()
 def compare(
     folder: Path | str,
     *,
@@ -94,7 +94,7 @@ def compare(
     ).compare()
 
 
-@in_range()
+@check_arguments()
 def claims(
     folder: Path | str | None = None,
     *,
@@ -157,7 +157,7 @@ def claims(
     )
 
 
-@in_range()
+@check_arguments()
 def figures(
     folder: Path | str,
     out: Path | str | None = None,
@@ -230,7 +230,7 @@ def figures(
     )
 
 
-@in_range()
+@check_arguments()
 def paper(
     out: Path | str = "paper", *, formats: Sequence[str] = (), every_dataset: bool = False
 ) -> Figures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.store import DEFAULT_ROOT
@@ -39,7 +39,7 @@ def init(file: Path | str = "site.yaml", *, partition: str | None = None) -> Pat
     return path
 
 
-@in_range()
+@check_arguments()
 def check(
     file: Path | str,
     *,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.execution import TRIES
 from biphasic.files import expanded
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 
-@in_range()
+@check_arguments()
 def run_study(
     study: StudyConfig | Path | str,
     *,
@@ -173,7 +173,7 @@ def cancel(study: Path | str, *, root: Path | str = DEFAULT_ROOT, quiet: bool = 
     return cancel_study(folder, say=say_on_stderr(quiet=quiet))
 
 
-@in_range()
+@check_arguments()
 def retry(
     study: Path | str,
     jobs: Sequence[str] = (),
@@ -290,7 +290,7 @@ def clean(
     return Cleaned(found, delete)
 
 
-@in_range()
+@check_arguments()
 def tune(
     file: Path | str,
     *,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.amounts import size
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
 from biphasic.errors import ConfigError, DataError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from biphasic.data.text.source import SourceContext, TextSource
 
 
-@in_range(vocab_size=(300, 1 << 17))  # 256 bytes, 4 special tokens, and some merges
+@check_arguments(vocab_size=(300, 1 << 17))  # 256 bytes, 4 special tokens, and some merges
 def train(
     sources: Sequence[str],
     out: Path | str,
@@ -92,7 +92,7 @@ def train(
     return TrainedTokenizer(folder, trained.vocab_size, notes)
 
 
-@in_range()
+@check_arguments()
 def check(tokenizer: str, *, revision: str | None = None) -> CheckedTokenizer:
     """Show a tokenizer's special tokens and vocabulary size.
 
@@ -147,7 +147,9 @@ def _is_corpus_file(named: str) -> bool:
 
 
 def _takes_column(named: str) -> bool:
-    return not (_is_corpus_file(named) or named.lower().endswith((".txt", ".md")))
+    from biphasic.data.text.files import is_one_document
+
+    return not (_is_corpus_file(named) or is_one_document(Path(named)))
 
 
 def _sources_of(

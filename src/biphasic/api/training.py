@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.store import DEFAULT_ROOT, store_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from biphasic.training.recipe import Precision, Recipe
 
 
-@in_range(max_seqlen=(1, None))
+@check_arguments(max_seqlen=(1, None))
 def adapt(
     model: Path | str,
     out: Path | str,
@@ -138,7 +138,7 @@ def adapt(
         )
 
 
-@in_range(max_seconds=(0, None))
+@check_arguments(max_seconds=(0, None))
 def pretrain(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,
@@ -246,7 +246,7 @@ def pretrain(
         )
 
 
-@in_range(weight=(0, 1))
+@check_arguments(weight=(0, 1))
 def merge_models(
     base: Path | str,
     adapted: Path | str,
@@ -295,7 +295,7 @@ def merge_models(
     return write_merge(base, adapted, target, merge)
 
 
-@in_range(devices=(1, None), vocab_size=(1, None))
+@check_arguments(devices=(1, None), vocab_size=(1, None))
 def estimate(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     *,

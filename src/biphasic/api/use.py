@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.api.ranges import in_range
+from biphasic.api.arguments import check_arguments
 from biphasic.errors import ConfigError
 from biphasic.export import MAX_SHARD_SIZE
 
@@ -20,7 +20,7 @@ Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-@in_range()
+@check_arguments()
 def predict(
     folder: Path | str,
     source: Source,
@@ -62,7 +62,7 @@ def predict(
     )
 
 
-@in_range()
+@check_arguments()
 def encode(
     model: Path | str,
     source: Source,
@@ -156,7 +156,7 @@ def encode(
     return Vectors(tuple(windows), target, summary.num_examples, summary.seconds, notes)
 
 
-@in_range()
+@check_arguments()
 def export_model(
     model: Path | str,
     out: Path | str,
@@ -217,7 +217,7 @@ def export_model(
         )
 
 
-@in_range()
+@check_arguments()
 def push(
     folder: Path | str,
     repository: str,
@@ -259,7 +259,7 @@ def push(
     )
 
 
-@in_range()
+@check_arguments()
 def run_mteb(
     model: Path | str,
     tasks: Sequence[str],

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo, ParameterInfo
 
 import biphasic
-from biphasic.api.ranges import Range, ranges_of
+from biphasic.api.arguments import Range, ranges_of
 from biphasic.cli.output import echo
 from biphasic.errors import ConfigError
 

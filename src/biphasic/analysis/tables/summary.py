@@ -42,8 +42,8 @@ def loss_sentences(records: StudyRecords, scores: Scores) -> list[str]:
             continue
         first, second, *_ = sorted(means, key=means.__getitem__)
         gap = means[second] - means[first]
-        ahead = f"{gap:.3f} below" if gap >= 0.0005 else "less than 0.001 below"
-        ahead = ahead if gap else "level with"
+        size = f"{gap:.3f}" if gap >= 0.0005 else "less than 0.001"
+        ahead = f"{size} below" if gap else "level with"
         mean = f" over {scores.unit}s" if groups else ""
         sentences.append(
             f"{shown[labels[first]]} ends with the lowest held-out {objective_name(objective)} "

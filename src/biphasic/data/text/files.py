@@ -308,6 +308,11 @@ _READERS: Mapping[str, _Reader] = {
 }
 
 
+def is_one_document(file: Path) -> bool:
+    """Return whether a file is read whole, without columns."""
+    return _reader_of(file) is _read_whole
+
+
 def _reader_of(file: Path) -> _Reader | None:
     name = file.name.lower()
     return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import biphasic
-from biphasic.api.ranges import in_range, ranges_of
+from biphasic.api.arguments import check_arguments, ranges_of
 from biphasic.errors import ConfigError
 
 
@@ -83,7 +83,7 @@ def test_a_text_in_place_of_a_list_is_refused(name, args, given, several):
 
 
 def test_the_ends_of_a_range_and_what_is_not_given_pass():
-    @in_range(share=(0, 1))
+    @check_arguments(share=(0, 1))
     def kept(share: float, *, workers: int | None = None) -> tuple[float, int | None]:
         return share, workers
 

@@ -39,7 +39,7 @@ _RANGES: dict[str, Range] = {
 _FOUND = "_biphasic_ranges"
 
 
-def in_range(
+def check_arguments(
     **own: Range,
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Check the arguments that a function is called with: a ConfigError names the first wrong one.
@@ -95,5 +95,5 @@ def _numbers(given: Mapping[str, object]) -> Iterator[tuple[str, int | float]]:
 
 
 def ranges_of(function: Callable[..., object]) -> dict[str, Range]:
-    """Return the ranges that `in_range` gave a function, by argument."""
+    """Return the ranges that `check_arguments` gave a function, by argument."""
     return getattr(function, _FOUND, {})
