@@ -39,7 +39,9 @@ class HeldoutLoss:
     """A fixed sample of the held-out corpus."""
 
     def __init__(self, data: TrainingData, *, max_seqlen: int, rows_per_batch: int) -> None:
-        """Read the sample: the first rows of the corpus's plan, at most one epoch."""
+        """Read the sample: the first rows of the corpus's plan, in whole batches."""
+        # At most `HELDOUT_TOKENS` and about one epoch, but at least one batch. If that has more
+        # tokens than the corpus, texts are read again, and MLM masks other tokens of them.
         corpus = data.heldout
         tokens = min(HELDOUT_TOKENS, corpus.num_tokens)
         num_batches = max(tokens // (max_seqlen * rows_per_batch), 1)
