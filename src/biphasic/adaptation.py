@@ -194,7 +194,7 @@ def _planned(
         compute.check_rows(recipe.placed_phases)
     with progress_bar(console, "checking the model"):
         check_model(local, recipe, name=name)
-    corpus = _corpus_of(corpus, local, settings)
+    corpus = _corpus_of(corpus, local, settings).pinned()
     paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
     if earlier := find_continuation(local, paths.open().fingerprint):
         recipe = _continued(earlier, settings)

@@ -159,7 +159,7 @@ def _sources_of(
     from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.text.source import SourceContext
-    from biphasic.data.text.sources import SourceConfig
+    from biphasic.data.text.sources import SourceConfig, pinned
     from biphasic.files import expanded
     from biphasic.plugins import is_plugin, load_pinned
 
@@ -175,4 +175,4 @@ def _sources_of(
         found = parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
     else:
         found = (parse_config(SourceConfig, raw, where="SOURCE"),)
-    yield from ((source, context) for source in found)
+    yield from ((pinned(source, context.copies), context) for source in found)

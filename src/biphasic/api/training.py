@@ -228,6 +228,7 @@ def pretrain(
     tune_allocator()
     console, store = progress_console(quiet=quiet), store_of(root)
     with computing_on(parse_device(device)), viewed_in_wandb(wandb):
+        corpus = corpus.pinned()
         paths = prepare_corpus(
             corpus, locate_corpus(corpus, store), store, console=console, recipes=[recipe]
         ).extended([recipe])

@@ -15,12 +15,17 @@ import huggingface_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+import biphasic
 from biphasic.data.text import hub as module
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, resolve_revision
 from biphasic.errors import DataError
 from biphasic.hub import quiet
+from biphasic.study.run.prepare import prepare_study
+from biphasic.study.study import Study
 from mini_study import flip
+from tiny_study import mlm, tiny_study
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CARD = """---
@@ -350,6 +355,70 @@ def test_a_fingerprint_of_the_hub_is_its_commit(fake_hub):
     expected = {"dataset": "a/b", "config": None, "split": "test", "revision": COMMIT}
     assert hub_fingerprint("a/b", split="test") == expected
     assert fake_hub.loaded == {}
+
+
+class MovingHub(FakeHub):
+    """A hub whose branch has another commit each time that it is asked."""
+
+    def dataset_info(self, dataset, *, revision=None, timeout):
+        super().dataset_info(dataset, revision=revision, timeout=timeout)
+        return huggingface_hub.DatasetInfo(id=dataset, sha=f"{len(self.asked):040x}", private=False)
+
+    def load_dataset(self, path, **options):
+        super().load_dataset(path, **options)
+        texts = [f"the cat number {number} sat on the mat" for number in range(40)]
+        return datasets.Dataset.from_dict({"text": texts, "query": texts, "positive": texts[::-1]})
+
+
+def built_corpus(folder):
+    biphasic.corpus.build(["hf:a/b?revision=v1"], out=folder, vocab_size=300, heldout_fraction=0.2)
+    return json.loads((folder / "built.json").read_text())["origin"]["sources"][0]["revision"]
+
+
+def trained_tokenizer(folder):
+    biphasic.tokenizer.train(["hf:a/b?revision=v1"], folder, vocab_size=300)
+
+
+def built_pairs(folder):
+    table = "hf:a/b?revision=v1"
+    biphasic.pairs.build([table], out=folder / "pairs", root=folder, quiet=True)
+    [source] = json.loads((folder / "pairs/pairs.json").read_text())["origin"]["sources"]
+    assert source["name"] == "b?revision=v1"
+    return source["revision"]
+
+
+def pretrained_model(folder):
+    recipe = {
+        "model": "pico", "max_seqlen": 32, "rows_per_step": 2, "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "mlm", "steps": 1}],
+    }  # fmt: skip
+    corpus = {"sources": ["hf:a/b?revision=v1"], "vocab_size": 300, "heldout_fraction": 0.2}
+    biphasic.pretrain(recipe, corpus=corpus, root=folder, quiet=True)
+    [record] = folder.glob("store/data/*/built.json")
+    return json.loads(record.read_text())["origin"]["sources"][0]["revision"]
+
+
+def prepared_study(folder):
+    corpus = {"sources": ["hf:a/b?revision=v1"], "vocab_size": 300, "heldout_fraction": 0.2}
+    study = Study(tiny_study({"name": "a", "phases": [mlm(1)]}, corpus=corpus), folder)
+    folder.mkdir()
+    prepare_study(study, console=Console(quiet=True))
+    [record] = folder.glob("store/data/*/built.json")
+    return json.loads(record.read_text())["origin"]["sources"][0]["revision"]
+
+
+@pytest.mark.parametrize(
+    "command", [built_corpus, trained_tokenizer, built_pairs, pretrained_model, prepared_study]
+)
+def test_a_command_asks_the_hub_once(monkeypatch, tmp_path, command):
+    hub = MovingHub()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    monkeypatch.setattr(datasets, "load_dataset", hub.load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: None)
+    recorded = command(tmp_path / "out")
+    assert hub.asked == [("a/b", "v1")]
+    assert hub.loaded["revision"] == f"{1:040x}"
+    assert recorded in (None, hub.loaded["revision"])
 
 
 class Refusing(BaseHTTPRequestHandler):

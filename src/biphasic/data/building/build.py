@@ -99,6 +99,7 @@ def build_corpus(
         root = source.folder(config.context)
         if root and folder.resolve().is_relative_to(root.resolve()):
             raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
+    config = config.pinned()
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
     with building(folder, origin, say=say) as work:

@@ -18,7 +18,13 @@ from biphasic.data.text.files import (
     find_text_files,
     read_text_files,
 )
-from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub
+from biphasic.data.text.hub import (
+    HubTable,
+    find_copy,
+    hub_fingerprint,
+    open_hub,
+    resolve_revision,
+)
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading
@@ -47,6 +53,12 @@ class HubSource:
     revision: str | None
     column: str | None
     streaming: bool
+
+    def pinned(self, copies: Path | None) -> HubSource:
+        """Return the dataset at the commit that the hub has now, unless there is a local copy."""
+        if find_copy(self.dataset, copies):
+            return self
+        return replace(self, revision=resolve_revision(self.dataset, self.revision))
 
     def open(self, copies: Path | None) -> HubTable:
         """Open the split, from a local copy if there is one."""
@@ -197,6 +209,18 @@ def parse_hub(source: str) -> HubSource:
         column=given.get("column"),
         streaming=_TRUTH[streaming],
     )
+
+
+def pinned(source: TextSource, copies: Path | None) -> TextSource:
+    """Return a source with the commit of a hub dataset; others are returned as they are."""
+    # What is recorded and what is read are then one commit, also if the branch moves in between.
+    hub = source.hub if isinstance(source, SourceConfig) else None
+    if hub is None or not (revision := hub.pinned(copies).revision):
+        return source
+    name, _, query = source.source.partition("?")
+    keys = [part for part in query.split("&") if part and not part.startswith("revision=")]
+    named = f"{name}?{'&'.join([*keys, f'revision={revision}'])}"
+    return source.model_copy(update={"source": named})
 
 
 def read_documents(source: TextSource, context: SourceContext = _ALONE) -> Iterator[SourceDocument]:

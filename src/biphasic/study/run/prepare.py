@@ -61,14 +61,15 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     """Build or find a study's data, and check all inputs of its jobs."""
     config, store, say = study.config, study.store, say_on(console)
     # Before the tasks, which take time: a missing source fails early.
-    corpus = locate_corpus(config.corpus, store)
+    settings = config.corpus.pinned()
+    corpus = locate_corpus(settings, store)
     with progress_bar(console, "finding finished encoders"):
         encoders = find_encoders(study, say=say)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(study, say=say)
     if config.reads_corpus and config.corpus.folder is None and not is_built(corpus):
         # 'job run' can resume it by its identity after an interruption.
-        save_job(CorpusJob.of(config.corpus, corpus, store))
+        save_job(CorpusJob.of(settings, corpus, store))
     recipes = [*study.recipes.values()]
     notes = [
         note
@@ -80,7 +81,7 @@ def prepare_study(study: Study, *, console: Console, fresh: bool = False) -> Pre
     check_versions(*recipes)
     paths, data = DataPaths.of(corpus), None
     if config.reads_corpus:
-        prepare_corpus(config.corpus, corpus, store, console=console, recipes=recipes)
+        prepare_corpus(settings, corpus, store, console=console, recipes=recipes)
 
     def plan() -> Plan:
         known = complete_names(store / STATES)

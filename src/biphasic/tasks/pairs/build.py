@@ -24,6 +24,7 @@ from biphasic.data.text.sources import (
     AnySource,
     SourceConfig,
     parse_hub,
+    pinned,
     read_documents,
     source_origin,
 )
@@ -129,11 +130,13 @@ def _sources(
     config: PairsConfig, prepare: Callable[[str], Path], copies: Path | None
 ) -> Iterator[_Source]:
     for table in config.tables:
+        hub = None
         if table.startswith("hf:"):
-            origin = parse_hub(table).fingerprint(copies)
+            hub = parse_hub(table).pinned(copies)
+            origin = hub.fingerprint(copies)
         else:
             origin = {"sha256": file_sha256(open_table(table).path)}
-        read = partial(table_pairs, table, copies=copies)
+        read = partial(table_pairs, table, hub=hub, copies=copies)
         yield _Source(Path(table).name, origin, read)
     for name in config.tasks:
         folder = prepare(name)
@@ -147,10 +150,11 @@ def _sources(
     }  # fmt: skip
     context = SourceContext(copies=copies)
     for source in config.documents:
-        origin = {"documents": source_origin(source, context), **drawn}
+        fixed = pinned(source, copies)
+        origin = {"documents": source_origin(fixed, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
         name = short_name(source.source) if path is None else path.name
-        read = lambda source=source: document_pairs(read_documents(source, context), **drawn)  # noqa: E731
+        read = lambda fixed=fixed: document_pairs(read_documents(fixed, context), **drawn)  # noqa: E731
         yield _Source(name, origin, read)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biphasic.data.pairs.folder import Pair
 from biphasic.data.text.files import SourceDocument
-from biphasic.data.text.sources import parse_hub
+from biphasic.data.text.sources import HubSource, parse_hub
 from biphasic.errors import DataError
 from biphasic.files import expanded
 from biphasic.seeds import stream, uniforms
@@ -39,13 +39,15 @@ def open_table(source: str) -> Input:
     return table
 
 
-def table_pairs(source: str, *, copies: Path | None = None) -> Iterator[Pair]:
-    """Yield the pairs of a file or a hub dataset, in order."""
+def table_pairs(
+    source: str, *, hub: HubSource | None = None, copies: Path | None = None
+) -> Iterator[Pair]:
+    """Yield the pairs of a file or a hub dataset, in order; `hub` may name its commit."""
     # Columns are `query` (or `anchor`), `positive`, and optionally `negatives` or `negative`, and
     # `scores` of the positive and each negative.
     path = Path(source)
     if source.startswith("hf:"):
-        table = parse_hub(source).open(copies)
+        table = (hub or parse_hub(source)).open(copies)
         values = table.read(["positive"], optional=(*_QUERIES, *_OPTIONAL, *_NUMBERED))
         rows = (Row(path, number, value) for number, value in enumerate(values, start=1))
     else:
