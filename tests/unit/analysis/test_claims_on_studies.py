@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from small_table import miniature, model, table
+from small_table import ask, miniature, model, table
 
 from biphasic.analysis.claims import ClaimResult, Table, claims_report
 from biphasic.analysis.claims.render import closing_lines
@@ -61,6 +61,10 @@ def test_each_claim_reports_what_a_single_pair_of_models_lacks() -> None:
     assert found["C09"].missing == "no task IR"
     assert found["C10"].missing == "fewer than 2 levels of size"
     assert found["C14"].missing == "no intermediate models"
+    assert "FLOPs" in found["C28"].missing
+    assert found["C25"].missing.startswith("no continued steps above 0")
+    assert "rates of MLM and of CLM+MLM" in found["C27"].missing
+    assert found["C26"].missing.startswith("no spread over learning rates for clm")
     assert found["C20"].checks[0].missing == ("no objective CLM+MLM", "no CLM share 0.25")
     assert found["C22"].missing.startswith("no continued steps above 0")
     # What is known is reported: the half of the claim that speaks of SC and QA lacks QA.
@@ -81,7 +85,7 @@ def test_a_model_without_counterpart_leaves_a_claim_open_and_is_named() -> None:
     scores = table({mlm: {"TC": 70.0}, clm: {"TC": 71.0}, alone: {"TC": 60.0}})
     result = report(scores)["C05"]
     assert result.verdict == "undecided"
-    assert result.missing == "no number for a counterpart of alone"
+    assert result.missing == "no number for a counterpart of alone with objective CLM"
     # One comparison that fails decides, whatever the missing one would be: not true any more.
     lost = table({mlm: {"TC": 75.0}, clm: {"TC": 71.0}, alone: {"TC": 60.0}})
     assert report(lost)["C05"].verdict == "undecided", "false or partly, that is still open"
@@ -212,6 +216,20 @@ def test_continued_models_of_equal_length_are_compared(lengths, scopes) -> None:
         assert of_length == ([f"continued steps {steps}"] if steps else [])
         if not steps:
             assert "counterpart of CLM-" in found[name].missing
+            assert "start MLM" in found[name].missing
+
+
+def test_a_study_of_continued_models_alone_reports_what_it_lacks() -> None:
+    cells = {continued(start, n): {"TC": 70.0} for start in ("CLM", "MLM") for n in (12, 22)}
+    found = report(table(cells))
+    assert found["C25"].missing == "no task SC"
+    assert found["C12"].missing == "no models from scratch"
+
+
+def test_a_group_that_no_model_has_is_named() -> None:
+    scores = table({CLM: {"TC": 70.0}, MLM: {"TC": 72.0}})
+    result = ask(scores, lambda table: table.trend("steps", "increases", group="mine"))
+    assert result.missing == "no group mine"
 
 
 def test_sizes_without_numbers_of_parameters_have_no_order() -> None:

@@ -53,6 +53,7 @@ class Check:
     most_often: str = ""  # a factor: the expected level must win more often than any other
     weaker: bool = False  # decides between partly and false instead
     absent: tuple[str, ...] = ()  # what the table lacks; each counts as an unknown comparison
+    value: str = "number"  # what models are compared by, such as `spread over learning rates`
 
     def __post_init__(self) -> None:
         numbers = [number for number in (self.at_least, self.at_most) if number is not None]
@@ -119,7 +120,8 @@ class Check:
         """What the table lacks: models, scores, or something to compare with."""
         reasons = [*self.absent]
         for one in self.comparisons:
-            reasons += [f"no number for {row.name}" for row in one.rows if math.isnan(row.mean)]
+            lacking = [row for row in one.rows if math.isnan(row.mean)]
+            reasons += [f"no {self.value} for {row.name}" for row in lacking]
             if one.holds is None and not one.rows:
                 reasons.append(one.text)
         return tuple(dict.fromkeys(reasons))

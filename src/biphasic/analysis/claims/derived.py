@@ -79,7 +79,8 @@ def at_equal_flops(scores: Scores) -> Scores:
         for pair in pairwise(sorted(path, key=lambda model: flops[model.name]))
     ]
     # Finished models have no scores here; shares of the training are relative to their lengths.
-    models = [*targets, *(model for model in scores.distinct if model.is_final)]
+    finished = [model for model in scores.distinct if model.is_final] if targets else []
+    models = [*targets, *finished]
     for target, (before, after) in product(targets, steps):
         first, at, last = (flops[model.name] for model in (before, target, after))
         if run_of(before) != run_of(target) or not first <= at < last:

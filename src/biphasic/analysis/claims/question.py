@@ -26,6 +26,7 @@ from biphasic.analysis.estimate import LEVEL
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.statistics.compare import Family
 from biphasic.analysis.statistics.contrast import blocks_for, contrast
+from biphasic.analysis.text import listing
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Question:
     scores: Scores
     family: Callable[[str], Family]  # tests all pairs of models on a dataset, once
     sizes: Mapping[str, float] | None  # numbers that order the sizes
-    how_many: Mapping[str, Any]  # options of the check: how many comparisons must hold
+    options: Mapping[str, Any]  # of the check, such as how many comparisons must hold
     rows: Rows = ()
     kind: str = "score"  # of the values: `score`, `difference` or `level`
     num_comparisons: int = 0
@@ -49,7 +50,7 @@ class Question:
     def check(self, expected: str, comparisons: Iterable[Comparison]) -> Check:
         """Return the check of these comparisons."""
         every = tuple(comparisons)  # may add to what the table lacks
-        return Check(every, expected, **self.how_many, absent=tuple(self.absent))
+        return Check(every, expected, **self.options, absent=tuple(self.absent))
 
     def lack(self, text: str) -> None:
         """Record something that the table lacks; without rows, what matters is recorded already."""
@@ -69,6 +70,8 @@ class Question:
         firm = {f: w for f, w in where.items() if not (isinstance(w, str) and w in POSITIONS)}
         noted = dict(self.absent)
         rows = self.narrow(firm, is_lenient=True) if needs else ()
+        if needs and not rows:  # what is absent is recorded, or there were no rows before
+            return False
         self.absent = noted
         for factor, number in needs.items():
             if len(self.levels_of(known(factor, ORDERED_FACTORS), rows)) < number:
@@ -112,7 +115,7 @@ class Question:
     def pairs(self, first: Selection, second: Selection) -> list[tuple[Any, Any]]:
         """Return every row of one selection with each counterpart in the other."""
         # Values that only the second selection lacks are not recorded; a row without a counterpart
-        # gets a placeholder that states this.
+        # gets a placeholder that names it.
         num_absent = len(self.absent)
         ones = self.narrow(first)
         if not ones and len(self.absent) == num_absent:
@@ -121,10 +124,11 @@ class Question:
         others = self.narrow(second)
         self.absent = noted
         held, pairs = held_between(first, second), []
+        wanted = listing([f"{factor_text(f)} {one.text}" for f, one in selected(second).items()])
         for one in ones:
             mine = [other for other in others if _do_agree(one, other, held)]
             if not mine or any(other.name == one.name for other in mine):
-                name = f"a counterpart of {one.name}"
+                name = f"a counterpart of {one.name}{wanted and f' with {wanted}'}"
                 mine = [one._replace(name=name, mean=math.nan, terms=(), is_scored=False)]
             pairs += [(one, other) for other in mine]
         return pairs

@@ -45,8 +45,7 @@ class ClaimResult:
         """What the table lacks for a verdict, or for a more certain one: the first reason."""
         reasons = dict.fromkeys(text for check in self.checks for text in check.missing)
         more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        has_none = not any(check.comparisons for check in self.checks)
-        return next(iter(reasons), "no model matches the check" if has_none else "") + more
+        return next(iter(reasons), "") + more
 
     @property
     def scope(self) -> str:

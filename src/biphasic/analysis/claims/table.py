@@ -7,7 +7,7 @@ question does not name are held equal: only models that agree in all other facto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import combinations, pairwise
 from typing import Any
@@ -61,8 +61,9 @@ class Table:
     They raise ValueError for invalid questions.
     """
 
-    def __init__(self, scores: Scores) -> None:
-        self._scores = scores
+    def __init__(self, scores: Scores, value: str = "number", lacks: str = "no models") -> None:
+        # `value` names what the scores are; `lacks` is what a table without models lacks.
+        self._scores, self._value, self._lacks = scores, value, lacks
         self._sizes = size_order(scores.models)
         self._family = cache(partial(family_of, scores))
         self._rows = cache(lambda groups: rows_of(scores, groups))
@@ -70,17 +71,19 @@ class Table:
     @cached_property
     def rate_spreads(self) -> Table:
         """The spread of scores over learning rates of fine-tuning, in place of scores."""
-        return Table(rate_spreads(self._scores))
+        return Table(rate_spreads(self._scores), "spread over learning rates")
 
     @cached_property
     def mask_rate_spreads(self) -> Table:
         """The spread of scores over masking rates, in place of scores."""
-        return Table(mask_rate_spreads(self._scores))
+        lacks = "no two masking rates of MLM and of CLM+MLM, of one size and length"
+        return Table(mask_rate_spreads(self._scores), "spread over masking rates", lacks)
 
     @cached_property
     def at_equal_flops(self) -> Table:
         """Intermediate states of CLM, and of MLM interpolated at their FLOPs."""
-        return Table(at_equal_flops(self._scores))
+        lacks = "no intermediate models of CLM with known FLOPs"
+        return Table(at_equal_flops(self._scores), "score at equal FLOPs", lacks)
 
     def rows(self, *groups: str) -> Rows:
         """Return the scores of models under some headings, or of all; see `rows_of`."""
@@ -191,8 +194,13 @@ class Table:
         if misplaced := inner & {"group", "dataset"}:
             raise ValueError(f"{misplaced.pop()}: name it as an option of the question")
         how_many = {"at_least": at_least, "at_most": at_most, "most_often": most_often}
-        asked = Question(self._scores, self._family, self._sizes, how_many | {"weaker": weaker})
-        asked.rows = self._rows(_names(where.get("group", ())))
+        of_check = how_many | {"weaker": weaker, "value": self._value}
+        asked = Question(self._scores, self._family, self._sizes, of_check)
+        groups = _names(where.get("group", ()))
+        asked.rows = self._rows(groups)
+        if not asked.rows:
+            lacks = f"no group {' or '.join(groups)}" if groups and self._rows(()) else self._lacks
+            asked.absent[lacks] = None
         asked.rows = _among(asked, where, {*where, *inner}, over)
         asked.rows = asked.rows if asked.has_levels(where, needs or {}) else ()
         asked.rows = asked.narrow(where, is_lenient=True)
@@ -214,14 +222,21 @@ def _among(asked: Question, where: Selection, named: set[str], over: str) -> Row
     # Of other tools' results nothing is known of training.
     known = () if asked.scores.is_by_example else asked.scores.datasets
     untrained = {dataset.task for dataset in known if dataset.is_zero_shot}
-    return [
-        row
-        for row in asked.rows
-        if (row.dataset != AVERAGE if is_each else row.dataset in datasets)
-        and ("task" in named or row.task not in untrained)  # the best one names none
-        and ("finished" in named or row.finished)
-        and (is_continued or not row.continued_steps)
-    ]
+    rows = [r for r in asked.rows if (r.dataset != AVERAGE if is_each else r.dataset in datasets)]
+    if "task" not in named:  # the best one names none
+        rows = _kept(asked, rows, lambda row: row.task not in untrained, "tasks with fine-tuning")
+    if "finished" not in named:
+        rows = _kept(asked, rows, lambda row: row.finished, "finished models")
+    if not is_continued:
+        rows = _kept(asked, rows, lambda row: not row.continued_steps, "models from scratch")
+    return rows
+
+
+def _kept(asked: Question, rows: Rows, is_kept: Callable[[Any], bool], what: str) -> Rows:
+    kept = [row for row in rows if is_kept(row)]
+    if rows and not kept:
+        asked.lack(f"no {what}")
+    return kept
 
 
 def _trends(asked: Question, along: str, expect: str) -> Iterator[Comparison]:
