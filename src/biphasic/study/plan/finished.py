@@ -140,8 +140,7 @@ class OtherCode:
     @classmethod
     def of_plan(cls, plan: Plan) -> OtherCode:
         """Find what other code made of a plan, and of the states that it continues from."""
-        parents = (segment.parent for segment in plan.segments if segment.parent)
-        states = dict.fromkeys([*(segment.id for segment in plan.segments), *parents])
+        states = dict.fromkeys([*plan.parents, *filter(None, plan.parents.values())])
         segments = [(segment.id, segment.start) for segment in plan.segments]
         return cls.of(plan.store, states, segments, plan.run_ids())
 

@@ -154,9 +154,9 @@ class Plan:
         """Return the segments that lead to a state, last first."""
         segments: list[str] = []
         current: str | None = state
-        while current in self._parents:
+        while current in self.parents:
             segments.append(current)
-            current = self._parents[current]
+            current = self.parents[current]
         return segments
 
     def new_steps(self) -> dict[str, int]:
@@ -190,7 +190,8 @@ class Plan:
         return groups
 
     @cached_property
-    def _parents(self) -> dict[str, str | None]:
+    def parents(self) -> dict[str, str | None]:
+        """The state that each segment resumes from."""
         return {segment.id: segment.parent for segment in self.segments}
 
 

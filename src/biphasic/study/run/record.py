@@ -42,8 +42,7 @@ _IN_RECORD = {"objective", "steps", "mlm_probability", "final_mlm_probability"}
 
 def study_record(prepared: PreparedStudy) -> StudyRecord:
     """Return `study.json` without `provenance.environment`, which the writer adds."""
-    # `provenance.environment` is added by the writer: reading the hardware requires torch, and a
-    # report that is up to date is not rewritten.
+    # Reading the hardware requires torch, and a report that is up to date is not rewritten.
     plan, config = prepared.plan, prepared.study.config
     tasks = tuple(task.info.name for task in plan.tasks)
     usual = {task.training.protocol.attention for task in plan.tasks}
@@ -122,13 +121,12 @@ def arm_record(
 
 def _segments_of(point: PlannedPoint, plan: Plan) -> tuple[str, ...]:
     """Return the segments that lead to a state, as trained or else as planned."""
-    parents = {segment.id: segment.parent for segment in plan.segments}
     segments: list[str] = []
     current: str | None = point.state if point.step else None
     while current:
         segments.insert(0, current)
         state = find_state(plan.store, current)
-        current = state.parent if state else parents.get(current)
+        current = state.parent if state else plan.parents.get(current)
     return tuple(segments)
 
 

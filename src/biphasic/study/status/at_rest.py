@@ -28,8 +28,7 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
     finished = Finished.of(plan)
     done = finished.jobs()
     last = read_progress(study.folder)
-    needs = {segment.id: segment.parent for segment in plan.segments}
-    waiting = dependents(needs | {group.id: group.state for group in plan.groups})
+    waiting = dependents(plan.parents | {group.id: group.state for group in plan.groups})
     left_over = waiting.keys() - done
     failures = tuple(job for job in (last.failures if last else ()) if job.id in left_over)
     counts = _counts(waiting, done, [job.id for job in failures])
