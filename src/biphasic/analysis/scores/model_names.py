@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 
 from biphasic.analysis.scores.table import ModelInfo
 
@@ -76,9 +77,7 @@ def _phases(text: str) -> tuple[list[_Phase], int | None]:
 
 
 def _family(phases: list[_Phase]) -> str:
-    names = [phase.objective.upper() for phase in phases]
-    kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
-    return "+".join(kept)
+    return "+".join(name for name, _ in groupby(phase.objective.upper() for phase in phases))
 
 
 def _continuation(phases: list[_Phase], total: int) -> tuple[str | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,9 +159,8 @@ class EvaluationPoints(Config):
 
 def family_of(phases: Sequence[Phase]) -> str:
     """Return objectives in order, without consecutive repeats; `none` without phases."""
-    names = [phase.short_name.upper() for phase in phases]
-    kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
-    return "+".join(kept) or "none"
+    names = groupby(phase.short_name.upper() for phase in phases)
+    return "+".join(name for name, _ in names) or "none"
 
 
 def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
