@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models, normalizers
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 
@@ -34,11 +35,24 @@ def tiny_tokenizer() -> TextTokenizer:
     return train_tokenizer([TEXT] * 20, vocab_size=320)
 
 
-def write_model(folder: Path, family: str) -> Path:
+def sentencepiece(normalizer: Any = None, pre_tokenizer: Any = None) -> TextTokenizer:
+    """Return a tokenizer of words that begin with `▁`; rules may put one before each text."""
+    pieces = ["<unk>", "<s>", "</s>", "<mask>", "▁the", "▁big", "▁cat", "cat", "▁.", ".", "▁"]
+    pieces += [f"▁{number}" for number in range(50)]
+    inner = Tokenizer(models.Unigram([(piece, -float(len(pieces))) for piece in pieces], unk_id=0))
+    steps = [each for each in (normalizer, normalizers.Replace(" ", "▁")) if each]
+    inner.normalizer = normalizers.Sequence(steps)
+    if pre_tokenizer:
+        inner.pre_tokenizer = pre_tokenizer
+    inner.add_special_tokens(pieces[:4])
+    return TextTokenizer(inner, {"bos": "<s>", "eos": "</s>", "pad": "</s>", "mask": "<mask>"})
+
+
+def write_model(folder: Path, family: str, tokenizer: TextTokenizer | None = None) -> Path:
     """Write a random model with a language-model head, and its tokenizer."""
     import transformers as hf
 
-    tokenizer = tiny_tokenizer()
+    tokenizer = tokenizer or tiny_tokenizer()
     shared = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     makers: dict[str, Any] = {
         "eurobert": lambda: hf.EuroBertForMaskedLM(hf.EuroBertConfig(**DECODER, **shared)),

@@ -58,10 +58,11 @@ class LanguageModel:
         if len(parts) < 2:
             raise DataError(f"no mask in {text[:80]!r}; write {mask} for a hidden token")
         # The hidden token has the space before it, as in training.
-        texts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+        first, *others = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
+        encoded = [self.tokenizer.encode(first), *self.tokenizer.within_text.encode_many(others)]
         ids = [self.tokenizer.bos_id]
         places = []
-        for part in self.tokenizer.encode_many(texts):
+        for part in encoded:
             ids += [*part, self.tokenizer.mask_id]
             places.append(len(ids) - 1)
         ids[-1] = self.tokenizer.eos_id

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoModelForMaskedLM
 
 import biphasic
@@ -16,7 +17,7 @@ from biphasic import evaluate
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export import push as pushing
 from mini_study import flip
-from tiny_use import read_jsonl, tiny_tokenizer, write_jsonl
+from tiny_use import read_jsonl, sentencepiece, tiny_tokenizer, write_jsonl, write_model
 
 TEXTS = ["the cat sat on the mat", "", "the dog ran to Paris with Anna"]
 PAIRS = [("the cat sat on the mat", "cat the on sat mat the"), ("the dog ran", "the dog dog")]
@@ -160,6 +161,28 @@ def test_masks_are_filled_as_transformers_fills_them(one_thread, encoder):
     assert found.frame.columns.tolist() == ["mask", "token", "probability"]
     assert len(found.frame) == 6
     assert str(found).startswith("the <|mask|> sat on the <|mask|>\n  0  0.")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"normalizer": normalizers.Prepend("▁")},
+        {"pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="always")},
+        {"pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="first")},
+    ],
+    ids=["prepend", "always", "first"],
+)
+def test_text_after_a_mask_is_read_as_in_training(one_thread, tmp_path, rules):
+    tokenizer = sentencepiece(**rules)
+    model = write_model(tmp_path, "eurobert", tokenizer)
+    for text, masked in (("the big cat.", "the <mask> cat."), ("the big.", "the <mask>.")):
+        ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+        assert tokenizer.decode([ids[2]]).endswith("big")
+        ids[2] = tokenizer.mask_id
+        with torch.inference_mode():
+            logits = AutoModelForMaskedLM.from_pretrained(model).eval()(torch.tensor([ids])).logits
+        [[(_, chance)]] = biphasic.load(model).fill_mask(masked, top=1).candidates
+        assert chance == pytest.approx(float(logits[0, 2].softmax(-1).max()), rel=1e-4)
 
 
 def test_masks_are_refused_by_those_that_cannot_fill_them(one_thread, encoder, decoder):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -17,6 +17,7 @@ from biphasic.tasks.encoding import frame
 from biphasic.tasks.kinds.question_windows import question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Answer, Question
+from tiny_use import sentencepiece
 
 TEXT = "the rows of an array hold tokens [CLS] and their weights ?"
 
@@ -144,3 +145,22 @@ def test_a_mask_takes_the_space_before_it_as_in_training(theirs, tokenizer):
     before, after = tokenizer.encode("the rows"), tokenizer.encode(" tokens")
     expected = [tokenizer.bos_id, *before, tokenizer.mask_id, *after, tokenizer.eos_id]
     assert found == expected
+
+
+def test_a_mask_takes_the_space_that_llama_2_would_put_after_it(tmp_path):
+    """Its rules begin each stretch of text with a space, also the one after a mask."""
+    tokenizer = sentencepiece(normalizers.Prepend("▁"))
+    write_tokenizer(tokenizer, tmp_path, max_seqlen=None)
+    hidden = tokenizer.encode("the big cat")
+    assert len(hidden) == 3
+    hidden[1] = tokenizer.mask_id
+    for text in ("the <mask> cat", "the<mask>cat"):
+        ids = AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+        assert ids == [tokenizer.bos_id, *hidden, tokenizer.eos_id]
+
+
+@pytest.mark.parametrize("normalizer", [normalizers.Prepend("▁"), None])
+def test_a_state_s_tokenizer_has_the_hash_of_its_corpus(normalizer, tmp_path):
+    tokenizer = sentencepiece(normalizer)
+    tokenizer.save_with_model(tmp_path)
+    assert TextTokenizer.load(tmp_path).sha256 == tokenizer.sha256

@@ -13,6 +13,9 @@ _SEPARATOR = "\n"
 # Post-processors that correct offsets and add nothing; RoBERTa's does both.
 _OFFSETS = "ByteLevel"
 _ROBERTA = "RobertaProcessing"
+_PREPEND = "Prepend"
+# Settings with which pre-tokenizers put no space before a text.
+_NO_SPACE = {"Metaspace": {"prepend_scheme": "never"}, "ByteLevel": {"add_prefix_space": False}}
 
 Rules = dict[str, Any]  # the content of `tokenizer.json`
 
@@ -32,24 +35,55 @@ def framed(
     template = _template(special_tokens, vocabulary, separator)
     offsets = _offset_parts(rules.get("post_processor"))
     whole = {"type": "Sequence", "processors": [*offsets, template]} if offsets else template
-    # Training hides a token with its leading space: "reads <mask>" must not keep one.
-    return _with(rules, post_processor=whole, mask=special_tokens.get("mask"), lstrip=True)
+    # Training hides a token with its leading space: "reads <mask>" must not keep one. A rule that
+    # begins all text with a space gives the text after the mask one, too: it must be the only one.
+    strips = {"lstrip": True} | ({"rstrip": True} if _prepends(rules) else {})
+    return _with(rules, post_processor=whole, mask=special_tokens.get("mask"), strips=strips)
 
 
 def own_part(rules: Rules, mask: str | None) -> Rules:
     """Return the part that `framed` replaces, for `unframed`."""
-    strips = [added["lstrip"] for added in rules["added_tokens"] if added["content"] == mask]
-    return {"post_processor": rules.get("post_processor"), "mask_lstrip": strips == [True]}
+    added = next((each for each in rules["added_tokens"] if each["content"] == mask), {})
+    strips = ("lstrip", "rstrip") if _prepends(rules) else ("lstrip",)
+    own = {f"mask_{side}": added.get(side, False) for side in strips}
+    return {"post_processor": rules.get("post_processor"), **own}
 
 
 def unframed(rules: Rules, own: Rules, mask: str | None) -> Rules:
     """Undo `framed`."""
-    return _with(rules, post_processor=own["post_processor"], mask=mask, lstrip=own["mask_lstrip"])
+    strips = {side: own[key] for side in ("lstrip", "rstrip") if (key := f"mask_{side}") in own}
+    return _with(rules, post_processor=own["post_processor"], mask=mask, strips=strips)
 
 
-def _with(rules: Rules, *, post_processor: Rules | None, mask: str | None, lstrip: bool) -> Rules:
+def continuing(rules: Rules) -> Rules:
+    """Return rules for text that another text precedes: no space is put before its first word."""
+    changed = dict(rules)
+    if _prepends(rules):
+        parts = [part for part in _normalizers(rules) if part["type"] != _PREPEND]
+        changed["normalizer"] = {"type": "Sequence", "normalizers": parts}
+    splitter = rules.get("pre_tokenizer") or {}
+    if splitter.get("type") in _NO_SPACE:
+        changed["pre_tokenizer"] = splitter | _NO_SPACE[splitter["type"]]
+    return changed
+
+
+def _prepends(rules: Rules) -> bool:
+    """Return whether a normalizer begins each text, also after a mask, with a space (Llama 2)."""
+    return any(part["type"] == _PREPEND for part in _normalizers(rules))
+
+
+def _normalizers(rules: Rules) -> list[Rules]:
+    given = rules.get("normalizer")
+    if given is None:
+        return []
+    return given["normalizers"] if given["type"] == "Sequence" else [given]
+
+
+def _with(
+    rules: Rules, *, post_processor: Rules | None, mask: str | None, strips: Mapping[str, bool]
+) -> Rules:
     added = [
-        {**token, "lstrip": lstrip} if token["content"] == mask else token
+        {**token, **strips} if token["content"] == mask else token
         for token in rules["added_tokens"]
     ]
     return {**rules, "added_tokens": added, "post_processor": post_processor}

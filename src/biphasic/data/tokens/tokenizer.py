@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from biphasic.data.tokens.framing import framed, own_part, unframed
+from biphasic.data.tokens.framing import continuing, framed, own_part, unframed
 from biphasic.errors import DataError, writing
 from biphasic.files import (
     canonical_json,
@@ -144,6 +144,14 @@ class TextTokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def within_text(self) -> TextTokenizer:
+        """The tokenizer of text that another text precedes, such as text after a mask."""
+        rules = self.rules()
+        if (changed := continuing(rules)) == rules:
+            return self
+        return TextTokenizer(Tokenizer.from_str(json.dumps(changed)), self.special_tokens)
 
     def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of one text, and the start and end of each in it, in characters."""
