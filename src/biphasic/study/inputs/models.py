@@ -29,6 +29,7 @@ from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import uses_of_head
 from biphasic.store import STATES, state_folder
+from biphasic.study.spec.tuned_rates import with_last_schedule
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -224,19 +225,7 @@ def _ending_at(recipe: Recipe, step: int) -> Iterator[Recipe]:
     skipped = tuple(skip for skip in recipe.skip_steps if skip < step)
     whole = recipe.model_copy(update={"phases": tuple(phases), "skip_steps": skipped})
     # Before its decay, a run has the same rates as one without decay.
-    for candidate in (whole, _without_decay(whole)):
+    for candidate in (whole, with_last_schedule(whole, decay_steps=0)):
         with suppress(ConfigError):
             candidate.check()
             yield candidate
-
-
-def _without_decay(recipe: Recipe) -> Recipe:
-    """Return a recipe whose last schedule does not decay."""
-    phases = list(recipe.phases)
-    constant = recipe.placed_phases[-1].schedule.model_copy(update={"decay_steps": 0})
-    scheduled = [index for index, phase in enumerate(phases) if phase.learning_rate]
-    if not scheduled:
-        return recipe.model_copy(update={"learning_rate": constant})
-    last = scheduled[-1]
-    phases[last] = phases[last].model_copy(update={"learning_rate": constant})
-    return recipe.model_copy(update={"phases": tuple(phases)})

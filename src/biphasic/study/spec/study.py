@@ -41,7 +41,7 @@ from biphasic.study.spec.tuned_rates import (
     last_rate,
     tuned_rate,
     with_first_peak,
-    with_last_peak,
+    with_last_schedule,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.kinds.registry import KINDS
@@ -323,7 +323,7 @@ class StudyConfig(Config):
         if rate := self.tuned_rate_of(arm):
             recipe = with_first_peak(recipe, rate.peak)
         if last := last_rate(arm, self.tuned_rates):
-            recipe = with_last_peak(recipe, last.peak)
+            recipe = with_last_schedule(recipe, peak=last.peak)
         return recipe
 
     def tuned_rate_of(self, arm: ArmConfig) -> TunedRate | None:

@@ -136,15 +136,16 @@ def with_first_peak(recipe: Recipe, peak: float) -> Recipe:
     return recipe.model_copy(update={"learning_rate": schedule})
 
 
-def with_last_peak(recipe: Recipe, peak: float) -> Recipe:
-    """Return a recipe with another peak of the last schedule that a phase has."""
-    last, phases = start_of_last(recipe.phases), list(recipe.phases)
-    assert last is not None  # noqa: S101 - arms without one have no such rate
-    schedule = phases[last].learning_rate
-    assert schedule is not None  # noqa: S101
-    own = schedule.model_copy(update={"peak": peak})
-    phases[last] = phases[last].model_copy(update={"learning_rate": own})
-    return recipe.model_copy(update={"phases": tuple(phases)})
+def with_last_schedule(recipe: Recipe, **changes: float) -> Recipe:
+    """Return a recipe with changes to the last schedule that a phase has, or else to its own."""
+    last = start_of_last(recipe.phases)
+    owner: Any = recipe if last is None else recipe.phases[last]
+    schedule = owner.learning_rate.model_copy(update=changes)
+    changed = owner.model_copy(update={"learning_rate": schedule})
+    if last is None:
+        return changed
+    phases = (*recipe.phases[:last], changed, *recipe.phases[last + 1 :])
+    return recipe.model_copy(update={"phases": phases})
 
 
 def start_of_last(phases: Sequence[Phase]) -> int | None:

@@ -29,7 +29,7 @@ from biphasic.study.spec.tuned_rates import (
     start_of_last,
     why_not_tuned,
     with_first_peak,
-    with_last_peak,
+    with_last_schedule,
 )
 from biphasic.training.recipe import Recipe, Seeds
 from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
@@ -285,7 +285,7 @@ def trial_name(group: RateGroup, rate: float) -> str:
 def _trial_arm(tuning: Tuning, group: RateGroup, rate: float) -> ArmConfig:
     recipe = group.recipe.model_copy(update={"phases": _trial_phases(tuning, group)})
     if group.by == "last":
-        recipe = with_last_peak(recipe, rate)
+        recipe = with_last_schedule(recipe, peak=rate)
     else:
         schedule = trial_schedule(tuning, recipe.learning_rate)
         recipe = with_first_peak(recipe.model_copy(update={"learning_rate": schedule}), rate)
