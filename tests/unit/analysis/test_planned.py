@@ -18,6 +18,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Planned
 from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.pair_tests import holm
 from biphasic.analysis.statistics.replicates import over_pretraining
+from biphasic.analysis.tables.text import comparison_lines
 
 DATASETS = (DatasetInfo("d", "SC", "accuracy"), DatasetInfo("e", "TC", "accuracy"))
 
@@ -86,6 +87,16 @@ def test_planned_comparisons_over_runs_use_the_pooled_variance():
     )
 
 
+def test_a_planned_comparison_has_one_line():
+    best, following = family_of(scores_of(), "d").order[:2]
+    lines = [*comparison_lines(scores_of(planned("b", "a", "d"), planned(following, best, "d")))]
+    kinds = [line.partition(":")[0].strip() for line in lines[: lines.index("e:")]]
+    assert [kind for kind in kinds if kind.casefold().endswith("planned")] == [
+        "Planned",
+        "Best and next, planned",
+    ]
+
+
 @pytest.fixture
 def study(tmp_path):
     """CLM and MLM with three runs each, compared on one task by plan."""
@@ -118,7 +129,6 @@ def test_page_and_files_tell_planned_from_exploratory(study):
     assert (rows[0]["num_comparisons"], rows[0]["verdict"]) == ("1", planned_one.verdict)
     shown = run_cli("analyze", str(study[0]), "--by-pretraining", "--compare")
     first, second = shown.split("pydocs-tc:")
-    assert "Planned: clm is" in first
     assert "Best and next, planned: clm is" in first
     assert "Exploratory" not in first
     assert "Exploratory: clm is" in second

@@ -97,10 +97,12 @@ def comparison_lines(scores: Scores) -> Iterator[str]:
         family = family_of(scores, dataset.name)
         comparisons = family.with_best
         yield f"{plain(dataset.name)}:"
-        yield from (
-            f"  Planned: {comparison_sentence(one, scores.short_labels)}" for one in family.of_plan
-        )
         best, closest = plain(scores.labels[order[0]]), comparisons[0]
+        yield from (
+            f"  Planned: {comparison_sentence(one, scores.short_labels)}"
+            for one in family.of_plan
+            if {one.first, one.second} != {closest.first, closest.second}  # follows below
+        )
         what = "Best and next, planned" if closest.is_planned else "Exploratory"
         clear = sum(comparison.is_clear for comparison in comparisons)
         absent = [plain(scores.labels[name]) for name in unscored(scores, dataset.name)]
