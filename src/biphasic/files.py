@@ -63,8 +63,7 @@ def write_json(path: Path, value: Any, *, is_flushed: bool = True) -> None:
 
 def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
     """Replace `path` by `content` atomically; `is_flushed` as in `write_text`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = partial_path(path)
     try:
         with partial.open("wb") as stream:
             stream.write(content)
@@ -76,6 +75,12 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
             _flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def partial_path(path: Path) -> Path:
+    """Return a new name beside a path, for what is renamed to it; its folder is made if missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
 
 
 def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
@@ -170,8 +175,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     new content is dropped: paths are content identities, so both are the same. An incomplete folder
     is replaced, unless it has files with other names.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = partial_path(path)
     partial.mkdir()
     try:
         yield partial

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from biphasic.files import (
     digest,
     file_entry,
     listed_files,
+    partial_path,
     publish_folder,
     write_text,
     wrong_files,
@@ -81,8 +81,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder; rename it to `path` on success, remove it otherwise."""
     # Without the manifest of `files.complete_folder`: users may edit their exports.
     refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = partial_path(path)
     partial.mkdir()
     try:
         yield partial

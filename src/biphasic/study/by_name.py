@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from biphasic.files import PARTIAL
+from biphasic.files import partial_path
 from biphasic.locks import Say
 from biphasic.store import STATES, is_trained
 
@@ -28,8 +27,7 @@ def link_states(store: Path, study: str, states: Mapping[str, str], *, say: Say)
         leads_there = link.readlink() == target if link.is_symlink() else link.exists()
         if leads_there or not is_trained(store, identity):
             continue
-        link.parent.mkdir(parents=True, exist_ok=True)
-        partial = link.with_name(f"{PARTIAL}{name}-{uuid.uuid4().hex[:8]}")
+        partial = partial_path(link)
         try:
             partial.symlink_to(target)
         except OSError as error:

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.errors import DataError
+from biphasic.files import partial_path
 from biphasic.locks import sole_writer
 
 Rows = Sequence[Mapping[str, Any]]
@@ -36,7 +36,7 @@ def check_output(path: Path, suffixes: Sequence[str]) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to `path` on success, delete it otherwise."""
     # Another file is never replaced.
-    partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = partial_path(path)
     with sole_writer(path):
         try:
             yield partial
