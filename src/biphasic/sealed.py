@@ -109,14 +109,14 @@ def card_note(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def check_card(folder: Path) -> None:
+def check_card(folder: Path, *, remedy: str = _EDITED, may_lack: bool = True) -> None:
     """Check the files of an export against the hashes in its card, if it has any."""
     note = card_note(folder)
     if note is None:
         return
-    with reading(folder / CARD, DataError, remedy=_EDITED, failure="damaged note of its files"):
+    with reading(folder / CARD, DataError, remedy=remedy, failure="damaged note of its files"):
         files = listed_files(note)
-    # Of a model on the hub, only some files are fetched.
-    present = {name: entry for name, entry in files.items() if (folder / name).exists()}
-    if problem := next(wrong_files(folder, present, record=folder / CARD, hashes=True), None):
-        raise DataError(f"{problem}; {_EDITED}")
+    if may_lack:  # of a model on the hub, only some files are fetched
+        files = {name: entry for name, entry in files.items() if (folder / name).exists()}
+    if problem := next(wrong_files(folder, files, record=folder / CARD, hashes=True), None):
+        raise DataError(f"{problem}; {remedy}")

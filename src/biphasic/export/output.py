@@ -13,18 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import PERMIT, ConfigError, DataError, reading
+from biphasic.errors import PERMIT, ConfigError
 from biphasic.files import (
     canonical_json,
     digest,
     file_entry,
-    listed_files,
     partial_path,
     publish_folder,
     write_text,
-    wrong_files,
 )
-from biphasic.sealed import CARD, card_note
+from biphasic.sealed import CARD, card_note, check_card
 from biphasic.version import __version__
 
 # Marks fields of the card's front matter that the user has to fill in.
@@ -65,10 +63,7 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
         )
     elif inputs is not None:
         remedy = "delete the folder and run again, or choose another folder"
-        with reading(path / CARD, DataError, remedy=remedy, failure="damaged note of its files"):
-            files = listed_files(note)
-        if problem := next(wrong_files(path, files, record=path / CARD, hashes=True), None):
-            raise DataError(f"{problem}; {remedy}")
+        check_card(path, remedy=remedy, may_lack=False)
     return note
 
 
