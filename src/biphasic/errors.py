@@ -266,7 +266,10 @@ def lack_of_memory(error: Exception) -> str:
     is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator: can" in reason
     if not is_torch and not isinstance(error, MemoryError):
         return ""
-    return (
-        f"out of memory ({reason or 'MemoryError'}); compute fewer tokens at once, or use a "
-        "smaller model ('biphasic estimate' shows what a training needs)"
+    remedy = (
+        "compute fewer tokens at once, or use a smaller model ('biphasic estimate' shows what a "
+        "training needs)"
+        if is_torch
+        else "end other programs, or use fewer processes or smaller input"  # no model computes
     )
+    return f"out of memory ({reason or 'MemoryError'}); {remedy}"
