@@ -125,3 +125,13 @@ def test_a_cell_without_a_run_has_no_examples(study):
     scores = study_scores(load_records(*study))
     with pytest.raises(DataError, match="nobody on pydocs-sc: "):
         scores.examples("nobody", "pydocs-sc")
+
+
+def test_a_model_whose_runs_all_diverged_has_no_score_of_examples(tmp_path):
+    diverged = {("mlm", "pydocs-sc", 1e-4, 0)}
+    study = FakeStudy(
+        steps=40, arms=ARMS[1:3], learning_rates=(1e-4,), seeds=(0,), diverged=diverged
+    )
+    scores = study_scores(load_records(*study.write(tmp_path)))
+    with pytest.raises(DataError, match="mlm on pydocs-sc: no run has a score"):
+        scores.examples("mlm", "pydocs-sc")

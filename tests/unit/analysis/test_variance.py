@@ -101,6 +101,17 @@ def test_test_examples_spread_as_the_error_of_a_share():
     assert lost.examples.basis == "1 model; 1 without: b: no examples"
 
 
+def test_each_reason_for_lost_examples_counts():
+    rows = np.tile([0.0, 1.0], (2, 10))
+    scores = scores_with_examples({"a": rows, "b": rows, "c": rows})
+    split = variance_split(
+        dataclasses.replace(scores, examples=example_reader({"a": rows[:, :1]})), "d"
+    )
+    assert split.examples.deviation is None
+    assert split.examples.basis.startswith("d: a spread needs two examples or more")
+    assert split.examples.basis.endswith("and 2 others")
+
+
 # Two datasets that err apart: 2.165 / sqrt(2). With the same examples they err together.
 @pytest.mark.parametrize(
     ("data", "expected"), [(("", ""), 1.531), (("x", "x"), 2.165), (("x", "x", "y"), 1.531)]

@@ -305,7 +305,7 @@ def _example_reader(chosen: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Examp
     def read(model: str, dataset: str) -> ExampleScores:
         runs = chosen.get((model, dataset), ())
         if not runs:
-            raise DataError(f"{model} on {dataset}: no run has finished")
+            raise DataError(f"{model} on {dataset}: no run has a score")
         by_seed = {run.seed: _read_examples(run) for run in runs}
         sizes = {examples.terms.shape[1] for examples in by_seed.values()}
         if len(sizes) > 1:

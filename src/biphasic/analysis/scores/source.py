@@ -286,7 +286,7 @@ def _example_reader(records: StudyRecords, store: Path) -> ExampleReader:
     def read(model: str, dataset: str) -> ExampleScores:
         results = records.selected.get((model, dataset), ())
         if not results:
-            raise DataError(f"{model} on {dataset}: no run has finished")
+            raise DataError(f"{model} on {dataset}: no run has a score")
         ids: tuple[str, ...] | None = None
         by_seed: dict[int, RunExamples] = {}
         for result in results:

@@ -21,6 +21,7 @@ import numpy as np
 from biphasic.amounts import count
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.example_compare import influences
+from biphasic.analysis.text import listing
 from biphasic.errors import DataError
 
 
@@ -112,12 +113,12 @@ def _rate_choice(by_model: dict[str, Score]) -> Found:
 
 def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) -> Found:
     members, shares = scores.members(dataset), scores.shares(dataset)
-    variances, reason = [], "there are no scores of single examples"
+    variances, reasons = [], list[str]()
     for model in by_model:
         try:
             cells = {member: influences(scores, model, member.name) for member in members}
         except DataError as error:
-            reason = str(error)
+            reasons.append(str(error))
             continue
         # The squared standard error over test examples of a mean over seeds. Datasets may share
         # their examples.
@@ -129,10 +130,10 @@ def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) 
             )
         errors = (float(mean.var(ddof=1)) / len(mean) for mean in means.values())
         variances.append(math.fsum(errors))
+    why = listing([*dict.fromkeys(reasons)], most=1)
     if not variances:
-        return None, reason
-    lost = len(by_model) - len(variances)
-    basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
+        return None, why or "no model has a score"
+    basis = count(len(variances), "model") + (f"; {len(reasons)} without: {why}" if reasons else "")
     return math.sqrt(statistics.fmean(variances)), basis
 
 
