@@ -228,15 +228,16 @@ def complete_names(folder: Path) -> set[str]:
 
 
 def verify_folder(
-    folder: Path, *, remedy: str, hashes: bool = True, identity: str | None = None
+    folder: Path, *, remedy: str = "", hashes: bool = True, identity: str | None = None
 ) -> dict[str, Any]:
     """Verify the files of a complete folder against its manifest, and return the manifest.
 
     Without `hashes`, only existence and sizes are checked. With `identity`, the folder must hold
-    this state or fine-tuning. `remedy` ends the error message.
+    this state or fine-tuning. `remedy` ends the error message; by default, to make it again.
     """
     if problem := find_damage(folder, hashes=hashes, identity=identity):
-        raise CheckpointError(f"{problem}; {remedy}")
+        again = f"delete the folder {folder} and run again"
+        raise CheckpointError(f"{problem}; {remedy or again}")
     return read_json(folder / MANIFEST)
 
 

@@ -131,7 +131,7 @@ def _is_made(out: Path, made_from: str) -> bool:
 
     if not out.exists():
         return False
-    manifest = verify_folder(out, remedy="delete this folder and run again")
+    manifest = verify_folder(out)
     if manifest.get("made_from") != made_from:
         raise ConfigError(
             f"--out {out}: already exists, made from other sources or settings; "

@@ -119,7 +119,7 @@ def summarise(
     """Read and verify the results of a task's runs, and estimate its score in percent points."""
     metric, folder = task.info.metric, store / FINETUNES
     for run in runs:
-        verify_folder(folder / run.id, remedy="delete this folder and run again", identity=run.id)
+        verify_folder(folder / run.id, identity=run.id)
     results = tuple(read_result_record(folder / run.id) for run in runs)
     selected = best_per_seed(grid(results, metric=metric))
     score = estimate([entry.test for entry in selected], convention=convention)

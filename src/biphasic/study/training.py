@@ -169,8 +169,7 @@ def _pinned_job(
     """Return the job that trains a lineage from its newest state, which `clean` now keeps."""
     recipe, identities = lineage.recipe, lineage.identities
     if start == recipe.total_steps:
-        remedy, name = "delete the folder and run again", identities[-1]
-        verify_folder(state_folder(store, name), remedy=remedy, identity=name)
+        verify_folder(state_folder(store, identities[-1]), identity=identities[-1])
     record_pin(
         store,
         identities[-1],

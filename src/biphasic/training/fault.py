@@ -115,7 +115,7 @@ def bring_checkpoint(
         step = checkpoints.latest_step()
         if step is not None and step <= first:
             folder, identity = checkpoints.path(step), lineage.identities[step]
-            verify_folder(folder, remedy="delete the folder and run again", identity=identity)
+            verify_folder(folder, identity=identity)
             target = progress.path(step)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f"{PARTIAL}{target.name}")

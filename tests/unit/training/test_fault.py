@@ -218,7 +218,7 @@ def test_a_damaged_checkpoint_of_the_run_that_stopped_is_named(
     with pytest.raises(CheckpointError) as caught:
         train(recipe.skipping([2]))
     assert str(caught.value).startswith(f"{weights}: damaged")
-    assert str(caught.value).endswith("delete the folder and run again")
+    assert str(caught.value).endswith(f"delete the folder {last} and run again")
     shutil.rmtree(last)
     assert train(recipe.skipping([2])).is_dir()
 

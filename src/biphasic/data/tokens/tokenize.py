@@ -127,7 +127,7 @@ def _is_whole(shard: Path) -> bool:
     if not is_complete(shard):
         return False
     try:
-        verify_folder(shard, remedy="")
+        verify_folder(shard)
     except CheckpointError:
         shutil.rmtree(shard)
         return False

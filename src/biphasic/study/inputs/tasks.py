@@ -187,7 +187,7 @@ class TaskResolver:
         return replace(planned, trainer=trainer)
 
     def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
-        verify_folder(folder, remedy=f"delete the folder {folder} and run again")
+        verify_folder(folder)
         description, loaded = read_description(folder), self._load(folder)
         protocol, epoch = self.protocol_of(task, description.protocol), loaded.epoch_length()
         num_examples = {split: loaded.num_examples(split) for split in SPLITS}

@@ -33,8 +33,6 @@ from biphasic.study.study import Study
 from biphasic.training.data import TrainingData
 from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints
 
-_REMEDY = "delete this folder and run again"
-
 
 @dataclass(frozen=True)
 class PreparedStudy:
@@ -168,14 +166,14 @@ def check_inputs(plan: Plan) -> None:
     for identity in sorted(identity for identity in needed | planned if identity):
         if identity in finished.states:
             folder, hashes = state_folder(store, identity), identity in needed
-            verify_folder(folder, remedy=_REMEDY, hashes=hashes, identity=identity)
+            verify_folder(folder, hashes=hashes, identity=identity)
     for segment in missing:
         progress = Checkpoints.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
         if latest is not None:
             progress.verify(latest)
     for name in finished.planned_results():
-        verify_folder(result_folder(store, name), remedy=_REMEDY, identity=name)
+        verify_folder(result_folder(store, name), identity=name)
 
 
 def check_disk(study: Study, missing: Sequence[Segment], *, num_checkpoints: int = 0) -> None:
