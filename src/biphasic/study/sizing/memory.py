@@ -8,7 +8,8 @@ Three moments can be the peak, and all are computed:
 
 The counts follow the code: `optimizer.py` and `divided.py` for weights and gradients,
 EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On a CPU,
-`benchmarks/memory.py` compares them with measured memory. On a GPU they are untested.
+`benchmarks/memory.py` compares them with measured memory. On a GPU they are untested. The MLP of
+the last layer counts for all tokens, so `predicted_only` needs a little less.
 """
 
 from __future__ import annotations
