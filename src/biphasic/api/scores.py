@@ -11,9 +11,8 @@ from biphasic.errors import ConfigError
 
 if TYPE_CHECKING:
     from biphasic.analysis.claims import Claim
-    from biphasic.analysis.records import Problem, StudyRecords
-    from biphasic.analysis.scores.layout import Layout
-    from biphasic.analysis.scores.others import OtherResults
+    from biphasic.analysis.records import Problem
+    from biphasic.analysis.scores.layout import Results
     from biphasic.api.results.scores import Analysis, CheckedClaims, Comparisons, Figures
     from biphasic.records import Convention
 
@@ -262,9 +261,7 @@ def paper(
     return Figures(write_gallery(target, scores, drawn, formats=chosen), target)
 
 
-def _read(
-    folder: Path | str, only: Sequence[str], without: Sequence[str]
-) -> StudyRecords | Layout | OtherResults:
+def _read(folder: Path | str, only: Sequence[str], without: Sequence[str]) -> Results:
     from biphasic.analysis.scores.layout import read_results
     from biphasic.analysis.scores.reference import DatasetChoice
     from biphasic.files import expanded

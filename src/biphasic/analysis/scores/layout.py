@@ -87,7 +87,10 @@ class Layout:
         return with_averages(scores)
 
 
-def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout | OtherResults:
+Results = StudyRecords | Layout | OtherResults
+
+
+def read_results(folder: Path, choice: DatasetChoice) -> Results:
     """Read the chosen datasets of a study's folder, or of one with results of other tools."""
     folder = folder.resolve()
     if not is_file(folder / STUDY):
@@ -99,9 +102,7 @@ def read_results(folder: Path, choice: DatasetChoice) -> StudyRecords | Layout |
     return records.without(left_out) if left_out else records
 
 
-def scores_of(
-    results: StudyRecords | Layout | OtherResults, convention: Convention | None
-) -> Scores:
+def scores_of(results: Results, convention: Convention | None) -> Scores:
     """Return the scores; the default convention is the study's, else standard."""
     if isinstance(results, StudyRecords):
         return study_scores(results, convention)
