@@ -124,9 +124,9 @@ class _Loader(_SafeLoader):
     """Reject duplicate keys; PyYAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if repeated := sorted(name for name, count in counts.items() if count > 1):
-            raise _yaml_error(node, f"duplicate keys: {', '.join(repeated)}")
+        keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if names := repeated(keys):
+            raise _yaml_error(node, f"duplicate keys: {', '.join(names)}")
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -263,11 +263,15 @@ def parse_config(kind: type[ConfigT], raw: ConfigT | Mapping[str, Any], *, where
             raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(texts))}") from None
 
 
-def refuse_repeats(where: str, values: list[Any]) -> None:
-    """Check that a list has no duplicates."""
-    repeated = sorted(str(value) for value, count in Counter(values).items() if count > 1)
-    if repeated:
-        raise ValueError(f"{where}: {', '.join(repeated)} given more than once")
+def repeated(values: Iterable[Any]) -> list[str]:
+    """Return the values that occur more than once, as sorted texts."""
+    return sorted(str(value) for value, count in Counter(values).items() if count > 1)
+
+
+def refuse_repeats(where: str, values: Iterable[Any]) -> None:
+    """Check that values have no duplicates."""
+    if names := repeated(values):
+        raise ValueError(f"{where}: {', '.join(names)} given more than once")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

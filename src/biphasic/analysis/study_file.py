@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
+from biphasic.config import repeated
 from biphasic.errors import DataError
 from biphasic.files import read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
@@ -22,7 +22,6 @@ def read_study(folder: Path) -> StudyRecord:
         ("arm", [arm.name for arm in study.arms]),
         ("task", [task.name for task in study.tasks]),
     ):
-        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-        if repeated:
-            raise DataError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
+        if twice := repeated(names):
+            raise DataError(f"{path}: {what} '{twice[0]}' occurs twice; rename one of them")
     return study

@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from biphasic.config import Config, nearest, parse_config, put
+from biphasic.config import Config, nearest, parse_config, put, repeated
 from biphasic.errors import ConfigError
 from biphasic.study.spec.arms import ArmConfig, RecipeConfig
 from biphasic.study.spec.naming import arm_name, encoder_name
@@ -59,11 +58,10 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
             name = single.get("name") or _name(single, shared, where)
             expanded.append(_checked({**single, "name": name}, where))
         _refuse_many(len(expanded), f"arms.0 to arms.{index}")
-    counts = Counter(arm.get("name") for arm in expanded if isinstance(arm, Mapping))
-    counts.pop(_UNNAMED, None)
-    if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
+    names = (arm.get("name") for arm in expanded if isinstance(arm, Mapping))
+    if several := repeated(name for name in names if name != _UNNAMED):
         raise ConfigError(
-            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name', "
+            f"arms: several arms are named {', '.join(several)}; give one of them another 'name', "
             "without axes"
         )
     return expanded

@@ -26,7 +26,7 @@ class PlannedComparison(Config):
 
     @model_validator(mode="after")
     def _each_task_once(self) -> Self:
-        refuse_repeats("tasks", list(self.tasks or ()))
+        refuse_repeats("tasks", self.tasks or ())
         return self
 
 

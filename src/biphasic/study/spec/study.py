@@ -140,9 +140,9 @@ class FinetuningConfig(Config):
 
     @model_validator(mode="after")
     def _no_repeats(self) -> FinetuningConfig:
-        refuse_repeats("learning_rates", list(self.learning_rates))
+        refuse_repeats("learning_rates", self.learning_rates)
         if not isinstance(self.seeds, int):
-            refuse_repeats("seeds", list(self.seeds))
+            refuse_repeats("seeds", self.seeds)
         return self
 
     def seeds_of(self, run: Seeds) -> tuple[int, ...]:

@@ -159,7 +159,7 @@ def check_rates(rates: Sequence[TunedRate], arms: Sequence[str]) -> None:
     by_name = [rate for rate in rates if isinstance(rate, ArmRate)]
     for schedule in ("first", "last"):
         same = (rate.arms for rate in by_name if rate.schedule == schedule)
-        refuse_repeats("tuned_rates: arms", list(chain.from_iterable(same)))
+        refuse_repeats("tuned_rates: arms", chain.from_iterable(same))
     named = chain.from_iterable(rate.arms for rate in by_name)
     if unknown := next((name for name in named if name not in arms), None):
         raise ValueError(f"tuned_rates: no arm '{unknown}'{nearest(unknown, arms)}")

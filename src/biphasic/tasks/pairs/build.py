@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from biphasic.config import Config
+from biphasic.config import Config, repeated
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
@@ -80,8 +80,8 @@ def build_pairs(
     prepare = lambda name: prepare_task(name, store=store, copies=copies, say=say)  # noqa: E731
     against = tuple(EvaluationTask.of(prepare(name)) for name in config.against)
     sources = [*_sources(config, prepare, copies)]
-    if repeated := [n for n, count in Counter(s.name for s in sources).items() if count > 1]:
-        raise ConfigError(f"pairs build: several sources are called {repeated[0]}; rename one")
+    if names := repeated(source.name for source in sources):
+        raise ConfigError(f"pairs build: several sources are called {names[0]}; rename one")
     keep_files(store, config)
     origin = {
         "sources": [{"name": source.name, **source.origin} for source in sources],

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.config import repeated
 from biphasic.data.text import lines
 from biphasic.errors import DataError, reading
 from biphasic.files import json_value
@@ -186,8 +186,8 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def check_header(header: Sequence[str], *, where: Path | str) -> None:
     """Refuse a name that two columns have: a row would keep the value of the last one alone."""
-    if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
-        raise DataError(f"{where}: the column '{repeated[0]}' is named twice")
+    if names := repeated(header):
+        raise DataError(f"{where}: the column '{names[0]}' is named twice")
 
 
 def _table_rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
