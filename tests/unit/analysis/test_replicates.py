@@ -50,7 +50,7 @@ def test_a_recipe_s_interval_is_over_its_runs_by_hand():
     # Runs of a: 61 and 65. Mean 63, error 2; t(0.975; 1) = 12.706.
     scores = over_pretraining(made_scores(RUNS, **MODELS))
     assert [model.name for model in scores.models] == ["b2", "a0"]
-    assert scores.models[1].label == "a0 (2 runs)"
+    assert scores.models[1].label == "a0 and 1 other run"
     assert scores.get("a0", "d").estimate == Estimate(
         pytest.approx(63.0), pytest.approx(12.706204736 * 2), 2
     )
@@ -76,7 +76,7 @@ def test_the_spread_of_recipes_is_that_of_their_runs():
         (("mlm-mask40-seed1", "mlm-mask40-seed2"), "mlm-mask40"),
         (("clm-init1-data7", "clm-init2-data7"), "clm-data7"),
         (("clm", "clm-seed2"), "clm"),
-        (("first-seed1", "second-seed2"), "first-seed1"),
+        (("first-seed1", "second-seed2"), "first-seed1 and 1 other run"),
     ],
 )
 def test_a_recipe_s_label_lacks_the_seeds_that_its_runs_differ_in(labels, shown):
@@ -126,8 +126,8 @@ def test_a_finished_encoder_is_paired_with_every_run():
         return ExampleScores(tuple("wxyz"), rows)
 
     scores = by_recipe(made_scores(runs, reader=read, **models))
-    assert [model.label for model in scores.models] == ["a0", "Theirs (1 run)"]
-    assert {row["model"] for row in score_rows(scores)} == {"a0", "theirs"}
+    assert [model.label for model in scores.models] == ["a0 and 1 other run", "Theirs (1 run)"]
+    assert {row["model"] for row in score_rows(scores)} == {"a0 and 1 other run", "theirs"}
     assert scores.num_pretraining_runs == 2
     assert scores.get("theirs", "d").by_seed == {0: 51.0, 1: 56.0}
     assert compare_arms(scores, "a0", "theirs", "d").differences == (10.0, 9.0)

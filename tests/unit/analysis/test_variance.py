@@ -109,7 +109,7 @@ def test_each_reason_for_lost_examples_counts():
     )
     assert split.examples.deviation is None
     assert split.examples.basis.startswith("d: a spread needs two examples or more")
-    assert split.examples.basis.endswith("and 2 others")
+    assert split.examples.basis.endswith("and 2 more")
 
 
 # Two datasets that err apart: 2.165 / sqrt(2). With the same examples they err together.

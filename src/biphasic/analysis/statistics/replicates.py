@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from biphasic.amounts import count
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
 from biphasic.analysis.scores.table import ModelInfo, Score, Scores, score_of_runs
 from biphasic.errors import DataError
@@ -43,7 +44,7 @@ def over_pretraining(scores: Scores) -> Scores:
     is_balanced = len(set(map(len, groups))) == 1
     models = []
     for group in groups:
-        label = _label(group) if is_balanced else f"{_label(group)} ({len(group)} runs)"
+        label = _label(group, with_number=not is_balanced)
         one = dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
         models.append(one)
     finished = [model for model in scores.distinct if model.is_finished_encoder]
@@ -149,11 +150,11 @@ def _reader(scores: Scores, runs: _Runs) -> ExampleReader | None:
     return read
 
 
-def _label(group: tuple[ModelInfo, ...]) -> str:
+def _label(group: tuple[ModelInfo, ...], *, with_number: bool) -> str:
     """Return the members' common label, without the seeds in which they differ."""
     names = [_SEED.split(model.label) for model in group]
-    parts = [set(part) for part in zip_longest(*names)]
-    label = group[0].label
-    if all(len(part) == 1 for part in parts[::2]):  # the text between seeds
-        label = "".join(part.pop() for part in parts if len(part) == 1)
-    return label
+    parts = [set(part) for part in zip_longest(*names, fillvalue="")]
+    if any(len(part) > 1 for part in parts[::2]):  # the text between seeds
+        return f"{group[0].label} and {count(len(group) - 1, 'other run')}"
+    label = "".join(part.pop() for part in parts if len(part) == 1)
+    return f"{label} ({len(group)} runs)" if with_number else label

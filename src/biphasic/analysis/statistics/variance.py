@@ -21,7 +21,6 @@ import numpy as np
 from biphasic.amounts import count
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.example_compare import influences
-from biphasic.analysis.text import listing
 from biphasic.errors import DataError
 
 
@@ -130,7 +129,8 @@ def _examples(scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score]) 
             )
         errors = (float(mean.var(ddof=1)) / len(mean) for mean in means.values())
         variances.append(math.fsum(errors))
-    why = listing([*dict.fromkeys(reasons)], most=1)
+    others = len({*reasons}) - 1
+    why = "".join(reasons[:1]) + f", and {others} more" * (others > 0)
     if not variances:
         return None, why or "no model has a score"
     basis = count(len(variances), "model") + (f"; {len(reasons)} without: {why}" if reasons else "")
