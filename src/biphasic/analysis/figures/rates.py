@@ -71,8 +71,7 @@ def scores_by_learning_rate(
     lost = [f"{count(n, 'run')} at {rate(value)}" for value, n in sorted((diverged or {}).items())]
     excluded = f" Diverged runs, excluded from means: {listing(lost)}." if lost else ""
     caption = numbered(f"{RATE_TITLE}: {what}.{excluded}", 5)
-    names_of = scores.written_names
-    return _chart(scores.runs or scores, lines, interval, names_of, caption=caption)
+    return _chart(scores, lines, interval, caption=caption)
 
 
 def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
@@ -80,36 +79,35 @@ def rates_of_arms(records: StudyRecords) -> Chart | Skipped:
     styles, titles = arm_styles(records.arms), {task.name: task.title for task in records.tasks}
     lines = [(arm.label, styles[arm.name], (arm.name,)) for arm in records.arms]
     scores = study_scores(records)
-    names_of = scores.written_names
-    return _chart(scores, lines, lambda found: (min(found), max(found)), names_of, titles=titles)
+    return _chart(scores, lines, lambda found: (min(found), max(found)), titles=titles)
 
 
 def _chart(
     scores: Scores,
     lines: Sequence[Line],
     ends: Ends,
-    names_of: Mapping[str, str],
     *,
     caption: str = "",
     titles: Mapping[str, str] | None = None,
 ) -> Chart | Skipped:
-    tuned = {dataset.name for dataset in scores.datasets if not dataset.is_zero_shot}
+    names, runs = scores.written_names, scores.runs or scores
+    tuned = {dataset.name: dataset for dataset in runs.datasets if not dataset.is_zero_shot}
     if not tuned:
         return Skipped(RATE_FIGURE, RATE_TITLE, "no task is fine-tuned")
-    tried = (score.by_rate for (_, name), score in scores.cells.items() if name in tuned)
+    tried = (score.by_rate for (_, name), score in runs.cells.items() if name in tuned)
     if len(set(chain.from_iterable(tried))) == 1:
         return Skipped(RATE_FIGURE, RATE_TITLE, "needs fine-tuning at two learning rates or more")
     panels = []
-    for dataset in scores.datasets:
+    for name, dataset in tuned.items():
         series = [
             Series(label, style, points)
             for label, style, arms in lines
-            if (points := _points(scores, arms, dataset.name, ends, names_of[arms[0]]))
+            if (points := _points(runs, arms, name, ends, names[arms[0]]))
         ]
-        if series and not dataset.is_zero_shot:
+        if series:
             metric = f"test {metric_name(dataset.metric)}, %"
-            title = titles[dataset.name] if titles else dataset.name
-            panels.append(Panel(dataset.name, title, metric, tuple(series)))
+            title = titles[name] if titles else name
+            panels.append(Panel(name, title, metric, tuple(series)))
     if not panels:
         reason = "no fine-tuning of a trained model has finished"
         return Skipped(RATE_FIGURE, RATE_TITLE, reason)
