@@ -158,9 +158,7 @@ class _Call:
     def __signature__(self) -> inspect.Signature:
         texts, ranges = _texts(self._function)[1], ranges_of(self._function)
         flags = [
-            inspect.Parameter(
-                flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
-            )
+            inspect.Parameter(flag, _KEYWORD, default=False, annotation="bool")
             for flag in self._instead
         ]
         mine = [

@@ -70,8 +70,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     """Print one task's score and its caveats; return whether there is a score."""
     for line in evaluation.sentences():
         echo(line)
-    for note in evaluation.notes:
-        echo(note, err=True)
+    _print_notes(evaluation.notes)
     table = evaluation.type_table()
     if table is not None:
         print_table(table)

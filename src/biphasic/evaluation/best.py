@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.amounts import rate, rough_duration, size
+from biphasic.amounts import count, rate, rough_duration, size
 from biphasic.analysis.estimate import grid
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
@@ -97,12 +97,12 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     num_read = protocol.num_read(training.epoch or 0)
     noun = KINDS[training.info.kind].trained_unit
     steps = protocol.num_steps(num_read)
-    runs = "1 run" if num_runs == 1 else f"{num_runs} runs"
     passes = steps / math.ceil(num_read / protocol.batch_size)
     times = "once" if 0.95 <= passes < 1.05 else f"{passes:.2g} times"
     text = (
-        f"{task.info.name}: {runs}, {num_runs - num_missing} of them finished; each has "
-        f"about {steps:,} steps of {protocol.batch_size} and reads {num_read:,} {noun} {times}"
+        f"{task.info.name}: {count(num_runs, 'run')}, {num_runs - num_missing} of them finished; "
+        f"each has about {steps:,} steps of {protocol.batch_size} and reads {num_read:,} {noun} "
+        f"{times}"
     )
     if steps == protocol.max_steps:
         text += f"; limited by max_steps={steps} (--set max_steps=...)"

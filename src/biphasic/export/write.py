@@ -32,7 +32,8 @@ _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 
 def check_format(format: str) -> None:
     """Raise an error if a format is unknown or its packages are missing."""
-    _known("format", format, Format)
+    if format not in (known := get_args(Format)):
+        raise ConfigError(f"format: unknown value '{format}'{nearest(format, known)}")
     if format == "onnx":
         from biphasic.export.onnx import require_packages  # noqa: PLC0415 - an extra
 
@@ -116,12 +117,6 @@ def export_inputs(
     """Return everything that determines an export's content."""
     settings = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
     return {"command": "export", "model": identity, **settings}
-
-
-def _known(option: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        hint = nearest(value, get_args(choices))
-        raise ConfigError(f"{option}: unknown value '{value}'{hint}")
 
 
 def _write(
