@@ -361,6 +361,9 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path):
 
 def test_unreadable_files_are_refused_with_the_accepted_formats(tmp_path):
     assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such file or folder"
+    os.mkfifo(pipe := tmp_path / "pipe.jsonl")
+    assert refusal(pipe).startswith(f"{pipe}: can be read only once")
+    pipe.unlink()
     supported = "supported are .txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet"
     path = write(tmp_path / "a.json", "{}")
     assert refusal(path) == f"{path}: not a text file by its suffix; {supported}"

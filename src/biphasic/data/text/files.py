@@ -57,6 +57,8 @@ def find_text_files(path: Path) -> TextFiles:
             raise DataError(f"{path}: not a text file by its suffix; {supported}")
         return TextFiles(root=path.parent, files=(path,), num_ignored=0)
     if not path.is_dir():
+        if path.exists():  # a pipe, as of a shell's `<(...)`
+            raise DataError(f"{path}: can be read only once; write it to a file")
         raise DataError(f"{path}: no such file or folder")
     files = list_files(path)
     known = [file for file in files if _reader_of(file) and not is_hidden(file, path)]
