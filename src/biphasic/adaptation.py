@@ -25,12 +25,7 @@ from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.plugin_code import look_in
 from biphasic.progress import progress_bar, say_on
-from biphasic.study.inputs.corpus import (
-    DataPaths,
-    corpus_settings,
-    locate_corpus,
-    prepare_corpus,
-)
+from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.inputs.models import (
     Continuation,
     check_model,

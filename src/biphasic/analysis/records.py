@@ -236,10 +236,7 @@ class _Reader:
                     last["heldout", objective] = Curve(*map(np.array, point))
             losses.append(last)
         return ArmData(
-            record=arm,
-            state=state,
-            segments=self._segments(arm),
-            losses=joined_losses(losses),
+            record=arm, state=state, segments=self._segments(arm), losses=joined_losses(losses)
         )
 
     def runs(self) -> Iterator[RunRecord]:

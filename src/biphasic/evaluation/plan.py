@@ -21,12 +21,7 @@ from biphasic.store import store_of
 from biphasic.study.inputs.models import check_state, own_tokenizer
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
-from biphasic.study.plan.finetuning import (
-    FinetuneGroup,
-    check_lengths,
-    other_reading,
-    plan_group,
-)
+from biphasic.study.plan.finetuning import FinetuneGroup, check_lengths, other_reading, plan_group
 from biphasic.study.plan.finished import OtherCode
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol

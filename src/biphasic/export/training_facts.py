@@ -17,14 +17,7 @@ from biphasic.data.pairs.rows import count_cut
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 from biphasic.facts import NATS
-from biphasic.files import (
-    digest,
-    is_complete,
-    is_file,
-    read_json,
-    read_json_object,
-    verify_folder,
-)
+from biphasic.files import digest, is_complete, is_file, read_json, read_json_object, verify_folder
 from biphasic.records import LedgerEntry, ResultRecord, StateRecord, phase_of
 from biphasic.sealed import read_result_record
 

@@ -13,12 +13,7 @@ from biphasic.errors import ConfigError, ModelError
 from biphasic.export import MAX_SHARD_SIZE
 from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import check_export, read_reference
-from biphasic.export.hf import (
-    Dtype,
-    write_model,
-    write_sentence_transformers,
-    write_tokenizer,
-)
+from biphasic.export.hf import Dtype, write_model, write_sentence_transformers, write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.source import Source, open_source
 from biphasic.locks import Say, sole_writer

@@ -178,10 +178,7 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     seeds = ", ".join(map(str, study.seeds))
     if {run.seed for run in study.runs} - {ZERO_SHOT_SEED, *study.seeds}:
         seeds += " (of the first pretraining run; each has its own)"
-    general = [
-        ("name", study.name),
-        ("statistics", f"convention '{study.convention}'"),
-    ]
+    general = [("name", study.name), ("statistics", f"convention '{study.convention}'")]
     if is_finetuned(records):
         rates = ", ".join(rate(value) for value in study.learning_rates)
         general += [("learning rates", rates), ("fine-tuning seeds", seeds)]

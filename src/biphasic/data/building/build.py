@@ -195,10 +195,7 @@ def _remedy(folder: Path) -> str:
 def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
     """Return everything that determines a corpus: sources, settings, code, but no paths."""
     sources = [
-        {
-            **source_origin(source, config.context),
-            "share": source.share,
-        }
+        {**source_origin(source, config.context), "share": source.share}
         for source in config.sources
     ]
     return {

@@ -18,13 +18,7 @@ from biphasic.data.text.files import (
     find_text_files,
     read_text_files,
 )
-from biphasic.data.text.hub import (
-    HubTable,
-    find_copy,
-    hub_fingerprint,
-    open_hub,
-    resolve_revision,
-)
+from biphasic.data.text.hub import HubTable, find_copy, hub_fingerprint, open_hub, resolve_revision
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.source import SourceContext, TextSource
 from biphasic.errors import DataError, reading

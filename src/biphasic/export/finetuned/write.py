@@ -135,10 +135,7 @@ def _make(
         with progress_bar(console, "checking that transformers can run the model"):
             check_tokenizer(tokenizer, texts, max_seqlen=protocol.max_seqlen, scratch=scratch)
             check_states(
-                plan.encoder.folder,
-                sequences,
-                pad_id=tokenizer.pad_id,
-                batching=protocol.batching,
+                plan.encoder.folder, sequences, pad_id=tokenizer.pad_id, batching=protocol.batching
             )
         evaluation, kept = finetune_grid(
             plan, scratch=scratch / "weights", console=console, **computing

@@ -13,13 +13,7 @@ from biphasic.plugins import short_name
 from biphasic.records import SEED_STREAMS, fixed_streams
 from biphasic.store import is_trained
 from biphasic.study import EXAMPLE_TOKENS
-from biphasic.study.plan.cost import (
-    Cost,
-    group_flops,
-    segment_cost,
-    state_bytes,
-    training_cost,
-)
+from biphasic.study.plan.cost import Cost, group_flops, segment_cost, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished, plan_notes
 from biphasic.study.plan.plan import Plan
 

@@ -12,12 +12,7 @@ from biphasic.amounts import clock, hours, rough_duration, tried
 from biphasic.errors import DataError
 from biphasic.locks import LOCK, Owner, find_owner
 from biphasic.study import RESOLVED
-from biphasic.study.status.record import (
-    JobCounts,
-    StudyProgress,
-    StudyStatus,
-    read_progress,
-)
+from biphasic.study.status.record import JobCounts, StudyProgress, StudyStatus, read_progress
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig

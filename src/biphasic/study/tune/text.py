@@ -14,13 +14,7 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
 from biphasic.study.spec.arms import ArmConfig
 from biphasic.study.study import Study
-from biphasic.study.tune.trials import (
-    RateGroup,
-    Tuning,
-    bare_phase,
-    trial_schedule,
-    trial_study,
-)
+from biphasic.study.tune.trials import RateGroup, Tuning, bare_phase, trial_schedule, trial_study
 
 _MOST = 4  # names in a list
 _IN_TRIALS = {"learning_rate", "seeds"}  # settings of which trials have their own
