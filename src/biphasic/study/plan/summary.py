@@ -78,10 +78,6 @@ class PlanSummary:
         """Evaluations that reuse the fine-tuning of another task."""
         return self.num_evaluations - self.num_trainings
 
-    def hours(self, flops: int | None, *, rate: float) -> float | None:
-        """Return the device-hours of a number of FLOPs at a rate in FLOP/s."""
-        return None if flops is None else flops / rate / 3600
-
 
 def summarise_plan(plan: Plan, *, example_tokens: int = EXAMPLE_TOKENS) -> PlanSummary:
     """Count a plan; `example_tokens` is the mean length of a fine-tuning example."""
@@ -124,18 +120,20 @@ def summary_json(
     summary: PlanSummary, plan: Plan, *, rate: float, memory: int = 0
 ) -> dict[str, Any]:
     """Return a summary as JSON, with a list of its states and segments."""
-    hours = {
-        "training": summary.hours(summary.shared.flops, rate=rate),
-        "training_without_sharing": summary.hours(summary.alone.flops, rate=rate),
-        "training_left": summary.hours(summary.left.flops, rate=rate),
-        "fine_tuning": summary.hours(summary.finetuning_flops, rate=rate),
+    flops = {
+        "training": summary.shared.flops,
+        "training_without_sharing": summary.alone.flops,
+        "training_left": summary.left.flops,
+        "fine_tuning": summary.finetuning_flops,
     }
     return {
         "format": FORMAT,
         **asdict(summary),
         "rate": rate,
         "memory_bytes": memory,
-        "device_hours": hours,
+        "device_hours": {
+            name: None if number is None else number / rate / 3600 for name, number in flops.items()
+        },
         "points": [
             {
                 "name": p.name,
@@ -334,8 +332,7 @@ def _resource_lines(
             (_total(both), "training and fine-tuning"),
         ]
     for flops, what in rows:
-        number = summary.hours(flops, rate=rate * (jobs_here or 1))
-        time = _NOT_KNOWN if number is None else f"{hours(3600 * number)} h"
+        time = _NOT_KNOWN if flops is None else f"{hours(flops / rate / (jobs_here or 1))} h"
         yield f"  {time:>10}  {what}"
     if not summary.num_states:
         return

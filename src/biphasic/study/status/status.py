@@ -103,10 +103,8 @@ def short_line(status: StudyStatus) -> str:
 
 
 def _phase(status: StudyStatus) -> str:
-    if status.phase in {"finished", "unfinished"}:
-        ending = "" if status.phase == "finished" else "; not running"
-        return f"{status.phase}{ending}"
-    return f"{status.phase} ({status.runner})"
+    endings = {"finished": "", "unfinished": "; not running"}
+    return status.phase + endings.get(status.phase, f" ({status.runner})")
 
 
 def _counts(counts: JobCounts) -> str:
