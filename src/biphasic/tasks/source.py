@@ -34,7 +34,12 @@ from biphasic.tasks.folder import (
 )
 from biphasic.tasks.kinds.registry import KINDS, known_kind
 from biphasic.tasks.published.benchmark import PREFIX, mteb_origin, mteb_task, write_mteb
-from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
+from biphasic.tasks.published.catalog import (
+    PUBLISHED,
+    pinned_revision,
+    published_origin,
+    write_published,
+)
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.task_file import TaskFile, describe, load_task_file, own_files
 
@@ -81,6 +86,7 @@ def prepare_task(
         name, kind = published
         settings = dict[str, Any](copies=copies, revision=revision, paper=paper, kind=kind)
         origin = published_origin(name, **settings)
+        settings["revision"] = pinned_revision(origin) or revision
         write = partial(write_published, name, **settings)
         making = _Making(name, {"source": "published", "origin": origin}, write)
     elif revision is not None:

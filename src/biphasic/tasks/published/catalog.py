@@ -177,22 +177,28 @@ def published_origin(
     """Return what determines a published task, without reading it."""
     task = _find(name, kind)
     revisions = _revisions(name, revision)
+    # Tables of one dataset are of one commit.
+    datasets = {
+        dataset: hub_fingerprint(dataset, revision=revisions.get(dataset), copies=copies)
+        for dataset in dict.fromkeys(table.dataset for table in task.tables)
+    }
     return {
         "published": name,
         "kind": task.kind,
         "paper": paper and task.has_paper_reading,
         "version": _READING_VERSION,
         "tables": [
-            hub_fingerprint(
-                table.dataset,
-                config=table.config,
-                split=table.split,
-                revision=revisions.get(table.dataset),
-                copies=copies,
-            )
+            {**datasets[table.dataset], "config": table.config, "split": table.split}
             for table in task.tables
         ],
     }
+
+
+def pinned_revision(origin: Mapping[str, Any]) -> str | None:
+    """Return the commits of an origin as a revision; None for local copies, which have none."""
+    tables = origin.get("tables", ())
+    commits = {table["dataset"]: table["revision"] for table in tables if table["revision"]}
+    return ",".join(f"{dataset}={commit}" for dataset, commit in commits.items()) or None
 
 
 def _find(name: str, kind: str | None) -> PublishedTask:

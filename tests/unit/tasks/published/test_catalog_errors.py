@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import datasets
+import huggingface_hub
 import pytest
 from datasets import Features, List, Value
 
@@ -16,6 +18,7 @@ from biphasic.errors import DataError
 from biphasic.tasks.published import catalog
 from biphasic.tasks.published import tables as published
 from biphasic.tasks.published.catalog import published_origin, write_published
+from biphasic.tasks.source import prepare_task
 
 TEXT = Value("string")
 
@@ -197,6 +200,33 @@ def test_resolved_revisions_are_recorded(tmp_path, hub):
         ("test", "commit of v2"),
         ("corpus", "commit of v2"),
     ]
+
+
+def test_the_hub_is_asked_once_for_each_dataset(tmp_path, monkeypatch):
+    """Its three tables are of one commit, also if the branch moves while they are read."""
+    hub_copies.mldr(tmp_path / "hub")
+    asked, loaded = [], set()
+
+    class MovingHub:
+        def dataset_info(self, dataset, *, revision, **_):
+            asked.append((dataset, revision))
+            return huggingface_hub.DatasetInfo(id=dataset, sha=f"{len(asked):040x}", private=False)
+
+    def fetching(load):
+        def fetched(path, *, revision, **options):
+            loaded.add(revision)
+            return load(str(tmp_path / "hub" / path), **options)
+
+        return fetched
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", MovingHub)
+    for name in ("load_dataset", "load_dataset_builder"):
+        monkeypatch.setattr(datasets, name, fetching(getattr(datasets, name)))
+    task = prepare_task("mldr", store=tmp_path / "store", revision="v2", say=print)
+    assert asked == [("hgissbkh/mldr-en", "v2")]
+    assert loaded == {f"{1:040x}"}
+    tables = json.loads((task / "task.json").read_text("utf-8"))["origin"]["tables"]
+    assert [table["revision"] for table in tables] == [f"{1:040x}"] * 3
 
 
 def test_each_repository_has_its_revision(hub):
