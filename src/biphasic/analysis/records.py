@@ -60,7 +60,7 @@ class TrainedSegment:
     tokens: int
     flops: float
     seconds: float
-    environment: Mapping[str, object]
+    environment: Mapping[str, object]  # hardware, versions and compute settings
 
     @property
     def tokens_per_second(self) -> float:
@@ -338,10 +338,7 @@ class _Reader:
             total_tokens = sum(entry.tokens for entry in state.ledger)
             total_flops = sum(entry.flops for entry in state.ledger)
             spent = total_tokens - tokens, total_flops - flops, state.seconds
-            how = {
-                **state.environment,
-                "predicted_only": state.compute.get("predicted_only", False),
-            }
+            how = {**state.environment, **state.compute}
             one = TrainedSegment(identity, step, state.step, *spent, how)
             segments.append(one)
             step, tokens, flops = state.step, total_tokens, total_flops
@@ -373,8 +370,12 @@ def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:
     return f"{arm} on {run.task}, learning rate {rate(run.learning_rate)}, seed {run.seed}"
 
 
+# Compute settings that change no number.
+_EXACT = {"activation_checkpointing", "read_back_every"}
+
+
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
-    """Describe the differences between the machines that trained the arms."""
+    """Describe the differences between the machines and settings that trained the arms."""
     values: dict[str, set[str]] = defaultdict(set)
     for arm in arms:
         for segment in arm.segments:
@@ -383,7 +384,7 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
     return [
         Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(distinct))}")
         for key, distinct in sorted(values.items())
-        if len(distinct) > 1
+        if len(distinct) > 1 and key not in _EXACT
     ]
 
 
