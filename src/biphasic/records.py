@@ -7,6 +7,7 @@ gets a new `format`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import not_
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -28,6 +29,9 @@ STUDY = "study.json"  # File with the arms, tasks and runs of a study, in its fo
 PRETRAINING = "pretraining"  # Name of held-out losses in tables, next to the names of tasks.
 ZERO_SHOT_SEED = 0  # Seed of the single run of a zero-shot task, which has no randomness.
 FEW_HELDOUT = 20  # Held-out losses on fewer documents are not representative.
+# When a field is written.
+_UNLESS_EMPTY: Any = Field(exclude_if=not_)
+_UNLESS_NONE: Any = Field(exclude_if=lambda value: value is None)
 
 
 # What the seeds of a pretraining run decide.
@@ -58,7 +62,7 @@ class PhaseRecord(Record):
     # Number of steps by objective; several objectives if they alternate.
     steps_by_objective: dict[str, NonNegativeInt] = {}
     # Its other settings that are not the default.
-    settings: Annotated[dict[str, Any], Field(exclude_if=lambda settings: not settings)] = {}
+    settings: Annotated[dict[str, Any], _UNLESS_EMPTY] = {}
 
 
 class ArmRecord(Record):
@@ -77,17 +81,16 @@ class ArmRecord(Record):
     arm: str | None = None  # Name of the arm.
     is_final: bool = True  # Whether this is the end of the arm, not an intermediate step.
     # Whether it is a finished encoder, compared as it is: the store has no state of it.
-    is_finished_encoder: Annotated[bool, Field(exclude_if=lambda finished: not finished)] = False
+    is_finished_encoder: Annotated[bool, _UNLESS_EMPTY] = False
     group: str = ""  # Group in which plans count it.
     # Architecture: a preset's name, layers times width, or the name of the pretrained model.
     model: str | None = None
-    # Of a model that is no preset; not written for others.
-    dimensions: Annotated[dict[str, int], Field(exclude_if=lambda sizes: not sizes)] = {}
+    dimensions: Annotated[dict[str, int], _UNLESS_EMPTY] = {}  # Of a model that is no preset.
     # Without a language-model head; for a pretrained model, all parameters in its files.
     parameters: NonNegativeInt | None = None
     phases: tuple[PhaseRecord, ...] | None = None  # Phases up to this step.
     # Of phases whose objective is a plugin, its file and code, which the name does not say.
-    plugins: Annotated[tuple[str, ...], Field(exclude_if=lambda found: not found)] = ()
+    plugins: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
     # The finished model that training continued from: its name, or its objectives.
     continues: str | None = None
     continued_steps: NonNegativeInt = 0  # Steps of continued training.
@@ -95,15 +98,15 @@ class ArmRecord(Record):
     # Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`.
     seeds: dict[str, int] = {}
     # Of its encoder in fine-tuning and scoring; None: as the protocol says.
-    attention: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
+    attention: Annotated[str | None, _UNLESS_NONE] = None
     # Peak learning rate of its first schedule; None if it is not trained.
     peak: float | None = None
     is_tuned: bool = False  # Whether this rate was tuned.
     # Rates that were tried; None if the rate was not tuned, or the study file does not say.
-    num_trials: Annotated[int | None, Field(exclude_if=lambda number: number is None)] = None
+    num_trials: Annotated[int | None, _UNLESS_NONE] = None
     # Peak rate of its last schedule, and the rates that were tried; None if it was not tuned.
-    last_peak: Annotated[float | None, Field(exclude_if=lambda peak: peak is None)] = None
-    last_trials: Annotated[int | None, Field(exclude_if=lambda number: number is None)] = None
+    last_peak: Annotated[float | None, _UNLESS_NONE] = None
+    last_trials: Annotated[int | None, _UNLESS_NONE] = None
 
 
 class KindRecord(Record):
@@ -112,7 +115,7 @@ class KindRecord(Record):
     kind: str
     metric: str  # The primary metric.
     # Facts about the kind; None for the first kinds, whose facts are known.
-    about: Annotated[KindFacts | None, Field(exclude_if=lambda facts: facts is None)] = None
+    about: Annotated[KindFacts | None, _UNLESS_NONE] = None
 
     @property
     def facts(self) -> KindFacts:
@@ -239,10 +242,9 @@ class StudyRecord(Record):
     learning_rates: tuple[float, ...]
     # Fine-tuning seeds; of the first arm, if each pretraining run has its own.
     seeds: tuple[int, ...]
-    # Comparisons planned before the results; not written if none.
-    compare: Annotated[tuple[CompareRecord, ...], Field(exclude_if=lambda found: not found)] = ()
-    # Questions asked before the results; not written if none.
-    questions: Annotated[tuple[QuestionRecord, ...], Field(exclude_if=lambda found: not found)] = ()
+    # Planned before the results.
+    compare: Annotated[tuple[CompareRecord, ...], _UNLESS_EMPTY] = ()
+    questions: Annotated[tuple[QuestionRecord, ...], _UNLESS_EMPTY] = ()
     runs: tuple[RunRecord, ...]
     heldout_sha256: str | None = None  # Hash of the held-out text.
     provenance: dict[str, Any] = {}
@@ -281,8 +283,8 @@ class StateRecord(Record):
     recipe: dict[str, Any] = {}  # Recipe from step 0.
     # Mean loss on held-out text, by objective.
     heldout: dict[str, float] = {}
-    # Units of losses by objective, where they are not those of `LOSS_UNITS`; not written if none.
-    loss_units: Annotated[dict[str, str], Field(exclude_if=lambda units: not units)] = {}
+    # Units of losses by objective, where they are not those of `LOSS_UNITS`.
+    loss_units: Annotated[dict[str, str], _UNLESS_EMPTY] = {}
     heldout_sha256: str | None = None  # Hash of the held-out text; None in old states.
     rows_sha256: str  # Hash of all rows read from step 0 up to this step.
     ledger: tuple[LedgerEntry, ...] = ()
@@ -290,12 +292,12 @@ class StateRecord(Record):
     ground: dict[str, Any] = {}  # Data fingerprint of the run.
     compute: Annotated[dict[str, Any], AfterValidator(_with_missing)] = {}  # Compute settings.
     environment: dict[str, Any] = {}
-    # Steps from which on code, versions or hardware differed from before; not written if none.
-    changes: Annotated[tuple[str, ...], Field(exclude_if=lambda changes: not changes)] = ()
+    # Steps from which on code, versions or hardware differed from before.
+    changes: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
     # Hashes of the code that trained it, from step 0 on (`numerics.py`); none in old states.
     code: tuple[str, ...] = ()
-    # File, or distribution and version, with the hash of the code; not written if none.
-    plugins: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda found: not found)] = {}
+    # File, or distribution and version, with the hash of the code.
+    plugins: Annotated[dict[str, tuple[str, ...]], _UNLESS_EMPTY] = {}
 
     def loss_unit(self, objective: str) -> str:
         """Return the unit of a loss; empty if it is unknown."""
@@ -322,8 +324,7 @@ class HeldoutLine(Record):
     step: NonNegativeInt
     tokens: NonNegativeInt
     heldout: dict[str, float]
-    # Accuracy on minimal pairs, a share; not written if there are none.
-    minimal_pairs: float | None = Field(default=None, exclude_if=lambda share: share is None)
+    minimal_pairs: Annotated[float | None, _UNLESS_NONE] = None  # Accuracy, a share.
 
 
 class ResultRecord(KindRecord):
@@ -344,8 +345,8 @@ class ResultRecord(KindRecord):
     # of a paradigm.
     by_type: dict[str, dict[str, dict[str, int | float]]] = {}
     trained_on: str | None = None  # The task that was trained on, if it is another one.
-    # Hash of the examples of the task, and of the one trained on; not written in old results.
-    examples_sha256: Annotated[str | None, Field(exclude_if=lambda sha256: sha256 is None)] = None
+    # Hash of the examples of the task, and of the one trained on; None in old results.
+    examples_sha256: Annotated[str | None, _UNLESS_NONE] = None
     num_truncated: dict[str, NonNegativeInt] = {}  # Number of truncated inputs, by split.
     seconds: float
     device: str | None = None
