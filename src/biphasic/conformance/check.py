@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import create_model
+
 from biphasic.config import Config, parse_config
 from biphasic.conformance import executors, objectives, optimizers, sources
 from biphasic.data.text.source import TextSource
@@ -20,44 +22,28 @@ from biphasic.training.optimizers.optimizer import OptimizerConfig
 from biphasic.training.optimizers.registry import AnyOptimizer
 
 
-class _Objective(Config):
-    settings: AnyObjective
-
-
-class _Optimizer(Config):
-    settings: AnyOptimizer
-
-
-class _Executor(Config):
-    settings: AnyExecutor
-
-
-class _Source(Config):
-    settings: AnySource
-
-
 @dataclass(frozen=True)
 class _Kind:
     """How plugins of a group are checked; `key` names one in settings."""
 
     base: type
     key: str
-    holder: type[Config]
+    settings: Any  # the type that reads them
     check: Callable[[Any], None]
-    num_rules: int
+    rules: Mapping[str, Any]
 
 
 _KINDS: Mapping[Group, _Kind] = {
     "objectives": _Kind(
-        ObjectiveConfig, "objective", _Objective, objectives.check_objective, len(objectives.RULES)
+        ObjectiveConfig, "objective", AnyObjective, objectives.check_objective, objectives.RULES
     ),
     "optimizers": _Kind(
-        OptimizerConfig, "name", _Optimizer, optimizers.check_optimizer, len(optimizers.RULES)
+        OptimizerConfig, "name", AnyOptimizer, optimizers.check_optimizer, optimizers.RULES
     ),
     "executors": _Kind(
-        ExecutorConfig, "executor", _Executor, executors.check_executor, len(executors.RULES)
+        ExecutorConfig, "executor", AnyExecutor, executors.check_executor, executors.RULES
     ),
-    "sources": _Kind(TextSource, "source", _Source, sources.check_source, len(sources.RULES)),
+    "sources": _Kind(TextSource, "source", AnySource, sources.check_source, sources.RULES),
 }
 
 
@@ -76,11 +62,12 @@ def check_plugins(named: str, settings: Mapping[str, Any]) -> Iterator[str]:
     for group, reference in references:
         kind = _KINDS[group]
         raw = {"settings": {kind.key: reference, **settings}}
-        checked = parse_config(kind.holder, raw, where=named).settings  # type: ignore[attr-defined]
+        holder = create_model("Holder", __base__=Config, settings=(kind.settings, ...))
+        checked = parse_config(holder, raw, where=named).settings  # type: ignore[attr-defined]
         if checked.plugin is None:
             raise ConfigError(f"{named}: is one of ours, which is used instead; rename yours")
         kind.check(checked)
-        yield f"{shown(checked.plugin.reference)}: keeps all {kind.num_rules} rules of {group}"
+        yield f"{shown(checked.plugin.reference)}: keeps all {len(kind.rules)} rules of {group}"
 
 
 def _references(named: str) -> Iterator[tuple[Group, str]]:
