@@ -149,7 +149,7 @@ def test_a_mask_takes_the_space_before_it_as_in_training(theirs, tokenizer):
 
 def test_a_mask_takes_the_space_that_llama_2_would_put_after_it(tmp_path):
     """Its rules begin each stretch of text with a space, also the one after a mask."""
-    tokenizer = sentencepiece(normalizers.Prepend("▁"))
+    tokenizer = sentencepiece(normalizers.Sequence([normalizers.Prepend("▁")]))
     write_tokenizer(tokenizer, tmp_path, max_seqlen=None)
     hidden = tokenizer.encode("the big cat")
     assert len(hidden) == 3

@@ -59,7 +59,8 @@ def continuing(rules: Rules) -> Rules:
     """Return rules for text that another text precedes: no space is put before its first word."""
     changed = dict(rules)
     if _prepends(rules):
-        parts = [part for part in _normalizers(rules) if part["type"] != _PREPEND]
+        normalizers = _normalizers(rules.get("normalizer"))
+        parts = [part for part in normalizers if part["type"] != _PREPEND]
         changed["normalizer"] = {"type": "Sequence", "normalizers": parts}
     splitter = rules.get("pre_tokenizer") or {}
     if splitter.get("type") in _NO_SPACE:
@@ -69,14 +70,15 @@ def continuing(rules: Rules) -> Rules:
 
 def _prepends(rules: Rules) -> bool:
     """Return whether a normalizer begins each text, also after a mask, with a space (Llama 2)."""
-    return any(part["type"] == _PREPEND for part in _normalizers(rules))
+    return any(part["type"] == _PREPEND for part in _normalizers(rules.get("normalizer")))
 
 
-def _normalizers(rules: Rules) -> list[Rules]:
-    given = rules.get("normalizer")
+def _normalizers(given: Rules | None) -> list[Rules]:
     if given is None:
         return []
-    return given["normalizers"] if given["type"] == "Sequence" else [given]
+    if given["type"] == "Sequence":
+        return [part for each in given["normalizers"] for part in _normalizers(each)]
+    return [given]
 
 
 def _with(
