@@ -128,19 +128,37 @@ def test_a_finished_corpus_is_found_whatever_the_origin_is_made_of(spec, tmp_pat
     assert len(Corpus(tmp_path / "corpus" / "train"))
 
 
-def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):
-    def assumed(config):
-        study = Study(tiny_study({"name": "a", "phases": [clm(2)]}, corpus=config), tmp_path)
-        return preview_study(study).assumed
+def assumed_for(config, root):
+    """Return what a plan of a study of this corpus assumes."""
+    study = Study(tiny_study({"name": "a", "phases": [clm(2)]}, corpus=config), root)
+    return preview_study(study).assumed
 
+
+def test_a_plan_says_which_code_of_a_source_was_edited(spec, tmp_path):
     config = load(spec)
     build_corpus(config, locate_corpus(config, tmp_path / "store"), num_workers=1, say=print)
-    assert assumed(config) == ()
-    assert assumed(load(spec, ("id=str", "# the first is 0\n id=str"))) == ()
+    assert assumed_for(config, tmp_path) == ()
+    assert assumed_for(load(spec, ("id=str", "# the first is 0\n id=str")), tmp_path) == ()
     before = shown(config.sources[0].source)
-    assert assumed(load(spec, ("str(number)", "str(number + 1)"))) == (
+    assert assumed_for(load(spec, ("str(number)", "str(number + 1)")), tmp_path) == (
         f"corpus: mailbox, read here by other code, of {before}; text and arms are made again",
     )
+
+
+def test_edited_code_is_seen_beside_a_file_that_a_folder_skips(spec, tmp_path):
+    (pages := tmp_path / "pages").mkdir()
+    (pages / "a.txt").write_text("a page of text " * 40)
+    spec.write_text(spec.read_text().replace("}],", "}, ./pages],"))
+    config = load(spec)
+    build_corpus(config, locate_corpus(config, tmp_path / "store"), num_workers=1, say=print)
+    (pages / ".DS_Store").write_text("x")
+    assert assumed_for(config, tmp_path) == ()
+    folder = locate_corpus(config, tmp_path / "store")
+    folder.rename(folder.with_name("0" * 32))  # the name that another version gave it
+    [said] = assumed_for(config, tmp_path)
+    assert "other code" not in said
+    [said] = assumed_for(load(spec, ("str(number)", "str(number + 1)")), tmp_path)
+    assert f"other code, of {shown(config.sources[0].source)}" in said
 
 
 def test_a_tokenizer_is_trained_on_a_source_of_a_file(spec, tmp_path):

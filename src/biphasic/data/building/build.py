@@ -143,7 +143,7 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     record = read_json(folder / RECORD, remedy=_remedy(folder))
     made_from = record.get("origin") if isinstance(record, dict) else None
     with reading(folder / RECORD, DataError, remedy=_remedy(folder), failure="damaged"):
-        is_same = isinstance(made_from, dict) and _decisive(made_from) == _decisive(origin)
+        is_same = isinstance(made_from, dict) and decisive(made_from) == decisive(origin)
     if not is_same:
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
@@ -153,7 +153,7 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     return all(map(is_complete, (folders.tokenizer, folders.train, folders.heldout)))
 
 
-def _decisive(origin: dict[str, Any]) -> dict[str, Any]:
+def decisive(origin: dict[str, Any]) -> dict[str, Any]:
     """Return an origin without the numbers of files that its folders skip, which decide nothing."""
     # The file manager of macOS adds a hidden file to each folder that it shows.
     sources = [
@@ -307,7 +307,7 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
     begun = read_json(work / _BEGUN) if (work / _BEGUN).is_file() else None
-    is_same = begun is not None and _decisive(begun) == _decisive(origin)
+    is_same = begun is not None and decisive(begun) == decisive(origin)
     is_ours = begun is not None or (folder / RECORD).is_file()
     for part in (folders.tokenizer, folders.train, folders.heldout):
         if part.exists() and not is_ours:

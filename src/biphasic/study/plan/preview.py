@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.data.building import DEFAULT_VOCAB_SIZE
-from biphasic.data.building.build import RECORD, corpus_origin, read_record, tokenizer_origin
+from biphasic.data.building.build import (
+    RECORD,
+    corpus_origin,
+    decisive,
+    read_record,
+    tokenizer_origin,
+)
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
@@ -109,13 +115,13 @@ def _edited_code(corpus: CorpusConfig, store: Path) -> str:
     now = references_in(corpus.model_dump(mode="json"))
     if not now or not _is_local(corpus):
         return ""
-    origin = _without_code(corpus_origin(corpus))
+    origin = _without_code(decisive(corpus_origin(corpus)))
     for path in (store / "data").glob(f"*/{RECORD}"):
         record = read_record(path.parent)
-        if _without_code(record["origin"]) == origin:
-            named = [name for names in record.get("plugins", {}).values() for name in names]
-            old = " and ".join(shown(name) for name in named if name not in now)
-            return f"read here by other code, of {old}; text and arms are made again"
+        named = [name for names in record.get("plugins", {}).values() for name in names]
+        old = [shown(name) for name in named if name not in now]
+        if old and _without_code(decisive(record["origin"])) == origin:
+            return f"read here by other code, of {' and '.join(old)}; text and arms are made again"
     return ""
 
 
