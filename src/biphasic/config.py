@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from biphasic.amounts import MOST_BITS
-from biphasic.errors import ConfigError, reading
+from biphasic.errors import ConfigError, one_line, reading
 
 if TYPE_CHECKING:
     from pydantic_core.core_schema import ModelSchema
@@ -224,7 +224,7 @@ def _reason(error: yaml.YAMLError) -> str:
     """Return what is wrong, without where."""
     if isinstance(error, yaml.MarkedYAMLError):
         return " ".join(filter(None, (error.context, error.problem)))
-    return " ".join(str(error).split())
+    return one_line(error)
 
 
 def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:

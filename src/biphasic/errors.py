@@ -184,7 +184,7 @@ def reading(
     except MemoryError as error:
         raise OSError(errno.ENOMEM, "does not fit into memory", str(what)) from error
     except Exception as error:  # the only place that catches all errors
-        if isinstance(error, OSError) and is_system_fault(error):
+        if is_system_fault(error):
             raise
         match error:
             case RecursionError():
@@ -237,13 +237,19 @@ def system_fault_in(text: str, path: object) -> OSError | None:
     return None
 
 
-def is_system_fault(error: OSError) -> bool:
+def is_system_fault(error: BaseException) -> bool:
     """Return whether the system failed to answer, e.g. EIO, EMFILE or EACCES.
 
     Such an error may pass, so it must not be taken for damage. Errors without a number are of
     libraries that did not understand a file.
     """
-    return error.errno is not None and error.errno not in _ABOUT_THE_PATH
+    number = error.errno if isinstance(error, OSError) else None
+    return number is not None and number not in _ABOUT_THE_PATH
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line breaks, or its type if it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def os_error_text(error: OSError) -> str:
@@ -261,7 +267,7 @@ def os_error_text(error: OSError) -> str:
 
 def lack_of_memory(error: Exception) -> str:
     """Return a message for an error that memory is full, with a remedy; empty for others."""
-    reason = " ".join(str(error).split())
+    reason = one_line(error)
     # Torch may not be imported: its error is known by its name, and the one on a CPU by its text.
     is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator: can" in reason
     if not is_torch and not isinstance(error, MemoryError):
@@ -272,4 +278,4 @@ def lack_of_memory(error: Exception) -> str:
         if is_torch
         else "end other programs, or use fewer processes or smaller input"  # no model computes
     )
-    return f"out of memory ({reason or 'MemoryError'}); {remedy}"
+    return f"out of memory ({reason}); {remedy}"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from biphasic.errors import DataError, system_fault_in
+from biphasic.errors import DataError, one_line, system_fault_in
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LOCAL = "or give a local copy"
@@ -84,16 +84,11 @@ def explain(error: BaseException) -> str:
 
 def _fault_of_the_machine(error: BaseException) -> OSError | None:
     if str(error).startswith("Not enough disk space"):  # datasets looks before it writes
-        return OSError(errno.ENOSPC, " ".join(str(error).split()), _CACHE)
+        return OSError(errno.ENOSPC, one_line(error), _CACHE)
     fault = error if isinstance(error, OSError) else system_fault_in(str(error), _CACHE)
     if fault is None or fault.errno not in _OF_THE_MACHINE:
         return None
     return OSError(fault.errno, os.strerror(fault.errno), fault.filename or _CACHE)
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's text without line breaks, or its type if it has no text."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager

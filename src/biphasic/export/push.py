@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, one_line
 from biphasic.export.output import FILL_IN
 from biphasic.files import expanded
 from biphasic.sealed import CARD
@@ -140,7 +140,7 @@ def _explain(error: Exception, plan: PushPlan) -> NoReturn:
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):
         raise DataError(f"{where}: hub access is disabled (HF_HUB_OFFLINE); unset it") from None
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = one_line(error)
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code if error.response is not None else None
         if status in {401, 403}:

@@ -12,7 +12,7 @@ from torch import nn
 
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import REPAIR, DataError, ModelError, ModelFilesError, reading
+from biphasic.errors import REPAIR, DataError, ModelError, ModelFilesError, one_line, reading
 from biphasic.files import read_json
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
@@ -164,7 +164,7 @@ def _load_head(folder: Path, weights: HeadWeights | None, *, hidden_size: int) -
                 key: stored.get_tensor(f"{weights.dense}.{key}") for key in names if weights.dense
             }
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+        raise ModelError(f"{path}: cannot be read ({one_line(error)})") from None
     head = head_layers(hidden_size, rows, is_dense=bool(dense))
     layers = {"classifier": linear, "dense": dense} if dense else {"": linear}
     for name, tensors in layers.items():

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.config import nearest
-from biphasic.errors import DataError, is_system_fault, reading
+from biphasic.errors import DataError, is_system_fault, one_line, reading
 from biphasic.files import expanded
 from biphasic.tasks.rows.row import Row, check_header, read_csv, read_jsonl, read_lines, read_tsv
 from biphasic.tasks.rows.splits import plain_suffix
@@ -151,10 +151,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             for number, value in enumerate(chain.from_iterable(batches), start=1):
                 yield Row(path, number, value)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and is_system_fault(error):
+        if is_system_fault(error):
             raise
-        reason = " ".join(str(error).split())
-        raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None
+        raise DataError(f"{path}: damaged, or not a Parquet file ({one_line(error)})") from None
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {

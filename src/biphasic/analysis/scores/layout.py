@@ -322,7 +322,7 @@ def _read_examples(run: GridScore[Path]) -> RunExamples:
         try:
             scores = json.loads(run.run.read_text("utf-8"))["test"]["scores_i"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, OSError) and is_system_fault(error):
+            if is_system_fault(error):
                 raise
             raise DataError(f"{where}: no scores of single examples") from None
     if not isinstance(scores, list) or not scores or not all(map(_is_number, scores)):

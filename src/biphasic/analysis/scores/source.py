@@ -319,7 +319,7 @@ def _read_run(
             needed = [name for name in needed_columns(metric) if name in names]
             table = file.read(columns=["split", "id", *needed])
     except (pa.ArrowException, OSError, KeyError) as error:
-        if isinstance(error, OSError) and is_system_fault(error):
+        if is_system_fault(error):
             raise
         raise DataError(f"{where}: {_EXAMPLES} is damaged ({error})") from None
     columns = table.to_pydict()

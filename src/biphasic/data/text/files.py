@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from biphasic.config import Config, nearest
 from biphasic.data.text.lines import PACKING_ERRORS, read_lines
-from biphasic.errors import DataError, is_system_fault, reading
+from biphasic.errors import DataError, is_system_fault, one_line, reading
 from biphasic.files import digest, file_sha256
 
 if TYPE_CHECKING:
@@ -276,10 +276,9 @@ def _read_parquet(file: Path, name: str, column: str) -> Iterator[SourceDocument
                     place, where = f"{name}:{row}", f"{file}:row {row}"
                     yield document_of(values, column=column, place=place, where=where)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and is_system_fault(error):
+        if is_system_fault(error):
             raise
-        reason = " ".join(str(error).split())
-        raise DataError(f"{file}: damaged, or not a Parquet file ({reason})") from None
+        raise DataError(f"{file}: damaged, or not a Parquet file ({one_line(error)})") from None
 
 
 def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
 from biphasic.data.text.files import files_fingerprint, is_hidden, list_files
-from biphasic.errors import DataError
+from biphasic.errors import DataError, one_line
 from biphasic.files import digest, expanded
-from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain, library_errors, one_line, quiet
+from biphasic.hub import ANSWER_SECONDS, check_hub_id, explain, library_errors, quiet
 
 if TYPE_CHECKING:
     import datasets
