@@ -277,13 +277,19 @@ def refuse_repeats(where: str, values: Iterable[Any]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the closest known name, or all names if none is close."""
     options = sorted(known)
+    return closest(name, options) or (f" (known: {', '.join(options)})" if options else "")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return `" (did you mean 'x'?)"` for the closest known name; empty if none is close."""
+    options = sorted(known)
     # Comparing two names takes time proportional to the product of their lengths.
     if len(name) <= _LONGEST_NAME and len(options) <= _MOST_NAMES:
         names = [option for option in options if len(option) <= _LONGEST_NAME]
         swapped = [option for option in names if sorted(option) == sorted(name)]
         if close := swapped or difflib.get_close_matches(name, names, n=1):
             return f" (did you mean '{close[0]}'?)"
-    return f" (known: {', '.join(options)})" if options else ""
+    return ""
 
 
 def apply_override(raw: dict[str, Any], override: str, *, option: str = "--set") -> None:

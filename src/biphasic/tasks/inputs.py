@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from biphasic.config import nearest
+from biphasic.config import closest, nearest
 from biphasic.errors import DataError, is_system_fault, one_line, reading
 from biphasic.files import expanded
 from biphasic.tasks.rows.row import Row, check_header, read_csv, read_jsonl, read_lines, read_tsv
@@ -130,9 +130,8 @@ def require_columns(row: Row, columns: Iterable[str]) -> None:
     for column in columns:
         if column not in row.value:
             there = [str(name) for name in row.value]
-            close = nearest(column, there)
-            hint = close if "did you mean" in close else ""
             listed = ", ".join(map(repr, there)) or "none"
+            hint = closest(column, there)
             raise row.error(f"no column '{column}'{hint}; there are {listed}")
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biphasic.config import Config, nearest
+from biphasic.config import Config, closest
 from biphasic.data.text.lines import PACKING_ERRORS, read_lines
 from biphasic.errors import DataError, is_system_fault, one_line, reading
 from biphasic.files import digest, file_sha256
@@ -182,9 +182,7 @@ def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
     """Return a message for a missing column, with a suggestion."""
     names = sorted(columns)
     listed = f"; there are {', '.join(names)}" if names else "; there are none"
-    close = nearest(column, names)
-    hint = close if "did you mean" in close else ""
-    return f"{where}: no column '{column}'{hint}{listed}"
+    return f"{where}: no column '{column}'{closest(column, names)}{listed}"
 
 
 def _read_whole(file: Path, name: str, column: str) -> Iterator[SourceDocument]:
