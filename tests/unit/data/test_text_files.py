@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -357,6 +358,20 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path):
     content[4:60] = bytes(56)
     path.write_bytes(content)
     assert f"{path}: damaged, or not a Parquet file" in refusal(path)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names are UTF-8 there")
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [(b"caf\xe9/a.txt", b"caf\xe9"), (b"caf\xe9.txt", b"caf\xe9.txt"), (b"caf\xe9.txt", b".")],
+)
+def test_names_that_are_not_utf_8_are_refused(tmp_path, file, source):
+    path = tmp_path / os.fsdecode(file)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("text")
+    message = refusal(tmp_path / os.fsdecode(source))
+    assert message.startswith(r"'caf\udce9")
+    assert message.endswith("not UTF-8; rename it")
 
 
 def test_unreadable_files_are_refused_with_the_accepted_formats(tmp_path):

@@ -55,6 +55,7 @@ def find_text_files(path: Path) -> TextFiles:
     if path.is_file():
         if _reader_of(path) is None:
             raise DataError(f"{path}: not a text file by its suffix; {supported}")
+        _check_names(path, [])
         return TextFiles(root=path.parent, files=(path,), num_ignored=0)
     if not path.is_dir():
         if path.exists():  # a pipe, as of a shell's `<(...)`
@@ -65,7 +66,19 @@ def find_text_files(path: Path) -> TextFiles:
     if not known:
         raise DataError(f"{path}: no text files in this folder; {supported}")
     known.sort(key=lambda file: file.relative_to(path).as_posix())
+    _check_names(path, known)
     return TextFiles(root=path, files=tuple(known), num_ignored=len(files) - len(known))
+
+
+def _check_names(path: Path, files: Iterable[Path]) -> None:
+    """Check that names can be recorded: old archives have some in other encodings than UTF-8."""
+    for name in (path.resolve().name, *(file.relative_to(path).as_posix() for file in files)):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{name!r}: this name of a file or folder is not UTF-8; rename it"
+            ) from None
 
 
 def list_files(folder: Path) -> list[Path]:
