@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +15,6 @@ from biphasic.tasks.kinds.registry import KINDS
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS
 
-_FRACTIONS = ("validation_fraction", "test_fraction")
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Column = Annotated[str, Field(min_length=1)]
 
@@ -120,19 +118,20 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
         files = kind.find_files(file.folder)
     if not file.has_training:
         files.pop("train", None)
-    for name in _FRACTIONS:
-        split = name.partition("_")[0]
-        if getattr(file, name) and split in files:
-            raise DataError(f"{where}: {name} is set, but {files[split]} exists")
+    made = _made(file)
+    for split in made:
+        if split in files:
+            raise DataError(f"{where}: {split}_fraction is set, but {files[split]} exists")
     if file.labels is not None:
         files.pop("labels", None)
-    for key in (*SPLITS, "corpus", "queries"):
-        if (path := getattr(file, key)) is not None:
-            files[key] = path
-    for key in _needed(file):
-        if key not in files:
+    named = {key: getattr(file, key) for key in (*SPLITS, "corpus", "queries")}
+    files |= {key: path for key, path in named.items() if path is not None}
+    for key in (*kind.needed, *kind.splits(trained_on=file.trained_on)):
+        if key not in files and key not in made:
             raise DataError(f"{where}: no {key} {_missing(file, key)}")
-    _check_limits(file, files, where=where)
+    for split in file.limits:
+        if split not in files and split not in made:
+            raise DataError(f"{where}: 'limits.{split}': the task has no {split} split")
     for key, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file; {where} names it as {key}")
@@ -140,22 +139,9 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     return files
 
 
-def _check_limits(file: TaskFile, files: Container[str], *, where: str) -> None:
-    made = _made(file)
-    for split in file.limits:
-        if split not in files and split not in made:
-            raise DataError(f"{where}: 'limits.{split}': the task has no {split} split")
-
-
-def _needed(file: TaskFile) -> list[str]:
-    kind, made = KINDS[file.kind], _made(file)
-    splits = kind.splits(trained_on=file.trained_on)
-    return [*kind.needed, *(split for split in splits if split not in made)]
-
-
-def _made(file: TaskFile) -> set[str]:
+def _made(file: TaskFile) -> list[str]:
     """Return the splits that are taken out of the training split."""
-    return {name.partition("_")[0] for name in _FRACTIONS if getattr(file, name)}
+    return [split for split in SPLITS[1:] if getattr(file, f"{split}_fraction")]
 
 
 def _missing(file: TaskFile, key: str) -> str:
