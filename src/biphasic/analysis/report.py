@@ -24,6 +24,7 @@ from biphasic.registration import REGISTRATIONS
 from biphasic.store import result_folder, state_folder
 
 _NOTE = "made-from.json"  # has the hash of a report's inputs, and those of its files; written last
+_AGAIN = "run the study again to rewrite its report"
 _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
 
 
@@ -49,18 +50,18 @@ def is_current(study_folder: Path, store: Path) -> bool:
 
 
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:
-    """Return the problems of the files of a study's report; none if there is no report."""
+    """Return the problems of a study's report, with their remedy; none if there is no report."""
     # Without `hashes`, only missing files and wrong sizes are detected.
     note = folder / "report" / _NOTE
     if not note.is_file():
         is_begun = (folder / "report").is_dir()
-        return [f"{note}: missing: the report was not finished"] if is_begun else []
+        return [f"{note}: missing: the report was not finished; {_AGAIN}"] if is_begun else []
     try:
         if "files" not in read_json(note):
             return []  # a report of an earlier version
     except (DataError, TypeError):
         pass  # damaged, which is a problem too
-    return list(damaged_files(folder, note, hashes=hashes))
+    return [f"{problem}; {_AGAIN}" for problem in damaged_files(folder, note, hashes=hashes)]
 
 
 def _write(page: Path, study_folder: Path, store: Path) -> None:

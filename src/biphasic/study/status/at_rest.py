@@ -53,8 +53,7 @@ def status_at_rest(study: Study, notes: Sequence[str]) -> StudyStatus:
 def _damage(done: Set[str], finished: Finished) -> Iterator[str]:
     """Yield missing files and files of wrong size."""
     plan = finished.plan
-    for problem in report_damage(plan.study.folder, hashes=False):
-        yield f"{problem}; run the study again to rewrite its report"
+    yield from report_damage(plan.study.folder, hashes=False)
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
     names = {STATES: done & finished.states, FINETUNES: results}
     places = [
