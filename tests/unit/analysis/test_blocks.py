@@ -134,6 +134,13 @@ def test_what_cannot_be_pooled_is_tested_by_pairs(by_model):
     assert family_of(of_runs(by_model), "d").blocks is None
 
 
+def test_a_run_that_one_arm_lacks_is_why_variances_are_not_pooled():
+    four = {name: [*EVEN[name], 1.0] for name in "abc"}  # all share three runs
+    found = family_of(of_runs({**four, "c": EVEN["c"]}), "d")
+    assert found.blocks is None
+    assert "the same runs of all arms" in method_sentences(found)[0]
+
+
 def test_fine_tuning_seeds_are_not_pooled():
     assert family_of(made_scores(EVEN), "d").blocks is None
 

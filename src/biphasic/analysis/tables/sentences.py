@@ -137,8 +137,8 @@ def method_sentences(family: Family) -> tuple[str, ...]:
         return ()
     if blocks is None:
         return (
-            f"Each pair has its own variance: pooling needs {FEWEST} runs or more that all arms "
-            "share.",
+            "Each pair has its own variance: pooling needs the same runs of all arms, "
+            f"{FEWEST} or more.",
         )
     checked = f"(John's test of equal spreads: {probability(blocks.spread_p)})"
     if not blocks.are_spreads_equal:
