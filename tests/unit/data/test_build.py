@@ -545,6 +545,12 @@ def test_a_file_at_the_folder_is_no_traceback(tmp_path, files, configure):
         (tmp_path / "c/built.json").write_text(damaged)
         with pytest.raises(DataError, match=r"built\.json: damaged .*delete the folder"):
             build(configure(files / "big.jsonl"), tmp_path / "c")
+    (tmp_path / "c/built.json").unlink()  # as in an interrupted build
+    (tmp_path / "c/.building").mkdir()
+    for damaged in ("", "[]", "3", '{"sources": [1]}'):
+        (tmp_path / "c/.building/begun.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"begun\.json: damaged .*delete the folder"):
+            build(configure(files / "big.jsonl"), tmp_path / "c")
 
 
 def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):

@@ -306,8 +306,10 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     # again, because its sources may have changed although the settings did not.
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
-    begun = read_json(work / _BEGUN) if (work / _BEGUN).is_file() else None
-    is_same = begun is not None and decisive(begun) == decisive(origin)
+    path, remedy = work / _BEGUN, _remedy(folder)
+    begun = read_json(path, remedy=remedy) if path.is_file() else None
+    with reading(path, DataError, remedy=remedy, failure="damaged"):
+        is_same = begun is not None and decisive(begun) == decisive(origin)
     is_ours = begun is not None or (folder / RECORD).is_file()
     for part in (folders.tokenizer, folders.train, folders.heldout):
         if part.exists() and not is_ours:
