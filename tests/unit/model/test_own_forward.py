@@ -225,7 +225,8 @@ UNREADABLE = {
         transformers.Lfm2Config(
             **GROUPED, layer_types=["conv", "full_attention"], block_multiple_of=8
         ),
-        "Lfm2ForCausalLM: cannot read packed rows",
+        # transformers 5.17 takes packed rows, but its convolution reads across documents.
+        r"Lfm2ForCausalLM: cannot read packed rows|layers\.0: .* other documents",
     ),
 }
 
@@ -234,7 +235,7 @@ UNREADABLE = {
 def test_what_cannot_be_adapted_is_refused_in_one_line(family, tmp_path):
     config, reason = UNREADABLE[family]
     with pytest.raises(ModelError, match=reason) as error:
-        load_pretrained(save(config, tmp_path))
+        check_contract(load_pretrained(save(config, tmp_path)), causal=True)
     assert "\n" not in str(error.value)
 
 

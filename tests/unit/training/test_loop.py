@@ -1,5 +1,6 @@
 """From one state of a recipe to a later one."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_state_records_where_it_came_from(finished, training_data, make_recipe):
     assert Recipe.model_validate(state["recipe"]) == recipe
     assert state["ground"]["corpus_hash"] == training_data.corpus.content_hash
     assert state["heldout"] == metrics(finished)[-1]["heldout"]
-    assert state["environment"]["libraries"]["torch"] == torch.__version__
+    assert state["environment"]["libraries"]["torch"] == version("torch")
     assert state["seconds"] > 0
     assert not list((finished.parent.parent / "progress").glob("*"))
 
