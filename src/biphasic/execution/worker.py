@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from biphasic.child import Child, messages
+from biphasic.child import Child, messages, variables_set
 from biphasic.errors import (
     BiphasicError,
     DivergedError,
@@ -96,7 +96,7 @@ def _run(
 ) -> None:
     report = throttled(lambda progress: send(events, event="progress", **vars(progress)))
     try:
-        with _logged(Path(given["log"])), _environment(given["environment"]):
+        with _logged(Path(given["log"])), variables_set(given["environment"]):
             outcome = _outcome(lambda: load(given["job"]).run(report, should_stop=is_over.is_set))
     except OSError as error:  # the log cannot be made
         outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
@@ -151,21 +151,6 @@ def _logged(path: Path) -> Iterator[None]:
         os.close(before)
         if is_empty:
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that a job starts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 class WorkerProcess(Child):

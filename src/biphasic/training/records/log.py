@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from biphasic.child import variables_set
 from biphasic.errors import ConfigError
 from biphasic.extras import install_command
 from biphasic.records import HeldoutLine, TrainingLine
@@ -75,18 +76,10 @@ class MetricsLog:
 @contextmanager
 def viewed_in_wandb(project: str | None) -> Iterator[None]:
     """Log the runs of a block to a project; None leaves it to the environment."""
-    before = os.environ.get(PROJECT)
-    if project is not None:
-        os.environ[PROJECT] = project
-    try:
+    with variables_set({} if project is None else {PROJECT: project}):
         if os.environ.get(PROJECT):
             _wandb()  # fail before any work
         yield
-    finally:
-        if project is not None:
-            os.environ.pop(PROJECT)
-            if before is not None:
-                os.environ[PROJECT] = before
 
 
 def _wandb_run(folder: Path) -> Any:
