@@ -465,8 +465,20 @@ def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
 
 def test_a_source_without_text_is_named(tmp_path, configure):
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(DataError, match=r"a\.txt: no training document"):
+    with pytest.raises(DataError, match=r"a\.txt: no training document \(1 empty\)"):
         build(configure(tmp_path / "a.txt", tokenizer=None), tmp_path / "c")
+
+
+@pytest.mark.parametrize("trains", [{}, {"tokenizer": None}])
+def test_a_corpus_without_training_documents_says_what_became_of_them(tmp_path, configure, trains):
+    texts = [f"the array of rows {number}" for number in range(8)]
+    heldout = [text for text in texts if split_of(digest_of(text), 0.5) == "heldout"]
+    assert 0 < len(heldout) < 8
+    write_texts(tmp_path / "a.jsonl", ["", "the", *heldout])
+    config = configure(tmp_path / "a.jsonl", min_characters=4, heldout_fraction=0.5, **trains)
+    reasons = f"1 empty, 1 too short, {len(heldout)} held out"
+    with pytest.raises(DataError, match=rf"a\.jsonl: no training document \({reasons}\)"):
+        build(config, tmp_path / "c")
 
 
 def spoil(tokenizer_folder, folder, name):

@@ -15,7 +15,7 @@ import importlib.metadata
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -34,6 +34,7 @@ from biphasic.data.building.mask_token import (
 )
 from biphasic.data.building.selection import Selection, digest_of
 from biphasic.data.corpus import Corpus, assemble_corpus
+from biphasic.data.text.source import TextSource
 from biphasic.data.text.sources import files_skipped, read_documents, source_origin
 from biphasic.data.tokens.shards import BLOCK_BYTES, token_dtype
 from biphasic.data.tokens.tokenizer import (
@@ -178,13 +179,8 @@ def skipped_in(folder: Path) -> Iterator[str]:
     """Yield the numbers of documents and files that a finished build skipped, by source."""
     record = read_record(folder)
     for name, counts in record["sources"].items():
-        reasons = [
-            f"{count:,} {reason.replace('_', ' ')}"
-            for reason, count in counts["left_out"].items()
-            if count
-        ]
-        if reasons:
-            yield f"{name}: documents skipped: {', '.join(reasons)}"
+        if reasons := _reasons(counts["left_out"]):
+            yield f"{name}: documents skipped: {reasons}"
     yield from files_skipped(record["origin"]["sources"])
 
 
@@ -244,15 +240,36 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     if config.max_tokens is not None:
         num_bytes = min(num_bytes, config.max_tokens * MOST_BYTES_PER_TOKEN)
     quotas = token_quotas([source.share or 1.0 for source in config.sources], num_bytes)
+    num_heldout = 0
+
+    def training_texts(source: TextSource) -> Iterator[str]:
+        nonlocal num_heldout
+        for document, split in selection.select(read_documents(source, config.context)):
+            if split == "train":
+                yield document.text
+            else:
+                num_heldout += 1
+
     with Selection(config, folder) as selection:
         for source, quota in zip(config.sources, quotas, strict=True):
-            documents = read_documents(source, config.context)
-            texts = (doc.text for doc, split in selection.select(documents) if split == "train")
-            sample.extend(islice(texts, config.max_documents), max_bytes=quota)
+            sample.extend(islice(training_texts(source), config.max_documents), max_bytes=quota)
     if not (texts := sample.texts()):
-        names = ", ".join(source.short_name for source in config.sources)
-        raise DataError(f"{names}: no training document to train a tokenizer on; add text")
+        names = [source.short_name for source in config.sources]
+        raise _no_training(names, {**selection.left_out, "held_out": num_heldout})
     return texts
+
+
+def _no_training(names: Sequence[str], left_out: Mapping[str, int]) -> DataError:
+    why = f" ({reasons})" if (reasons := _reasons(left_out)) else ""
+    return DataError(
+        f"{', '.join(names)}: no training document{why}; add text, or change what is left out"
+    )
+
+
+def _reasons(left_out: Mapping[str, int]) -> str:
+    """Describe numbers of documents by the reasons why they are left out."""
+    counts = (f"{n:,} {reason.replace('_', ' ')}" for reason, n in left_out.items() if n)
+    return ", ".join(counts)
 
 
 class TextSample:
@@ -340,6 +357,12 @@ def _assemble(
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
         number = sum(count["documents"] for count in counts.values())
+        if split == "train" and not number:
+            left_out = Counter[str]()
+            for source in sources:
+                left_out.update(source.left_out_counts())
+                left_out["held_out"] += source.counts("heldout")["documents"]
+            raise _no_training([*counts], left_out)
         if split == "heldout" and not number:
             raise DataError(f"no document is held out; {_MORE_HELDOUT}")
         if split == "heldout" and number < FEW_HELDOUT:
