@@ -190,6 +190,13 @@ def test_the_probe_does_not_change_random_numbers_or_weights():
     assert batching_of(model) == "packed"
 
 
+@CAUSAL
+def test_no_size_of_the_vocabulary_makes_a_model_causal(causal):
+    """With 738 entries, two draws are the same token: a change of it changes nothing."""
+    model = new_model(tiny_config("eurobert", vocab_size=738), init_seed=0)
+    check_contract(model, causal=causal)
+
+
 def gemma3n(**changes: Any) -> PreTrainedModel:
     config = transformers.Gemma3nTextConfig(
         **GROUPED, **SLIDING, head_dim=8, num_kv_shared_layers=0, vocab_size_per_layer_input=97,
