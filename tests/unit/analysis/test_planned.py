@@ -53,6 +53,14 @@ def test_planned_comparisons_of_all_tasks_are_one_family():
     assert other.difference.mean == -found[0].difference.mean
 
 
+def test_planned_comparisons_without_scores_count_too():
+    whole = scores_of(planned("b", "a", "d", "e"), planned("c", "d", "d"))
+    cells = {key: cell for key, cell in whole.cells.items() if key not in {("a", "e"), ("c", "d")}}
+    found = family_of(dataclasses.replace(whole, cells=cells), "d").compare("b", "a")
+    assert found.family_size == 3
+    assert found.p_adjusted == pytest.approx(min(3 * found.p_value, 1))
+
+
 def test_the_other_pairs_are_corrected_without_the_planned_ones():
     alone, planned_one = (
         family_of(scores_of(), "d"),

@@ -5,7 +5,7 @@ Those of each question are a family, and those of `compare` are another one.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -50,16 +50,23 @@ def sum_of(scores: Scores, planned: Planned) -> Sum | None:
 def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, PlannedTest]:
     """Test the planned comparisons whose scores are known, or those of one family."""
     families: dict[str, dict[Key, Contrast]] = defaultdict(dict)
+    num_missing: Counter[str] = Counter()
     for planned in scores.planned:
         if only not in {None, planned.question}:
             continue
         terms = sum_of(scores, planned)
-        for dataset in planned.datasets if terms else ():
+        for dataset in planned.datasets:
             weights = {(model, dataset): weight for model, weight in terms or ()}
-            one = contrast(scores, weights, blocks=blocks_for(scores, weights))
+            one = contrast(scores, weights, blocks=blocks_for(scores, weights)) if terms else None
             if one is not None and terms:
                 families[planned.question][planned.question, dataset, terms] = one
-    return {key: test for family in families.values() for key, test in _corrected(family).items()}
+            else:
+                num_missing[planned.question] += 1
+    return {
+        key: test
+        for question, family in families.items()
+        for key, test in _corrected(family, num_missing[question]).items()
+    }
 
 
 def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
@@ -73,15 +80,17 @@ def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
     return found
 
 
-def _corrected(family: Mapping[Key, Contrast]) -> dict[Key, PlannedTest]:
+def _corrected(family: Mapping[Key, Contrast], num_missing: int) -> dict[Key, PlannedTest]:
     tests = [*family.values()]
-    size = max(sum(one.p_value is not None for one in tests), 1)
+    # A score that comes later must not take back that a difference is clear.
+    missing = [1.0] * num_missing
+    size = max(sum(one.p_value is not None for one in tests) + num_missing, 1)
     # None becomes NaN.
-    corrected = holm(np.array([one.p_value for one in tests], np.float64))
-    over_seeds = holm(np.array([one.p_over_seeds for one in tests], np.float64))
+    corrected = holm(np.array([*(one.p_value for one in tests), *missing], np.float64))
+    over_seeds = holm(np.array([*(one.p_over_seeds for one in tests), *missing], np.float64))
     return {
         key: PlannedTest(
             key[2][0][0], one, one.p_corrected(float(p)), one.p_corrected(float(of_seeds)), size
         )
-        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=True)
+        for (key, one), p, of_seeds in zip(family.items(), corrected, over_seeds, strict=False)
     }
