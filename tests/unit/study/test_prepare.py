@@ -253,6 +253,12 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_split_of_a_corpus_is_not_read_as_text(loads, tmp_path):
+    built, _ = run(tmp_path / "store")
+    with pytest.raises(DataError, match="one split of a corpus; give the folder of the whole"):
+        corpus_settings(built.train)
+
+
 def test_a_folder_without_a_corpus_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no finished corpus here; build one with"):
         locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")

@@ -20,7 +20,7 @@ from biphasic.data.building.build import (
 )
 from biphasic.data.building.config import CorpusConfig
 from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
-from biphasic.data.corpus import Corpus
+from biphasic.data.corpus import DETAILS, Corpus
 from biphasic.data.pairs.folder import Pairs
 from biphasic.data.text.pydocs import load_documents, pydocs_origin
 from biphasic.data.text.sources import SourceConfig
@@ -150,6 +150,8 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
     # Folders of text have a folder `train`, too.
     if (path / RECORD).is_file() or is_complete(path / "train"):
         return CorpusConfig(folder=path)
+    if (path / DETAILS).is_file() and is_complete(path):
+        raise DataError(f"{source}: one split of a corpus; give the folder of the whole corpus")
     named = SourceConfig(source=source).path if source.strip() else Path()
     if named is not None and not named.exists():
         raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
