@@ -169,8 +169,10 @@ def test_masks_are_filled_as_transformers_fills_them(one_thread, encoder):
         {"normalizer": normalizers.Prepend("▁")},
         {"pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="always")},
         {"pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="first")},
+        {"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])},
+        {"normalizer": normalizers.Strip(), "pre_tokenizer": pre_tokenizers.Metaspace()},
     ],
-    ids=["prepend", "always", "first"],
+    ids=["prepend", "always", "first", "nested", "strip"],
 )
 def test_text_after_a_mask_is_read_as_in_training(one_thread, tmp_path, rules):
     tokenizer = sentencepiece(**rules)

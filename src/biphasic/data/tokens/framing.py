@@ -14,6 +14,7 @@ _SEPARATOR = "\n"
 _OFFSETS = "ByteLevel"
 _ROBERTA = "RobertaProcessing"
 _PREPEND = "Prepend"
+_STRIP = "Strip"
 # Settings with which pre-tokenizers put no space before a text.
 _NO_SPACE = {"Metaspace": {"prepend_scheme": "never"}, "ByteLevel": {"add_prefix_space": False}}
 
@@ -56,16 +57,28 @@ def unframed(rules: Rules, own: Rules, mask: str | None) -> Rules:
 
 
 def continuing(rules: Rules) -> Rules:
-    """Return rules for text that another text precedes: no space is put before its first word."""
-    changed = dict(rules)
-    if _prepends(rules):
-        normalizers = _normalizers(rules.get("normalizer"))
-        parts = [part for part in normalizers if part["type"] != _PREPEND]
+    """Return rules for text after another text: no space before it is added or taken away."""
+    normalizers = _normalizers(rules.get("normalizer"))
+    parts = [
+        part | {"strip_left": False} if part["type"] == _STRIP else part
+        for part in normalizers
+        if part["type"] != _PREPEND
+    ]
+    changed = rules | {"pre_tokenizer": _without_space(rules.get("pre_tokenizer"))}
+    if parts != normalizers:
         changed["normalizer"] = {"type": "Sequence", "normalizers": parts}
-    splitter = rules.get("pre_tokenizer") or {}
-    if splitter.get("type") in _NO_SPACE:
-        changed["pre_tokenizer"] = splitter | _NO_SPACE[splitter["type"]]
     return changed
+
+
+def _without_space(splitter: Rules | None) -> Rules | None:
+    """Return a pre-tokenizer that puts no space before a text, if its first part does that."""
+    # A later part puts a space before each piece, also where training reads one.
+    if splitter is None:
+        return None
+    if splitter["type"] == "Sequence" and splitter["pretokenizers"]:
+        first, *others = splitter["pretokenizers"]
+        return splitter | {"pretokenizers": [_without_space(first), *others]}
+    return splitter | _NO_SPACE.get(splitter["type"], {})
 
 
 def _prepends(rules: Rules) -> bool:
