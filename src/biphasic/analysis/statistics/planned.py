@@ -6,7 +6,7 @@ Those of each question are a family, and those of `compare` are another one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -60,13 +60,18 @@ def plan_results(scores: Scores, *, only: str | None = None) -> dict[Key, Planne
             one = contrast(scores, weights, blocks=blocks_for(scores, weights)) if terms else None
             if one is not None and terms:
                 families[planned.question][planned.question, dataset, terms] = one
-            else:
+            # With one seed, a score has no test until the next seeds are there.
+            if one is None or (one.p_value is None and not _are_complete(scores, weights)):
                 num_missing[planned.question] += 1
     return {
         key: test
         for question, family in families.items()
         for key, test in _corrected(family, num_missing[question]).items()
     }
+
+
+def _are_complete(scores: Scores, cells: Iterable[tuple[str, str]]) -> bool:
+    return all(scores.get(*cell).is_complete for cell in cells)
 
 
 def planned_tests(scores: Scores) -> Mapping[tuple[str, str, str], PlannedTest]:
