@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -374,13 +374,17 @@ def describe_run(arm: str, run: RunRecord | ResultRecord) -> str:
 _EXACT = {"activation_checkpointing", "read_back_every"}
 
 
-def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
+def _mixed_environments(arms: Sequence[ArmData]) -> list[Problem]:
     """Describe the differences between the machines and settings that trained the arms."""
+    segments = {each.state: each for arm in arms for each in arm.segments}
+    trained = [{each.state for each in arm.segments} for arm in arms if arm.segments]
+    shared = set.intersection(*trained) if trained else set()
+    # Arms do not differ in what all of them continue from, unless one of them ends there.
+    left_out = set() if shared in trained else shared
     values: dict[str, set[str]] = defaultdict(set)
-    for arm in arms:
-        for segment in arm.segments:
-            for key, value in segment.environment.items():
-                values[key].add(json.dumps(value, sort_keys=True, default=str))
+    for state in segments.keys() - left_out:
+        for key, value in segments[state].environment.items():
+            values[key].add(json.dumps(value, sort_keys=True, default=str))
     return [
         Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(distinct))}")
         for key, distinct in sorted(values.items())

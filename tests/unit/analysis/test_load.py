@@ -234,6 +234,29 @@ def test_different_machines_are_flagged(tmp_path):
     ]
 
 
+def test_a_state_that_all_arms_continue_from_may_be_from_another_machine(tmp_path):
+    folder, store = small_study(arms=ARMS[3:]).write(tmp_path)
+    steps = {
+        path: json.loads(path.read_text())["step"] for path in store.glob("states/*/state.json")
+    }
+    [shared] = (path for path, step in steps.items() if step == 10)
+    rewrite_sealed(shared, environment={"torch": "2.14.0"}, compute={"processes": 2})
+    assert load_records(folder, store).problems == ()
+    own = next(path for path, step in steps.items() if step == 40)
+    rewrite_sealed(own, environment={"torch": "2.14.0"})
+    assert kinds(load_records(folder, store)) == ["mixed"]
+
+
+def test_an_arm_that_ends_where_another_continues_on_another_machine_is_flagged(tmp_path):
+    ends = ("clm", "CLM", "CLM", (("clm", 0.5),), 0.06)
+    folder, store = small_study(arms=(ends, ARMS[4])).write(tmp_path)
+    states = {
+        json.loads(path.read_text())["step"]: path for path in store.glob("states/*/state.json")
+    }
+    rewrite_sealed(states[20], environment={"torch": "2.14.0"})
+    assert kinds(load_records(folder, store)) == ["mixed"]
+
+
 def test_a_missing_zero_shot_run_has_no_learning_rate(tmp_path):
     task = ("pydocs-zs", "zs", "Zero-shot", "ndcg_at_10", 0.2)
     study = FakeStudy(
