@@ -46,7 +46,13 @@ def train(
         300
     """
     from biphasic.api.results.data import TrainedTokenizer
-    from biphasic.data.text.sources import files_skipped, read_documents, source_origin
+    from biphasic.data.text.sources import (
+        asked_once,
+        files_skipped,
+        pinned,
+        read_documents,
+        source_origin,
+    )
     from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
     from biphasic.files import digest, expanded, is_complete
     from biphasic.locks import sole_writer
@@ -61,7 +67,11 @@ def train(
         )
     shared = {} if column is None else {"column": column}
     own_copies = None if copies is None else expanded(copies)
-    parsed = [each for named in sources for each in _sources_of(named, shared, own_copies)]
+    resolve, found = asked_once(), (_sources_of(named, shared, own_copies) for named in sources)
+    parsed = [
+        (pinned(source, context.copies, resolve), context)
+        for source, context in chain.from_iterable(found)
+    ]
     origins = [source_origin(source, context) for source, context in parsed]
     made_from = digest({"sources": origins, "vocab_size": vocab_size})
     if _is_made(folder, made_from):
@@ -159,7 +169,7 @@ def _sources_of(
     from biphasic.config import parse_config
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.text.source import SourceContext
-    from biphasic.data.text.sources import SourceConfig, pinned
+    from biphasic.data.text.sources import SourceConfig
     from biphasic.files import expanded
     from biphasic.plugins import is_plugin, load_pinned
 
@@ -175,4 +185,4 @@ def _sources_of(
         found = parse_config(CorpusConfig, {"sources": [raw]}, where="SOURCE").sources
     else:
         found = (parse_config(SourceConfig, raw, where="SOURCE"),)
-    yield from ((pinned(source, context.copies), context) for source in found)
+    yield from ((source, context) for source in found)

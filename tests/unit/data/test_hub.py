@@ -421,6 +421,31 @@ def test_a_command_asks_the_hub_once(monkeypatch, tmp_path, command):
     assert recorded in (None, hub.loaded["revision"])
 
 
+def corpus_of_two(folder):
+    biphasic.corpus.build(
+        ["hf:a/b?split=x", "hf:a/b?split=y"], out=folder, vocab_size=300, heldout_fraction=0.2
+    )
+
+
+def tokenizer_of_two(folder):
+    biphasic.tokenizer.train(["hf:a/b?split=x", "hf:a/b?split=y"], folder, vocab_size=300)
+
+
+def pairs_of_two(folder):
+    tables = ["hf:a/b?split=x", "hf:a/b?split=y"]
+    biphasic.pairs.build(tables, out=folder / "pairs", root=folder, quiet=True)
+
+
+@pytest.mark.parametrize("command", [corpus_of_two, tokenizer_of_two, pairs_of_two])
+def test_splits_of_a_dataset_are_of_one_commit(monkeypatch, tmp_path, command):
+    hub = MovingHub()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    monkeypatch.setattr(datasets, "load_dataset", hub.load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: None)
+    command(tmp_path / "out")
+    assert hub.asked == [("a/b", None)]
+
+
 class Refusing(BaseHTTPRequestHandler):
     """A hub that answers every question as `answers` says."""
 

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from biphasic.config import Config, nearest
 from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.data.text.source import SourceContext, TextSource
-from biphasic.data.text.sources import BUILTIN, AnySource, SourceConfig, pinned
+from biphasic.data.text.sources import BUILTIN, AnySource, SourceConfig, asked_once, pinned
 from biphasic.files import expanded, is_folder
 
 
@@ -91,7 +91,8 @@ class CorpusConfig(Config):
 
     def pinned(self) -> CorpusConfig:
         """Return the settings with the commits of hub datasets: the hub is asked once."""
-        sources = tuple(pinned(source, self.copies) for source in self.sources)
+        resolve = asked_once()
+        sources = tuple(pinned(source, self.copies, resolve) for source in self.sources)
         return self.model_copy(update={"sources": sources})
 
     def anchored(self, base: Path) -> CorpusConfig:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import unquote
@@ -26,6 +27,7 @@ from biphasic.files import canonical_json, expanded, is_folder, json_value
 from biphasic.plugins import accepting, code_of
 
 BUILTIN = "builtin:pydocs"
+Resolve = Callable[[str, str | None], str]  # of a dataset and a revision, the commit
 _HUB = "hf:"
 _ALONE = SourceContext()
 _SPLITS = (None, "train", "heldout")
@@ -48,11 +50,11 @@ class HubSource:
     column: str | None
     streaming: bool
 
-    def pinned(self, copies: Path | None) -> HubSource:
+    def pinned(self, copies: Path | None, resolve: Resolve) -> HubSource:
         """Return the dataset at the commit that the hub has now, unless there is a local copy."""
         if find_copy(self.dataset, copies):
             return self
-        return replace(self, revision=resolve_revision(self.dataset, self.revision))
+        return replace(self, revision=resolve(self.dataset, self.revision))
 
     def open(self, copies: Path | None) -> HubTable:
         """Open the split, from a local copy if there is one."""
@@ -205,11 +207,17 @@ def parse_hub(source: str) -> HubSource:
     )
 
 
-def pinned(source: TextSource, copies: Path | None) -> TextSource:
+def asked_once() -> Resolve:
+    """Return a function that asks the hub once for each dataset and revision, for one command."""
+    # Sources may be several configurations or splits of one dataset.
+    return cache(resolve_revision)
+
+
+def pinned(source: TextSource, copies: Path | None, resolve: Resolve) -> TextSource:
     """Return a source with the commit of a hub dataset; others are returned as they are."""
     # What is recorded and what is read are then one commit, also if the branch moves in between.
     hub = source.hub if isinstance(source, SourceConfig) else None
-    if hub is None or not (revision := hub.pinned(copies).revision):
+    if hub is None or not (revision := hub.pinned(copies, resolve).revision):
         return source
     name, _, query = source.source.partition("?")
     keys = [part for part in query.split("&") if part and not part.startswith("revision=")]

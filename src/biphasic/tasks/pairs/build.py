@@ -23,6 +23,7 @@ from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
     AnySource,
     SourceConfig,
+    asked_once,
     parse_hub,
     pinned,
     read_documents,
@@ -129,10 +130,11 @@ def check_folder(folder: Path) -> None:
 def _sources(
     config: PairsConfig, prepare: Callable[[str], Path], copies: Path | None
 ) -> Iterator[_Source]:
+    resolve = asked_once()
     for table in config.tables:
         hub = None
         if table.startswith("hf:"):
-            hub = parse_hub(table).pinned(copies)
+            hub = parse_hub(table).pinned(copies, resolve)
             origin = hub.fingerprint(copies)
         else:
             origin = {"sha256": file_sha256(open_table(table).path)}
@@ -150,7 +152,7 @@ def _sources(
     }  # fmt: skip
     context = SourceContext(copies=copies)
     for source in config.documents:
-        fixed = pinned(source, copies)
+        fixed = pinned(source, copies, resolve)
         origin = {"documents": source_origin(fixed, context), **drawn}
         path = source.path if isinstance(source, SourceConfig) else None
         name = short_name(source.source) if path is None else path.name
