@@ -139,7 +139,8 @@ module, as torch counts them. Memory is peak memory plus 10 % for fragmentation 
 process. The estimate was compared with measurements on a CPU without bf16 instructions
 ([performance](performance.md)), and never on a GPU. A CPU process also keeps freed memory:
 up to 2 GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and
-frozen parameters are not modelled.
+frozen parameters are not modelled, nor is `predicted_only`: MLM needs a little less memory, and in
+shallow models a little less time, than the estimate says.
 """
 
 

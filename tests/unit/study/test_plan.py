@@ -268,7 +268,7 @@ def test_inputs_are_checked_before_anything_runs(plan, kind):
     finish(folder)
     check_inputs(made)
     (folder / "content").write_text("c0ntent")
-    with pytest.raises(CheckpointError, match=r"content: damaged.*delete this folder"):
+    with pytest.raises(CheckpointError, match=r"content: damaged.*delete the folder"):
         check_inputs(made)
     shutil.rmtree(folder)
     check_inputs(made)
