@@ -28,6 +28,9 @@ class WideTokenizer:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
+    def rules(self):
+        return {}
+
     def encode_many(self, texts):
         return [[int(word) for word in text.split()] for text in texts]
 

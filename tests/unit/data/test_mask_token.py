@@ -198,6 +198,9 @@ class Ids:
 
     sha256, vocab_size = "0" * 64, 300
 
+    def rules(self):
+        return {}
+
     def encode_many(self, texts):
         return [[int(word) for word in text.split()] for text in texts]
 

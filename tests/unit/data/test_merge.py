@@ -70,7 +70,7 @@ def test_different_types_are_refused(tmp_path, parts, tokenizer):
     class Wide:
         sha256 = tokenizer.sha256
         vocab_size = 70_000
-        encode_many = tokenizer.encode_many
+        rules, encode_many = tokenizer.rules, tokenizer.encode_many
 
     write_corpus(tmp_path / "wide", [("a", "rows")], Wide(), provenance={})
     with pytest.raises(DataError, match=r"different number types \(<u2 and <u4\)"):

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.tokens.pieces import piece_encoder
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import complete_folder
@@ -120,9 +121,9 @@ def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) ->
         ):
             for batch in text_batches(block.documents(), characters=_BATCH_CHARACTERS):
                 texts = [text for _, text in batch]
-                for ids in tokenizer.encode_many(texts):
-                    tokens.write(np.array(ids, dtype=dtype).tobytes())
-                    lengths.append(len(ids))
+                for ids in piece_encoder(tokenizer, dtype).encode(texts):
+                    tokens.write(ids)
+                    lengths.append(len(ids) // np.dtype(dtype).itemsize)
                 characters += map(len, texts)
                 names.writelines(json.dumps(document_id) + "\n" for document_id, _ in batch)
         columns = np.array([characters, lengths], dtype=np.int64).T
