@@ -121,7 +121,10 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SafeLoader):
-    """Reject duplicate keys; PyYAML would keep the last one."""
+    """YAML in which `no`, `1:30` and dates are text, as in YAML 1.2, and keys are not repeated."""
+
+    # PyYAML reads them by YAML 1.1: as false, 90 and dates; it also reads 010 as 8.
+    yaml_implicit_resolvers: typing.ClassVar[dict[str, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -132,13 +135,29 @@ class _Loader(_SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=deep)
-        # Errors of PyYAML's constructors for `2024-02-30`, `!!bool x`, `!!int ""`, `!!timestamp x`.
+        # Errors of PyYAML's constructors for `!!bool x`, `!!int ""`, `!!timestamp x`.
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
         if isinstance(value, int) and value.bit_length() > MOST_BITS:
             raise _yaml_error(node, "a number with too many digits; write text in quotes")
         return value
+
+
+for _kind, _first, _pattern in (
+    ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
+    ("bool", list("tTfF"), r"true|True|TRUE|false|False|FALSE"),
+    ("int", list("+-0123456789"), r"[+-]?[0-9]+"),
+    ("float", list("+-.0123456789"), r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-][0-9]+)?"),
+    ("float", list("+-."), r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+    ("merge", ["<"], r"<<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), _first
+    )
+_Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node))
+)
 
 
 def load_config(kind: type[ConfigT], path: Path | str) -> ConfigT:

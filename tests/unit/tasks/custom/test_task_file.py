@@ -32,8 +32,7 @@ def test_paths_begin_at_the_file(tmp_path):
         ("kind: ir\ncolumns: {text: x}", "columns.text: a task of kind ir has no such column"),
         ("kind: sc\ncolumns: {text: [x, x]}", "a pair needs two different columns"),
         ("kind: qa\nlabels: [a, b]", "'labels' is for tasks of kind sc or ml or tc, not qa"),
-        # YAML reads these two names as true and false.
-        ("kind: sc\nlabels: [yes, no]", "labels.0"),
+        ("kind: sc\nlabels: [true, false]", "labels.0"),
         ("kind: qa\ncorpus: x", "'corpus' is for tasks of kind ir or zs, not qa"),
         ("kind: qa\ntemplate: '{text}'", "'template' is for tasks of kind sc or ml or sr, not qa"),
         ("kind: sc\ntest: x\ntest_fraction: 0.1", "give 'test' or 'test_fraction', not both"),
