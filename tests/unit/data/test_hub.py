@@ -166,6 +166,14 @@ def test_a_folder_called_as_a_format_is_read_alone(tmp_path, streaming):
     assert texts(open_hub("./parquet", streaming=streaming)) == ["inside"]
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_files_without_rows_are_named(tmp_path, streaming):
+    (folder := tmp_path / "empty").mkdir()
+    (folder / "train.jsonl").touch()
+    message = refusal(open_hub, str(folder), streaming=streaming)
+    assert message == "hf:empty, split train: its files have no rows"
+
+
 def test_a_copy_has_no_revision(copies):
     for function in (open_hub, hub_fingerprint):
         message = refusal(function, "acme/tiny", revision="v1", copies=copies)

@@ -101,6 +101,8 @@ def open_hub(
         names = {"config": config, "split": split, "commit": commit}
         reason = _wrong_name(place, **names, streaming=streaming) or one_line(error)
         raise DataError(f"{describe(origin)}: {reason}") from None
+    except StopIteration:  # of the library, which looks for the first row
+        raise DataError(f"{describe(origin)}: its files have no rows") from None
     except library_errors() as error:
         raise DataError(f"{describe(origin)}: {explain(error)}") from None
     return HubTable(rows=rows, origin=origin)
