@@ -43,6 +43,8 @@ DIVIDING = {
     "qwen2": before_bytes(split(_PATTERNS[1])),
     "bert": pre_tokenizers.BertPreTokenizer(),
 }
+SPECIAL = AddedToken("a, <q", special=True, normalized=False)
+BERT = (pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer())
 NORMALIZERS = {"gpt2": normalizers.NFC(), "bert": normalizers.BertNormalizer()}
 OTHERS = {
     "none": BYTES_ONLY,
@@ -141,6 +143,33 @@ def test_texts_stay_whole_for_tokens_that_extend_over_cuts(token, monkeypatch):
     assert ids(PieceEncoder(tokenizer, "<u2"), texts) == expected
     monkeypatch.setattr(pieces, "_may_cut", lambda _: True)
     assert ids(PieceEncoder(tokenizer, "<u2"), texts) != expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "tokens", "text"),
+    [
+        # BertNormalizer removes characters and adds white space, in which bytes differ.
+        ((BYTES, normalizers.BertNormalizer()), [], "a \x00 \x00 b"),
+        ((BYTES, normalizers.BertNormalizer()), [], "a 日 日"),
+        # The normalizer's output spells a token where the text does not.
+        ((BYTES, normalizers.NFC()), [AddedToken("x\u037ey", normalized=True)], "x;y"),
+        (BERT, [AddedToken("é.", normalized=True)], "e."),
+        (BERT, [AddedToken("  ", normalized=True)], "a \x00 \x00b"),
+        # Other tokens are not looked for within a special one.
+        ((BYTES,), [SPECIAL, AddedToken("<q>", normalized=False)], "a, <q>"),
+    ],
+)
+def test_texts_stay_whole_if_a_normalizer_or_special_token_changes_pieces(
+    rules, tokens, text, monkeypatch
+):
+    tokenizer = trained(*rules)
+    for token in tokens:
+        add = "add_special_tokens" if token.special else "add_tokens"
+        getattr(tokenizer._tokenizer, add)([token])
+    expected = [tokenizer.encode(text)]
+    assert ids(PieceEncoder(tokenizer, "<u2"), [text]) == expected
+    monkeypatch.setattr(pieces, "_may_cut", lambda _: True)
+    assert ids(PieceEncoder(tokenizer, "<u2"), [text]) != expected
 
 
 @pytest.mark.parametrize("content", ["  ", "<tool>", " of", "x-y", "'s"])

@@ -18,7 +18,8 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 
 # Each pattern below begins a new word before a single space, and before punctuation after a letter.
 _CUT = re.compile(r"(?<=\S)(?= \S)|(?<=[A-Za-z])(?=[\n.,;:!?])")
-_NORMALIZERS = (None, "NFC", "BertNormalizer")
+# By normalizer, the added tokens that normalized text spells only where the text itself does.
+_SPELLED = {None: r"(?s:.*)", "NFC": r"[\x00-\x7f]*", "BertNormalizer": r"[!-~]*"}
 _LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -62,14 +63,19 @@ def piece_encoder(tokenizer: TextTokenizer, dtype: str) -> PieceEncoder:
 
 def _may_cut(rules: dict[str, Any]) -> bool:
     """Return whether a tokenizer with these rules divides every text at the cuts."""
-    normalizer, splitter = rules.get("normalizer") or {}, rules.get("pre_tokenizer") or {}
+    normalizer = (rules.get("normalizer") or {}).get("type")
+    splitter = rules.get("pre_tokenizer") or {}
     *first, last = splitter.get("pretokenizers") or [splitter]
     is_divided = any(map(_has_pattern, first))
     return (
-        normalizer.get("type") in _NORMALIZERS
+        normalizer in _SPELLED
         and all(rule.get("type") == "Digits" or _has_pattern(rule) for rule in first)
-        and (last.get("type") == "BertPreTokenizer" or _is_byte_level(last, is_divided=is_divided))
-        and not any(map(_crosses, rules["added_tokens"]))
+        and (
+            last.get("type") == "BertPreTokenizer"
+            # BertNormalizer changes white space, which only BERT's words lack.
+            or (normalizer != "BertNormalizer" and _is_byte_level(last, is_divided=is_divided))
+        )
+        and not any(_crosses(token, normalizer) for token in rules["added_tokens"])
     )
 
 
@@ -90,11 +96,12 @@ def _is_byte_level(rule: dict[str, Any], *, is_divided: bool) -> bool:
     )
 
 
-def _crosses(token: dict[str, Any]) -> bool:
+def _crosses(token: dict[str, Any], normalizer: str | None) -> bool:
     """Return whether looking for an added token in pieces may differ from looking in whole text."""
-    if token["special"]:  # not looked for
-        return False
     content = token["content"]
+    if token["normalized"] and not re.fullmatch(_SPELLED[normalizer], content):
+        return True
     cuts = (cut.start() for cut in _CUT.finditer(f"x{content}x"))
+    # Where text spells a special token it stays text, but other tokens are not looked for there.
     is_inside = any(1 < cut <= len(content) for cut in cuts)
-    return is_inside or token["rstrip"] or token["single_word"]
+    return is_inside or (not token["special"] and (token["rstrip"] or token["single_word"]))
