@@ -76,17 +76,25 @@ def trained(splitter, normalizer=None) -> TextTokenizer:
 
 
 def ids(encoder: PieceEncoder, texts: list[str]) -> list[list[int]]:
-    return [np.frombuffer(found, "<u2").tolist() for found in encoder.encode(texts)]
+    """Return the ids of texts, which are given thrice: mostly new pieces would stay whole."""
+    found = [np.frombuffer(each, "<u2").tolist() for each in encoder.encode(3 * texts)]
+    assert found == 3 * found[: len(texts)]
+    return found[: len(texts)]
 
 
-def tokenizes_pieces(tokenizer: TextTokenizer, monkeypatch) -> bool:
+def tokenized(tokenizer: TextTokenizer, text: str, monkeypatch) -> list[str]:
+    """Return what a tokenizer is asked for to encode a text."""
     asked: list[str] = []
     encode_many = tokenizer.encode_many
     monkeypatch.setattr(
         tokenizer, "encode_many", lambda texts: asked.extend(texts) or encode_many(texts)
     )
-    PieceEncoder(tokenizer, "<u2").encode(["one two"])
-    return len(asked) > 1
+    PieceEncoder(tokenizer, "<u2").encode([text])
+    return sorted(asked)
+
+
+def tokenizes_pieces(tokenizer: TextTokenizer, monkeypatch) -> bool:
+    return tokenized(tokenizer, "one two two two", monkeypatch) == [" two", "one"]
 
 
 @pytest.fixture(scope="module", params=DIVIDING)
@@ -112,6 +120,10 @@ def test_the_rules_divide_at_every_cut(name, text):
 
 def test_known_rules_are_used(dividing, monkeypatch):
     assert tokenizes_pieces(dividing, monkeypatch)
+
+
+def test_texts_of_mostly_new_words_stay_whole(monkeypatch):
+    assert tokenized(trained(BYTES), "one two two three", monkeypatch) == ["one two two three"]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -45,6 +45,8 @@ class PieceEncoder:
         known = self._known
         divided = [_CUT.split(text) for text in texts]
         new = list({piece for pieces in divided for piece in pieces if piece not in known})
+        if 2 * len(new) > sum(map(len, divided)):
+            return self._encoded(texts)  # a new piece takes twice the time of its part of a text
         known.update(zip(new, self._encoded(new), strict=True))
         self._num_characters += sum(map(len, new))
         if self._num_characters > _MOST_CHARACTERS:
