@@ -144,6 +144,10 @@ class _Loader(_SafeLoader):
         return value
 
 
+class _Dumper(yaml.SafeDumper):
+    """Put text in quotes that `_Loader` or YAML 1.1 would read as something else."""
+
+
 for _kind, _first, _pattern in (
     ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
     ("bool", list("tTfF"), r"true|True|TRUE|false|False|FALSE"),
@@ -152,12 +156,18 @@ for _kind, _first, _pattern in (
     ("float", list("+-."), r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
     ("merge", ["<"], r"<<"),
 ):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), _first
-    )
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), _first
+        )
 _Loader.add_constructor(
     "tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node))
 )
+
+
+def dump_settings(settings: Any) -> str:
+    """Return settings as the text of a YAML file."""
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def load_config(kind: type[ConfigT], path: Path | str) -> ConfigT:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from biphasic.config import load_config
+from biphasic.config import load_config, load_settings
 from biphasic.errors import DataError
 from biphasic.evaluation.plan import task_from_text
 from biphasic.plugins import load_pinned
@@ -40,6 +40,15 @@ def test_a_study_in_full_is_the_same_study(path, tmp_path):
         assert first.protocol_of(one) == again.protocol_of(other)
     assert first.model_dump(exclude={"finetuning"}) == again.model_dump(exclude={"finetuning"})
     assert study_text(again) == written.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("title", ["08", "-.5", "no", "1:30", "0x10", "1e3", "2026-01-01"])
+def test_text_that_looks_like_a_number_is_read_back(title, tmp_path):
+    text = study_text(load_study(STUDIES[0]).model_copy(update={"title": title}))
+    assert yaml.safe_load(text)["title"] == title  # also by readers of YAML 1.1
+    written = tmp_path / "study.yaml"
+    written.write_text(text, encoding="utf-8")
+    assert load_settings(written)["title"] == title
 
 
 def test_every_default_of_a_study_is_written(tmp_path):

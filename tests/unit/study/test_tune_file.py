@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from biphasic.config import load_settings
 from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.tuned_rates import ArmRate, ObjectiveRate
@@ -211,6 +212,15 @@ def test_a_model_folder_is_written_as_seen_from_the_file(tmp_path):
     entry = "  - {model: {pretrained: model}, phase: {objective: clm}, peak: 1.0e-4}\n"
     assert entry in file.read_text()
     assert load_study(file).tuned_rates == (rate,)
+
+
+@pytest.mark.parametrize("name", ["08", "no", "0x_", "1_000"])
+def test_a_name_that_looks_like_a_number_reads_back(name, file):
+    rate = ObjectiveRate.model_validate(
+        {"model": {"pretrained": name}, "phase": {"objective": "clm"}, "peak": 1e-4}
+    )
+    file.write_text(tuned_text(TEXT, [rate], curve="a"))
+    assert load_settings(file)["tuned_rates"][0]["model"] == {"pretrained": name}
 
 
 @pytest.mark.parametrize("peak", [1e-3, 1.5e-4, 0.1, 3.0, 2e5, 1e300, 0.0012345678901234567])

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
-from biphasic.config import parse_config
+from biphasic.config import dump_settings, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.records import Convention
 from biphasic.study.spec.study import PAPER, FinetuningConfig, StudyConfig, TaskConfig
@@ -25,7 +23,7 @@ description override finetuning.protocol."""
 def recipe_text(recipe: Recipe, *, corpus: CorpusConfig, compute: ComputeConfig) -> str:
     """Return a recipe file, with the corpus and `compute` as comments."""
     others = {"corpus": _plain(corpus), "compute": _plain(compute)}
-    return _yaml(_plain(recipe)) + _comment(_yaml(others))
+    return dump_settings(_plain(recipe)) + _comment(dump_settings(others))
 
 
 def study_text(config: StudyConfig) -> str:
@@ -60,17 +58,13 @@ def _with_finetuning(content: dict[str, Any], config: FinetuningConfig) -> str:
     """Return the text of settings, without a length that follows the model."""
     protocol = config.protocol
     if isinstance(protocol, str) or "max_seqlen" in protocol.model_fields_set:
-        return _yaml(content)
+        return dump_settings(content)
     del content["finetuning"]["protocol"]["max_seqlen"]
-    return _yaml(content) + _comment(_PER_MODEL)
+    return dump_settings(content) + _comment(_PER_MODEL)
 
 
 def _plain(config: Any) -> dict[str, Any]:
     return config.model_dump(mode="json")
-
-
-def _yaml(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=100)
 
 
 def _comment(text: str) -> str:

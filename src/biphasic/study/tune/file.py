@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from biphasic.config import dump_settings
 from biphasic.errors import ConfigError
 from biphasic.files import write_text
 from biphasic.objectives.objective import ObjectiveConfig
@@ -151,7 +152,7 @@ def _flow(value: Any) -> str:
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum():
-        return value if yaml.safe_load(value) == value else json.dumps(value)
+        return value if dump_settings([value]) == f"- {value}\n" else json.dumps(value)
     return json.dumps(value)
 
 
