@@ -151,7 +151,7 @@ class _Dumper(yaml.SafeDumper):
 for _kind, _first, _pattern in (
     ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
     ("bool", list("tTfF"), r"true|True|TRUE|false|False|FALSE"),
-    ("int", list("+-0123456789"), r"[+-]?[0-9]+"),
+    ("int", list("+-0123456789"), r"[+-]?[0-9]+(_[0-9]+)*"),  # 1_000 as in YAML 1.1
     ("float", list("+-.0123456789"), r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-][0-9]+)?"),
     ("float", list("+-."), r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
     ("merge", ["<"], r"<<"),

@@ -348,6 +348,12 @@ def test_numbers_are_decimal(path, text, number):
     assert load_config(Drawing, path).shapes == (Square(sort="square", side=number),)
 
 
+@pytest.mark.parametrize("text", ["10_000", "+10_000", "010000"])
+def test_whole_numbers_may_have_groups_of_digits(path, text):
+    path.write_text(f"seed: {text}")
+    assert config.load_settings(path) == {"seed": 10_000}
+
+
 @pytest.mark.parametrize("value", ["!!int x", NESTED, "&a [*a]", "9" * 5000])
 def test_a_wrong_value_of_an_override_is_one_line(path, value):
     path.write_text("title: y\n")
