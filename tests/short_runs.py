@@ -104,8 +104,8 @@ def poison(
         bad.append(torch.from_numpy(part.labels))
     original = loop.pass_loss
 
-    def poisoned(model: Any, given: Any) -> torch.Tensor:
-        loss = original(model, given)
+    def poisoned(model: Any, given: Any, **options: Any) -> torch.Tensor:
+        loss = original(model, given, **options)
         return how(loss) if any(torch.equal(given.labels, each) for each in bad) else loss
 
     monkeypatch.setattr(loop, "pass_loss", poisoned)

@@ -104,7 +104,9 @@ def _trained(
     phases: list[dict[str, Any]],
     precision: str,
     optimizer: str = "adamw",
+    max_seqlen: int = 64,
     predicted_only: bool = False,
+    causal_blocks: bool = False,
 ) -> Path:
     """Return the folder of the last state."""
     rate = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 4} if phases else {"peak": 2e-3}
@@ -112,7 +114,7 @@ def _trained(
         "model": "pico",
         "phases": phases,
         "learning_rate": rate,
-        "max_seqlen": 64,
+        "max_seqlen": max_seqlen,
         "rows_per_step": 8,
         "precision": precision,
         "optimizer": {"name": optimizer},
@@ -120,7 +122,8 @@ def _trained(
     recipe = parse_config(Recipe, raw, where="golden")
     data = _data(folder)
     lineage = Lineage(recipe, data.fingerprint)
-    options = RunOptions(compute=ComputeConfig(predicted_only=predicted_only))
+    compute = ComputeConfig(predicted_only=predicted_only, causal_blocks=causal_blocks)
+    options = RunOptions(compute=compute)
     return train_segment(
         lineage, data, folder / "store", start=0, end=recipe.total_steps, options=options
     )
@@ -151,6 +154,9 @@ def _dump(split: SplitScores) -> dict[str, Any]:
 
 RUNS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "clm": partial(pretrain, phases=[_CLM], precision="fp32"),
+    "clm-causal-blocks": partial(
+        pretrain, phases=[_CLM], precision="fp32", max_seqlen=160, causal_blocks=True
+    ),
     "mlm": partial(pretrain, phases=[_MLM], precision="fp32"),
     "mlm-predicted-only": partial(pretrain, phases=[_MLM], precision="fp32", predicted_only=True),
     "clm-mlm": partial(pretrain, phases=_HALVES, precision="fp32"),

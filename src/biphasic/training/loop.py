@@ -270,7 +270,9 @@ def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
 
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
-    compute_loss = run.divided or partial(pass_loss, run.model)
+    compute_loss = run.divided or partial(
+        pass_loss, run.model, causal_blocks=run.compute.causal_blocks
+    )
     if given.is_coupled:
         return coupled_backward(
             given,

@@ -57,9 +57,9 @@ def poison(monkeypatch, prepared):
         bad = [rows.batch(step).packed.input_ids.tobytes() for step in steps]
         original = loop.pass_loss
 
-        def poisoned(model, given):
+        def poisoned(model, given, **options):
             is_bad = given.input_ids.numpy().tobytes() in bad
-            return original(model, given) * (math.nan if is_bad else 1.0)
+            return original(model, given, **options) * (math.nan if is_bad else 1.0)
 
         monkeypatch.setattr(loop, "pass_loss", poisoned)
 
@@ -98,9 +98,9 @@ def test_rewinds_are_limited(run, poison):
 def test_a_fault_that_does_not_come_again_changes_no_identity(run, monkeypatch, said):
     original, calls = loop.pass_loss, []
 
-    def once(model, given):
+    def once(model, given, **options):
         calls.append(1)
-        return original(model, given) * (math.nan if len(calls) == 3 else 1.0)
+        return original(model, given, **options) * (math.nan if len(calls) == 3 else 1.0)
 
     monkeypatch.setattr(loop, "pass_loss", once)
     state = run(rewinds=1)

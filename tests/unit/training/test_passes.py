@@ -36,9 +36,9 @@ def test_a_pass_holds_no_more_than_it_may(train, make_recipe, monkeypatch):
     seen: list[tuple[int, bool]] = []
     original = loop.pass_loss
 
-    def spy(model, given):
+    def spy(model, given, **options):
         seen.append((given.input_ids.numel(), given.causal))
-        return original(model, given)
+        return original(model, given, **options)
 
     monkeypatch.setattr(loop, "pass_loss", spy)
     longer = {**MLM, "steps": 1, "max_seqlen": 64, "rows_per_step": 4}
@@ -96,6 +96,7 @@ def test_a_state_names_how_it_was_computed(train, make_recipe):
         "activation_checkpointing": False,
         "compile": False,
         "predicted_only": True,
+        "causal_blocks": True,
     }
     assert kept == {**settings, **expected}
 
