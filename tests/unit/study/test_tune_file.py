@@ -214,8 +214,8 @@ def test_a_model_folder_is_written_as_seen_from_the_file(tmp_path):
     assert load_study(file).tuned_rates == (rate,)
 
 
-@pytest.mark.parametrize("name", ["08", "no", "0x_", "1_000"])
-def test_a_name_that_looks_like_a_number_reads_back(name, file):
+@pytest.mark.parametrize("name", ["08", "no", "0x_", "1_000", "models/🐦"])
+def test_a_name_of_any_characters_reads_back(name, file):
     rate = ObjectiveRate.model_validate(
         {"model": {"pretrained": name}, "phase": {"objective": "clm"}, "peak": 1e-4}
     )

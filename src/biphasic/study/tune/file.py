@@ -151,9 +151,11 @@ def _flow(value: Any) -> str:
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, float):
         return _number(value)
-    if isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum():
-        return value if dump_settings([value]) == f"- {value}\n" else json.dumps(value)
-    return json.dumps(value)
+    is_word = isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum()
+    if is_word and dump_settings([value]) == f"- {value}\n":
+        return value
+    # YAML has no surrogate escapes.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _number(value: float) -> str:
