@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from biphasic.config import dump_settings
 from biphasic.errors import ConfigError
 from biphasic.files import write_text
 from biphasic.objectives.objective import ObjectiveConfig
@@ -24,6 +23,7 @@ from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import ObjectiveRate, TunedRate
 from biphasic.training.recipe import PretrainedModel
+from biphasic.yaml_text import dump_settings
 
 KEY = "tuned_rates"
 _AFTER = "recipe"
