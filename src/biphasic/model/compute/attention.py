@@ -193,14 +193,12 @@ def packed_attention(
     # With dropout, other weights would be dropped.
     is_cut = causal_blocks and query.device.type == "cpu" and not dropout
     if chosen == "dense":
-        options = {"scaling": scaling, "dropout": dropout, "softcap": softcap}
         size = _DENSE_BLOCK if is_cut else query.shape[2]
-        blocks = [
-            _dense(query[:, :, rows], key[:, :, seen], value[:, :, seen], hidden, **options)
-            for rows, seen, hidden in _blocks(block_mask, size)
-        ]
-        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1), None
-    if is_cut and query.shape == value.shape and not torch.compiler.is_compiling():
+        options = {"scaling": scaling, "dropout": dropout, "softcap": softcap}
+        return _dense(query, key, value, block_mask, size=size, **options), None
+    # The kernel's own function reads other layouts wrongly.
+    is_fit = query.shape == value.shape and all(x.stride(-1) == 1 for x in (query, key, value))
+    if is_cut and is_fit and not torch.compiler.is_compiling():
         return _FusedBlocks.apply(query, key, value, block_mask, scaling).transpose(1, 2), None
     output = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=block_mask, dropout_p=dropout, scale=scaling
@@ -225,27 +223,32 @@ def _dense(
     value: Tensor,
     mask: Tensor,
     *,
+    size: int,
     scaling: float | None,
     dropout: float,
     softcap: float | None = None,
 ) -> Tensor:
-    num_rows, num_heads, num_queries, head_dim = query.shape
+    num_rows, num_heads, row_length, head_dim = query.shape
     dtype = query.dtype
     if widens_bf16(query.device, dtype):
         query, key, value, mask = query.float(), key.float(), value.float(), mask.float()
-    hidden = mask.expand(-1, num_heads, -1, -1).flatten(0, 1)
-    queries = query.flatten(0, 1)
-    keys = key.flatten(0, 1).transpose(1, 2)
+    # Copied once: the backward pass keeps parts of these, whatever the number of blocks.
+    queries, keys, values = (states.flatten(0, 1) for states in (query, key, value))
     factor = head_dim**-0.5 if scaling is None else scaling
-    if softcap is None:
-        scores = torch.baddbmm(hidden, queries, keys, alpha=factor)
-    else:
-        scores = (torch.bmm(queries, keys) * (factor / softcap)).tanh() * softcap + hidden
-    weights = scores.softmax(-1)  # in fp32 within
-    if dropout:
-        weights = drop(weights, dropout)
-    output = torch.bmm(weights, value.flatten(0, 1)).to(dtype)
-    return output.view(num_rows, num_heads, num_queries, -1).transpose(1, 2)
+    outputs: list[Tensor] = []
+    for rows, seen, part in _blocks(mask, size):
+        hidden = part.expand(-1, num_heads, -1, -1).flatten(0, 1)
+        block, seen_keys = queries[:, rows], keys[:, seen].transpose(1, 2)
+        if softcap is None:
+            scores = torch.baddbmm(hidden, block, seen_keys, alpha=factor)
+        else:
+            scores = (torch.bmm(block, seen_keys) * (factor / softcap)).tanh() * softcap + hidden
+        weights = scores.softmax(-1)  # in fp32 within
+        if dropout:
+            weights = drop(weights, dropout)
+        outputs.append(torch.bmm(weights, values[:, seen]).to(dtype))
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+    return output.view(num_rows, num_heads, row_length, -1).transpose(1, 2)
 
 
 class _FusedBlocks(torch.autograd.Function):
