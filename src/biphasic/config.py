@@ -11,7 +11,6 @@ import reprlib
 import sys
 import types
 import typing
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
@@ -22,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from biphasic.errors import ConfigError, reading
+from biphasic.errors import ConfigError, reading, repeated
 from biphasic.yaml_text import parse_yaml, yaml_reason
 
 if TYPE_CHECKING:
@@ -188,11 +187,6 @@ def parse_config(kind: type[ConfigT], raw: ConfigT | Mapping[str, Any], *, where
             )[:_MOST_ISSUES]
             texts = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
             raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(texts))}") from None
-
-
-def repeated(values: Iterable[Any]) -> list[str]:
-    """Return the values that occur more than once, as sorted texts."""
-    return sorted(str(value) for value, count in Counter(values).items() if count > 1)
 
 
 def refuse_repeats(where: str, values: Iterable[Any]) -> None:

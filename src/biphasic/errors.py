@@ -23,8 +23,10 @@ import errno
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from biphasic.version import __version__
 
@@ -245,6 +247,11 @@ def is_system_fault(error: BaseException) -> bool:
     """
     number = error.errno if isinstance(error, OSError) else None
     return number is not None and number not in _ABOUT_THE_PATH
+
+
+def repeated(values: Iterable[Any]) -> list[str]:
+    """Return the values that occur more than once, as sorted texts."""
+    return sorted(str(value) for value, count in Counter(values).items() if count > 1)
 
 
 def one_line(error: BaseException) -> str:

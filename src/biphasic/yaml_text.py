@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any, ClassVar
 
 import yaml
 
 from biphasic.amounts import MOST_BITS
-from biphasic.errors import one_line
+from biphasic.errors import one_line, repeated
 
 MOST_VALUES = 1_000_000  # Maximum number of values in a file of settings, with aliases expanded.
 MOST_DEPTH = 100  # Maximum depth of the values in a file of settings.
@@ -25,8 +24,8 @@ class _Loader(_SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if names := [key for key, count in Counter(keys).items() if count > 1]:
-            raise _yaml_error(node, f"duplicate keys: {', '.join(sorted(names))}")
+        if names := repeated(keys):
+            raise _yaml_error(node, f"duplicate keys: {', '.join(names)}")
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from biphasic.config import repeated
-from biphasic.errors import DataError
+from biphasic.errors import DataError, repeated
 from biphasic.files import read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
 

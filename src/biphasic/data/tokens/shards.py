@@ -112,6 +112,7 @@ class BatchBuilder:
 def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) -> None:
     """Tokenise a block into a shard's folder, which appears once it is complete."""
     dtype = token_dtype(tokenizer.vocab_size)
+    encoder, token_bytes = piece_encoder(tokenizer, dtype), np.dtype(dtype).itemsize
     characters: list[int] = []
     lengths: list[int] = []
     with complete_folder(folder) as partial:
@@ -121,9 +122,9 @@ def write_shard(folder: Path, block: DocumentBatch, tokenizer: TextTokenizer) ->
         ):
             for batch in text_batches(block.documents(), characters=_BATCH_CHARACTERS):
                 texts = [text for _, text in batch]
-                for ids in piece_encoder(tokenizer, dtype).encode(texts):
+                for ids in encoder.encode(texts):
                     tokens.write(ids)
-                    lengths.append(len(ids) // np.dtype(dtype).itemsize)
+                    lengths.append(len(ids) // token_bytes)
                 characters += map(len, texts)
                 names.writelines(json.dumps(document_id) + "\n" for document_id, _ in batch)
         columns = np.array([characters, lengths], dtype=np.int64).T

@@ -77,7 +77,7 @@ def attention_arguments(
         "block_mask": None
         if has_kernel
         else block_mask(cu_seqlens, shape=shape, causal=causal, dtype=dtype),
-        **({"causal_blocks": True} if causal and causal_blocks else {}),
+        "causal_blocks": causal and causal_blocks,
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from biphasic.config import Config, repeated
+from biphasic.config import Config
 from biphasic.data.pairs.folder import Pair, Pairs, write_pairs, written_once
 from biphasic.data.text.source import SourceContext
 from biphasic.data.text.sources import (
@@ -29,7 +29,7 @@ from biphasic.data.text.sources import (
     read_documents,
     source_origin,
 )
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, repeated
 from biphasic.files import (
     complete_folder,
     digest,

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.config import repeated
 from biphasic.data.text import lines
-from biphasic.errors import DataError, reading
+from biphasic.errors import DataError, reading, repeated
 from biphasic.files import json_value
 
 _REQUIRED: Any = object()
