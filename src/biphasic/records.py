@@ -270,7 +270,7 @@ class LedgerEntry(Record):
 
 def _with_missing(compute: dict[str, Any]) -> dict[str, Any]:
     """Add settings that old states lack, as these were computed."""
-    return compute and {"predicted_only": False, "causal_blocks": False, **compute}
+    return compute and {"predicted_only": False, "cpu_kernels": False, **compute}
 
 
 class StateRecord(Record):

@@ -50,9 +50,9 @@ class ComputeConfig(Config):
     """Whether the MLP of EuroBERT's last layer reads only the tokens that a bidirectional phase
     predicts, since no other final state is used: 5 % less time at a masking rate of 40 % with four
     layers, and less memory. Rounding differs."""
-    causal_blocks: bool = True
-    """Whether causal phases on a CPU leave out attention scores that the causal mask hides: 26 %
-    less time in attention with rows of 256 tokens, 42 % with 1,024. Rounding differs."""
+    cpu_kernels: bool = True
+    """Whether passes on a CPU use biphasic's own kernels, which attend to one document at a time
+    (`docs/performance.md` has times). Rounding differs. Without effect if layers are compiled."""
     read_back_every: PositiveInt | None = None
     """Updates between two loss readings from the device; by default every update on a CPU, where
     reading costs nothing, and every tenth on CUDA. Losses are always read before saving."""
@@ -68,6 +68,11 @@ class ComputeConfig(Config):
                 f"shard_size: {self.shard_size} does not divide the {self.processes} processes"
             )
         return self
+
+    @property
+    def uses_cpu_kernels(self) -> bool:
+        """Whether passes on a CPU use our kernels."""
+        return self.cpu_kernels and not self.compile
 
     def rows_per_pass(self, row_length: int) -> int | None:
         """Return the maximum rows per pass; None for all."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
+from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.head import has_head
 from biphasic.store import is_trained, state_folder
 from biphasic.training.background import BackgroundWriter, background_writer, prefetched
@@ -270,27 +271,27 @@ def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
 
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
-    compute_loss = run.divided or partial(
-        pass_loss, run.model, causal_blocks=run.compute.causal_blocks
-    )
-    if given.is_coupled:
-        return coupled_backward(
-            given,
-            compute_loss,
-            run.optimizer.weights,
-            device=run.model.device,
-            ranks=run.ranks,
-            divided=run.divided,
-        )
-    total = torch.zeros((), device=run.model.device)
-    for rows in given.passes:
-        run.ranks.heartbeat.at(Activity.COMPUTING)
-        if run.divided is not None:
-            run.divided.is_last_pass(rows is given.passes[-1])
-        loss = compute_loss(rows.to(run.model.device)) / given.normaliser
-        loss.backward()
-        run.optimizer.weights.gather_gradients()
-        total += loss.detach()
+    compute_loss = run.divided or partial(pass_loss, run.model)
+    # Also in the backward pass: it may recompute activations.
+    with cpu_kernels(run.compute.uses_cpu_kernels):
+        if given.is_coupled:
+            return coupled_backward(
+                given,
+                compute_loss,
+                run.optimizer.weights,
+                device=run.model.device,
+                ranks=run.ranks,
+                divided=run.divided,
+            )
+        total = torch.zeros((), device=run.model.device)
+        for rows in given.passes:
+            run.ranks.heartbeat.at(Activity.COMPUTING)
+            if run.divided is not None:
+                run.divided.is_last_pass(rows is given.passes[-1])
+            loss = compute_loss(rows.to(run.model.device)) / given.normaliser
+            loss.backward()
+            run.optimizer.weights.gather_gradients()
+            total += loss.detach()
     run.ranks.sum_(total)
     return total
 

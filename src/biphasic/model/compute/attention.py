@@ -19,9 +19,8 @@ Three backends compute the same function; device, precision and dropout determin
   if a model caps its scores (Gemma 2), which neither kernel supports;
 - `sdpa`: torch's fused kernel, in all other cases.
 
-On a CPU, the last two would compute hidden scores, too. With `causal_blocks`, causal passes read
-rows in blocks of queries there, without the scores of tokens after a block: in fp32, this saves a
-quarter of the time with rows of 256 and two fifths with rows of 1,024.
+On a CPU, the last two compute hidden scores, too. Training reads documents one by one there
+(`documents.py`).
 
 The rest of the model is unchanged transformers code. Hugging Face's own packing by `position_ids`
 isolates documents for causal models but leaks for bidirectional ones, which would confound the
@@ -42,11 +41,12 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
+from biphasic.model.compute.documents import attend_by_document, reads_documents
 from biphasic.model.compute.dropout import dropout as drop
+from biphasic.model.compute.kernels import uses_cpu_kernels
 from biphasic.model.compute.linear import widens_bf16
 
 ATTENTION_NAME = "biphasic"
-_DENSE_BLOCK, _FUSED_BLOCK = 256, 64  # tokens; smaller blocks of `dense` are slower
 
 
 def register_attention() -> None:
@@ -62,22 +62,21 @@ def attention_arguments(
     shape: tuple[int, int],
     causal: bool,
     dtype: torch.dtype,
-    causal_blocks: bool = False,
 ) -> dict[str, Any]:
     """Return the keyword arguments that describe a model's segments."""
     # `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number
     # of tokens, padding included (a token beyond it would yield NaN gradients). `shape` is
-    # (num_rows, row_length), and `dtype` that of the activations. `causal_blocks` lets causal
-    # attention on a CPU leave out hidden scores; it rounds differently.
-    has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
+    # (num_rows, row_length), and `dtype` that of the activations.
+    needs_mask = backend(cu_seqlens.device, dtype) != "varlen" and not (
+        uses_cpu_kernels(cu_seqlens) and reads_documents(shape[1], dtype)
+    )
     return {
         "cu_seqlens": cu_seqlens,
         "max_seqlen": max_seqlen,
         "causal": causal,
-        "block_mask": None
-        if has_kernel
-        else block_mask(cu_seqlens, shape=shape, causal=causal, dtype=dtype),
-        "causal_blocks": causal and causal_blocks,
+        "block_mask": block_mask(cu_seqlens, shape=shape, causal=causal, dtype=dtype)
+        if needs_mask
+        else None,
     }
 
 
@@ -128,7 +127,6 @@ def packed_attention(
     max_seqlen: int | None = None,
     causal: bool | None = None,
     block_mask: Tensor | None = None,
-    causal_blocks: bool = False,
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attend within segments.
@@ -148,7 +146,6 @@ def packed_attention(
         max_seqlen: Length of the longest segment.
         causal: True for CLM.
         block_mask: For backends without variable-length kernels.
-        causal_blocks: Whether causal attention on a CPU leaves out hidden scores.
         unused: Arguments that transformers passes for other backends (`position_ids`, ...).
 
     Returns:
@@ -170,8 +167,15 @@ def packed_attention(
             f"{_name(module)} has attention sinks, which packed attention does not support; "
             "fine-tune it with `batching: padded`"
         )
-    if block_mask is None and softcap is not None:
+    is_on_cpu = query.device.type == "cpu"
+    if block_mask is None and (softcap is not None or (is_on_cpu and dropout)):
         block_mask = _mask_for(query, cu_seqlens, causal=causal)
+    if block_mask is None and is_on_cpu:
+        key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
+        output = attend_by_document(
+            query, key, value, cu_seqlens, causal=causal, scaling=scaling, window=sliding_window
+        )
+        return output, None
     if block_mask is None:
         if dropout:
             raise ModelError(
@@ -190,16 +194,9 @@ def packed_attention(
         block_mask = block_mask + _additive(near, query.dtype)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
     chosen = backend(query.device, query.dtype, drops=dropout > 0, caps=softcap is not None)
-    # With dropout, other weights would be dropped.
-    is_cut = causal_blocks and query.device.type == "cpu" and not dropout
     if chosen == "dense":
-        size = _DENSE_BLOCK if is_cut else query.shape[2]
         options = {"scaling": scaling, "dropout": dropout, "softcap": softcap}
-        return _dense(query, key, value, block_mask, size=size, **options), None
-    # The kernel's own function reads other layouts wrongly.
-    is_fit = query.shape == value.shape and all(x.stride(-1) == 1 for x in (query, key, value))
-    if is_cut and is_fit and not torch.compiler.is_compiling():
-        return _FusedBlocks.apply(query, key, value, block_mask, scaling).transpose(1, 2), None
+        return _dense(query, key, value, block_mask, **options), None
     output = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=block_mask, dropout_p=dropout, scale=scaling
     )
@@ -223,7 +220,6 @@ def _dense(
     value: Tensor,
     mask: Tensor,
     *,
-    size: int,
     scaling: float | None,
     dropout: float,
     softcap: float | None = None,
@@ -232,69 +228,20 @@ def _dense(
     dtype = query.dtype
     if widens_bf16(query.device, dtype):
         query, key, value, mask = query.float(), key.float(), value.float(), mask.float()
-    # Copied once: the backward pass keeps parts of these, whatever the number of blocks.
-    queries, keys, values = (states.flatten(0, 1) for states in (query, key, value))
+    flat = (num_rows * num_heads, row_length)
+    hidden = mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length)
+    queries = query.reshape(*flat, head_dim)
+    keys = key.reshape(*flat, head_dim).transpose(1, 2)
     factor = head_dim**-0.5 if scaling is None else scaling
-    outputs: list[Tensor] = []
-    for rows, seen, part in _blocks(mask, size):
-        hidden = part.expand(-1, num_heads, -1, -1).flatten(0, 1)
-        block, seen_keys = queries[:, rows], keys[:, seen].transpose(1, 2)
-        if softcap is None:
-            scores = torch.baddbmm(hidden, block, seen_keys, alpha=factor)
-        else:
-            scores = (torch.bmm(block, seen_keys) * (factor / softcap)).tanh() * softcap + hidden
-        weights = scores.softmax(-1)  # in fp32 within
-        if dropout:
-            weights = drop(weights, dropout)
-        outputs.append(torch.bmm(weights, values[:, seen]).to(dtype))
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+    if softcap is None:
+        scores = torch.baddbmm(hidden, queries, keys, alpha=factor)
+    else:
+        scores = (torch.bmm(queries, keys) * (factor / softcap)).tanh() * softcap + hidden
+    weights = scores.softmax(-1)  # in fp32 within
+    if dropout:
+        weights = drop(weights, dropout)
+    output = torch.bmm(weights, value.reshape(*flat, -1)).to(dtype)
     return output.view(num_rows, num_heads, row_length, -1).transpose(1, 2)
-
-
-class _FusedBlocks(torch.autograd.Function):
-    """torch's fused attention on a CPU, a block of queries at a time."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 - as autograd passes them
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
-    ) -> Tensor:
-        output = torch.empty_like(query.transpose(1, 2)).transpose(1, 2)
-        sums: list[Tensor] = []
-        for rows, seen, hidden in _blocks(mask, _FUSED_BLOCK):
-            part, sums_of_block = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                query[:, :, rows], key[:, :, seen], value[:, :, seen],
-                attn_mask=hidden, scale=scale,
-            )  # fmt: skip
-            output[:, :, rows] = part
-            sums.append(sums_of_block)
-        ctx.save_for_backward(query, key, value, mask, output, *sums)
-        ctx.scale = scale
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, output, *sums = ctx.saved_tensors
-        (gradient,) = gradients
-        of_query, of_key, of_value = map(torch.zeros_like, (query, key, value))
-        for (rows, seen, hidden), sums_of_block in zip(
-            _blocks(mask, _FUSED_BLOCK), sums, strict=True
-        ):
-            parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                gradient[:, :, rows], query[:, :, rows], key[:, :, seen], value[:, :, seen],
-                output[:, :, rows], sums_of_block, 0.0, False,
-                attn_mask=hidden, scale=ctx.scale,
-            )  # fmt: skip
-            of_query[:, :, rows] = parts[0]
-            of_key[:, :, seen] += parts[1]
-            of_value[:, :, seen] += parts[2]
-        return of_query, of_key, of_value, None, None
-
-
-def _blocks(mask: Tensor, size: int) -> list[tuple[slice, slice, Tensor]]:
-    """Return the queries of each block, the keys that it may see, and its part of the mask."""
-    length = mask.shape[-1]
-    bounds = [(start, min(start + size, length)) for start in range(0, length, size)]
-    return [(slice(start, end), slice(end), mask[..., start:end, :end]) for start, end in bounds]
 
 
 def _repeat_heads(states: Tensor, num_heads: int) -> Tensor:

@@ -28,7 +28,7 @@ _NUMERIC = (
     "max_tokens_per_pass",
     "compile",
     "predicted_only",
-    "causal_blocks",
+    "cpu_kernels",
     "shard",
     "shard_size",
 )  # settings of a state's `environment` and `compute` that can change numbers, by rounding

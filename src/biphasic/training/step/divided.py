@@ -35,14 +35,13 @@ class DividedModel(nn.Module):
     # FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
     # forward.
 
-    def __init__(self, model: PreTrainedModel, *, causal_blocks: bool) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model, self._dtype = model, activation_dtype(model)
-        self._causal_blocks = causal_blocks
 
     def forward(self, given: Pass) -> Tensor:
         """Return the summed loss of a pass, as `pass_loss` does."""
-        return pass_loss(self.model, given, dtype=self._dtype, causal_blocks=self._causal_blocks)
+        return pass_loss(self.model, given, dtype=self._dtype)
 
     def is_last_pass(self, is_last: bool) -> None:
         """Sum copies of the gradients only after the last pass of a step; parts after each."""
@@ -145,7 +144,7 @@ def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfi
     """Divide a model over the process group, in place; all ranks hold the same whole weights."""
     # Results are those of one process, except for the rounding of sums taken in another order.
     # `weights` are those of `set_precision`; the model keeps its compute precision.
-    root = DividedModel(model, causal_blocks=compute.causal_blocks)
+    root = DividedModel(model)
     full = MixedPrecisionPolicy(cast_forward_inputs=False)
     half = full
     if activation_dtype(model) != torch.float32:

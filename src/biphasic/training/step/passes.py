@@ -70,17 +70,11 @@ class Pass:
         return [(name, value) for name, value in values if isinstance(value, Tensor)]
 
 
-def pass_loss(
-    model: PreTrainedModel,
-    given: Pass,
-    *,
-    dtype: torch.dtype | None = None,
-    causal_blocks: bool = False,
-) -> Tensor:
+def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device."""
     # The head reads supervised positions only, and so does EuroBERT's last layer where they are
     # few: in causal passes nearly all tokens are predicted. Nothing waits for the device. `dtype`
-    # is the compute precision; None is that of the model's weights. `causal_blocks` is the setting.
+    # is the compute precision; None is that of the model's weights.
     # For a loss that couples vectors, return these: `coupled_backward` computes the loss.
     predicts_few = given.loss is None and not given.causal and len(given.positions) > 0
     narrows = predicts_few and is_narrow(model)
@@ -94,7 +88,6 @@ def pass_loss(
             shape=(given.input_ids.shape[0], given.input_ids.shape[1]),
             causal=given.causal,
             dtype=dtype or activation_dtype(model),
-            causal_blocks=causal_blocks,
         ),
         **({"predicted": given.positions} if narrows else {}),
     )

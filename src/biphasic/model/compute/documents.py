@@ -1,0 +1,184 @@
+"""Attention on a CPU, one document at a time: no scores of other documents, or of later tokens.
+
+torch's kernels compute all scores of a row and hide most of them by a mask. Here, queries and keys
+of a document are multiplied by plain products, whose results fit in a core's cache. Where a mask
+remains (in causal passes, and with sliding windows), a document is read in blocks of queries, each
+with the keys that it may see. Weights are kept for the backward pass; for many keys that would take
+too much memory, so torch's kernel reads such blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from biphasic.model.compute.linear import widens_bf16
+
+# Queries in a block. Blocks of 64 are the fastest in fp32; small products in bf16 are slow.
+_FP32_BLOCK, _BF16_BLOCK = 64, 256
+_KEPT_KEYS = 512  # of fp32 weights; bf16 ones take half of the memory, and torch has no fast kernel
+
+
+def reads_documents(row_length: int, dtype: torch.dtype) -> bool:
+    """Return whether reading by document is faster than reading whole rows."""
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and row_length > _BF16_BLOCK)
+
+
+def attend_by_document(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    causal: bool,
+    window: int | None,
+    scaling: float | None,
+) -> Tensor:
+    """Return [num_rows, row_length, num_heads, head_dim], from as many key heads as query heads."""
+    # `cu_seqlens` and `window` are those of `packed_attention`.
+    dtype = query.dtype
+    if widens_bf16(query.device, dtype):
+        query, key, value = query.float(), key.float(), value.float()
+    blocks = tuple(_blocks(cu_seqlens, query, causal=causal, window=window))
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _ByDocument.apply(query, key, value, blocks, factor).transpose(1, 2).to(dtype)
+
+
+class _Block(NamedTuple):
+    row: int
+    queries: slice
+    keys: slice
+    hidden: Tensor | None  # [num_queries, num_keys], 0 or -inf
+    is_last: bool  # of its document, whose keys it reads all; never with windows
+
+
+def _blocks(
+    cu_seqlens: Tensor, query: Tensor, *, causal: bool, window: int | None
+) -> Iterator[_Block]:
+    row_length = query.shape[2]
+    size, band = row_length, None
+    if causal or window is not None:
+        size = _FP32_BLOCK if query.dtype == torch.float32 else _BF16_BLOCK
+        band = _band(size, row_length, query.dtype, causal=causal, window=window)
+    reach = row_length if window is None else window - 1
+    for flat_start, flat_end in pairwise(cu_seqlens.tolist()):
+        row, start = divmod(flat_start, row_length)
+        end = flat_end - row * row_length
+        for first in range(start, end, size):
+            last = min(first + size, end)
+            low, high = max(first - reach, start), last if causal else min(last + reach, end)
+            hidden = None
+            if band is not None:
+                shift = row_length - first
+                hidden = band[: last - first, shift + low : shift + high]
+            is_last = window is None and high == end
+            yield _Block(row, slice(first, last), slice(low, high), hidden, is_last)
+
+
+@cache
+def _band(
+    size: int, row_length: int, dtype: torch.dtype, *, causal: bool, window: int | None
+) -> Tensor:
+    """Return 0 where query i sees the key `j - row_length` tokens after query 0, and else -inf."""
+    distance = torch.arange(size + 2 * row_length) - row_length - torch.arange(size)[:, None]
+    hidden = distance > 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
+    if window is not None:
+        hidden |= distance.abs() >= window
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+class _ByDocument(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - as autograd passes them
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        blocks: tuple[_Block, ...],
+        factor: float,
+    ) -> Tensor:
+        output = _like(query)
+        has_kernel = _has_kernel(query, key, value)
+        kept: list[Tensor] = []  # weights, or what torch's kernel keeps
+        for row, queries, keys, hidden, _ in blocks:
+            parts = query[row, :, queries], key[row, :, keys], value[row, :, keys]
+            if has_kernel and parts[1].shape[1] > _KEPT_KEYS:
+                read, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    *(part[None] for part in parts), attn_mask=hidden, scale=factor
+                )
+                output[row, :, queries] = read[0]
+                kept.append(sums)
+                continue
+            scores = _product(parts[0], parts[1].mT, factor, hidden)
+            kept.append(torch.softmax(scores, -1, out=scores))
+            output[row, :, queries] = torch.bmm(scores, parts[2])
+        ctx.save_for_backward(query, key, value, output, *kept)
+        ctx.blocks, ctx.factor = blocks, factor
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, *kept = ctx.saved_tensors
+        has_kernel = _has_kernel(query, key, value)
+        of_query, of_key, of_value = map(_like, (query, key, value))
+        if not ctx.blocks[-1].is_last:
+            of_key.zero_()
+            of_value.zero_()
+        for (row, queries, keys, hidden, is_last), weights in zip(
+            reversed(ctx.blocks), reversed(kept), strict=True
+        ):
+            parts = query[row, :, queries], key[row, :, keys], value[row, :, keys]
+            gradient = gradients[0][row, :, queries]
+            if has_kernel and parts[1].shape[1] > _KEPT_KEYS:
+                found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    gradient[None], *(part[None] for part in parts), output[row, :, queries][None],
+                    weights, 0.0, False, attn_mask=hidden, scale=ctx.factor,
+                )  # fmt: skip
+                found = tuple(part[0] for part in found)
+            else:
+                found = _gradients(gradient, parts, weights, ctx.factor)
+            of_query[row, :, queries] = found[0]
+            if is_last:
+                of_key[row, :, keys], of_value[row, :, keys] = found[1:]
+            else:
+                of_key[row, :, keys] += found[1]
+                of_value[row, :, keys] += found[2]
+        return of_query, of_key, of_value, None, None
+
+
+def _gradients(
+    gradient: Tensor, parts: tuple[Tensor, Tensor, Tensor], weights: Tensor, factor: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values, [num_heads, num_tokens, head_dim] each."""
+    query, key, value = parts
+    of_weights = torch.bmm(gradient, value.mT)
+    of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+    return (
+        _product(of_scores, key, factor),
+        _product(of_scores.mT, query, factor),
+        torch.bmm(weights.mT, gradient),
+    )
+
+
+def _product(left: Tensor, right: Tensor, factor: float, added: Tensor | None = None) -> Tensor:
+    """Return `factor * left @ right + added`, for each head."""
+    if added is None:
+        return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=factor)
+    return torch.baddbmm(added.expand(len(left), -1, -1), left, right, alpha=factor)
+
+
+def _like(states: Tensor) -> Tensor:
+    """Return an empty tensor whose heads lie side by side for each token."""
+    return torch.empty_like(states.transpose(1, 2)).transpose(1, 2)
+
+
+def _has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether torch's kernel reads blocks of these states correctly, and fast."""
+    states = (query, key, value)
+    is_fit = query.shape == value.shape and all(each.stride(-1) == 1 for each in states)
+    return is_fit and query.dtype == torch.float32
