@@ -19,6 +19,7 @@ from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
 from biphasic.model.compute.forward import first_position
+from biphasic.model.compute.eurobert import speed_up_eurobert
 from biphasic.model.compute.last_layer import narrow_last_layer
 from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context
@@ -290,6 +291,7 @@ def _trainable(
         _check_directions(model, recipe)
     if compute.predicted_only:
         narrow_last_layer(model)
+    speed_up_eurobert(model)
     divided = None if ranks.is_alone else divide(model, weights, compute)
     if divided is not None:
         weights = DividedWeights(divided)

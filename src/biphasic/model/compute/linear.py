@@ -72,6 +72,15 @@ def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     return widened(products().input_gradient, gradient, weight.T)
 
 
+def add_input_gradient(total: Tensor | None, gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return `total + gradient @ weight`; `total` may change in place."""
+    if total is None:
+        return input_gradient(gradient, weight)
+    if _is_ours(gradient) and products().input_gradient == "mkl":
+        return total.addmm_(gradient, weight)
+    return total.add_(input_gradient(gradient, weight))
+
+
 def weight_gradient(gradient: Tensor, input: Tensor) -> Tensor:
     """Return `gradient.T @ input`, [num_outputs, num_inputs], without autograd."""
     if not _is_ours(gradient):
