@@ -18,8 +18,8 @@ from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
-from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.eurobert import speed_up_eurobert
+from biphasic.model.compute.forward import first_position
 from biphasic.model.compute.last_layer import narrow_last_layer
 from biphasic.model.compute.layers import compile_layers, recompute_activations, uncompiled
 from biphasic.model.context import extend_config, extend_context

@@ -51,8 +51,8 @@ def attend_by_document(
 
 class _Block(NamedTuple):
     row: int
-    queries: slice
-    keys: slice
+    queries: tuple[int, int]  # the first one, and their number
+    keys: tuple[int, int]
     hidden: Tensor | None  # [num_queries, num_keys], 0 or -inf
     is_last: bool  # of its document, whose keys it reads all; never with windows
 
@@ -77,7 +77,7 @@ def _blocks(
                 shift = row_length - first
                 hidden = band[: last - first, shift + low : shift + high]
             is_last = window is None and high == end
-            yield _Block(row, slice(first, last), slice(low, high), hidden, is_last)
+            yield _Block(row, (first, last - first), (low, high - low), hidden, is_last)
 
 
 @cache
@@ -102,53 +102,58 @@ class _ByDocument(torch.autograd.Function):
         blocks: tuple[_Block, ...],
         factor: float,
     ) -> Tensor:
-        output = _like(query)
+        output = _like(value)
         has_kernel = _has_kernel(query, key, value)
         kept: list[Tensor] = []  # weights, or what torch's kernel keeps
+        rows = [states.unbind() for states in (query, key, value, output)]
         for row, queries, keys, hidden, _ in blocks:
-            parts = query[row, :, queries], key[row, :, keys], value[row, :, keys]
-            if has_kernel and parts[1].shape[1] > _KEPT_KEYS:
-                read, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            read, *seen, written = (states[row] for states in rows)
+            parts = read.narrow(1, *queries), *(states.narrow(1, *keys) for states in seen)
+            if has_kernel and keys[1] > _KEPT_KEYS:
+                attended, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                     *(part[None] for part in parts), attn_mask=hidden, scale=factor
                 )
-                output[row, :, queries] = read[0]
+                attended = attended[0]
                 kept.append(sums)
-                continue
-            scores = _product(parts[0], parts[1].mT, factor, hidden)
-            kept.append(torch.softmax(scores, -1, out=scores))
-            output[row, :, queries] = torch.bmm(scores, parts[2])
+            else:
+                scores = _product(parts[0], parts[1].mT, factor, hidden)
+                kept.append(torch.softmax(scores, -1, out=scores))
+                attended = torch.bmm(scores, parts[2])
+            written.narrow(1, *queries).copy_(attended)
         ctx.save_for_backward(query, key, value, output, *kept)
         ctx.blocks, ctx.factor = blocks, factor
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, *kept = ctx.saved_tensors
-        has_kernel = _has_kernel(query, key, value)
-        of_query, of_key, of_value = map(_like, (query, key, value))
+        *states, output, gradient = *ctx.saved_tensors[:4], gradients[0]
+        has_kernel = _has_kernel(*states)
+        sums = tuple(map(_like, states))
         if not ctx.blocks[-1].is_last:
-            of_key.zero_()
-            of_value.zero_()
+            sums[1].zero_()
+            sums[2].zero_()
+        rows = [each.unbind() for each in (*states, output, gradient, *sums)]
         for (row, queries, keys, hidden, is_last), weights in zip(
-            reversed(ctx.blocks), reversed(kept), strict=True
+            reversed(ctx.blocks), reversed(ctx.saved_tensors[4:]), strict=True
         ):
-            parts = query[row, :, queries], key[row, :, keys], value[row, :, keys]
-            gradient = gradients[0][row, :, queries]
-            if has_kernel and parts[1].shape[1] > _KEPT_KEYS:
+            query, key, value, attended, of_attended, *totals = (each[row] for each in rows)
+            parts = query.narrow(1, *queries), key.narrow(1, *keys), value.narrow(1, *keys)
+            of_attended = of_attended.narrow(1, *queries)
+            if has_kernel and keys[1] > _KEPT_KEYS:
                 found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                    gradient[None], *(part[None] for part in parts), output[row, :, queries][None],
-                    weights, 0.0, False, attn_mask=hidden, scale=ctx.factor,
+                    of_attended[None], *(part[None] for part in parts),
+                    attended.narrow(1, *queries)[None], weights, 0.0, False,
+                    attn_mask=hidden, scale=ctx.factor,
                 )  # fmt: skip
                 found = tuple(part[0] for part in found)
             else:
-                found = _gradients(gradient, parts, weights, ctx.factor)
-            of_query[row, :, queries] = found[0]
-            if is_last:
-                of_key[row, :, keys], of_value[row, :, keys] = found[1:]
-            else:
-                of_key[row, :, keys] += found[1]
-                of_value[row, :, keys] += found[2]
-        return of_query, of_key, of_value, None, None
+                found = _gradients(of_attended, parts, weights, ctx.factor)
+            write = Tensor.copy_ if is_last else Tensor.add_
+            for total, part, place, put in zip(
+                totals, found, (queries, keys, keys), (Tensor.copy_, write, write), strict=True
+            ):
+                put(total.narrow(1, *place), part)
+        return *sums, None, None
 
 
 def _gradients(
