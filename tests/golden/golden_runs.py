@@ -106,7 +106,7 @@ def _trained(
     optimizer: str = "adamw",
     max_seqlen: int = 64,
     predicted_only: bool = False,
-    causal_blocks: bool = False,
+    cpu_kernels: bool = False,
 ) -> Path:
     """Return the folder of the last state."""
     rate = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 4} if phases else {"peak": 2e-3}
@@ -122,7 +122,7 @@ def _trained(
     recipe = parse_config(Recipe, raw, where="golden")
     data = _data(folder)
     lineage = Lineage(recipe, data.fingerprint)
-    compute = ComputeConfig(predicted_only=predicted_only, causal_blocks=causal_blocks)
+    compute = ComputeConfig(predicted_only=predicted_only, cpu_kernels=cpu_kernels)
     options = RunOptions(compute=compute)
     return train_segment(
         lineage, data, folder / "store", start=0, end=recipe.total_steps, options=options
@@ -154,8 +154,8 @@ def _dump(split: SplitScores) -> dict[str, Any]:
 
 RUNS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "clm": partial(pretrain, phases=[_CLM], precision="fp32"),
-    "clm-causal-blocks": partial(
-        pretrain, phases=[_CLM], precision="fp32", max_seqlen=160, causal_blocks=True
+    "clm-mlm-cpu-kernels": partial(
+        pretrain, phases=_HALVES, precision="fp32", max_seqlen=160, cpu_kernels=True
     ),
     "mlm": partial(pretrain, phases=[_MLM], precision="fp32"),
     "mlm-predicted-only": partial(pretrain, phases=[_MLM], precision="fp32", predicted_only=True),

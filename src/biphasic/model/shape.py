@@ -13,6 +13,8 @@ from biphasic.model.presets import Architecture
 # and each group adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter
 # of the time of groups of 16 tokens.
 GROUP_LOGITS = 1 << 26
+# Attention on a CPU keeps the fp32 weights of a block of queries if they read at most so many keys.
+KEPT_KEYS = 512
 
 
 @dataclass(frozen=True, slots=True)

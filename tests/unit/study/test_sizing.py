@@ -13,6 +13,7 @@ import biphasic
 from biphasic import estimate
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
+from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
@@ -160,7 +161,8 @@ def stored_bytes(architecture, *, precision, recomputes, rows=5):
             stored[storage.data_ptr()] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    kept = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with cpu_kernels(True), kept:
         pass_loss(model, given)
     return sum(storage.nbytes() for storage in stored.values())
 

@@ -145,6 +145,7 @@ def test_the_kernels_of_cuda_have_a_backward_pass(
     monkeypatch.setattr(attention, "backend", lambda *_, **__: backend)
     with FakeTensorMode() as mode:
         run = fake_run(make_recipe(phase, precision=precision), training_data, device=CPU)
+    run.compute = run.compute.model_copy(update={"cpu_kernels": False})
     check_steps(run, mode, steps=1)
 
 

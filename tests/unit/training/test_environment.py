@@ -49,19 +49,19 @@ def test_what_can_change_numbers_is_named_with_both_values():
     assert changed(products="other") == f"products other -> {now['products']}"
     compute = {
         "processes": 8, "compile": True, "max_tokens_per_pass": 512, "predicted_only": False,
-        "causal_blocks": False,
+        "cpu_kernels": False,
     }  # fmt: skip
     assert changed(compute) == (
         "processes 8 -> 1, max tokens per pass 512 -> none, compile True -> False, "
-        "predicted only False -> True, causal blocks False -> True"
+        "predicted only False -> True, cpu kernels False -> True"
     )
 
 
 def test_states_older_than_a_setting_were_computed_without_it():
-    newer = {"predicted_only", "causal_blocks"}
+    newer = {"predicted_only", "cpu_kernels"}
     before = record(environment(), {k: v for k, v in COMPUTE.items() if k not in newer})
     assert changed_settings(before, COMPUTE) == (
-        "predicted only False -> True, causal blocks False -> True"
+        "predicted only False -> True, cpu kernels False -> True"
     )
 
 

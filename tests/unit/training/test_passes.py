@@ -96,7 +96,7 @@ def test_a_state_names_how_it_was_computed(train, make_recipe):
         "activation_checkpointing": False,
         "compile": False,
         "predicted_only": True,
-        "causal_blocks": True,
+        "cpu_kernels": True,
     }
     assert kept == {**settings, **expected}
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from biphasic.model.compute.linear import widens_bf16
+from biphasic.model.shape import KEPT_KEYS
 
 # Queries in a block. Blocks of 64 are the fastest in fp32; small products in bf16 are slow.
 _FP32_BLOCK, _BF16_BLOCK = 64, 256
-_KEPT_KEYS = 512  # of fp32 weights; bf16 ones take half of the memory, and torch has no fast kernel
 
 
 def reads_documents(row_length: int, dtype: torch.dtype) -> bool:
@@ -109,7 +109,7 @@ class _ByDocument(torch.autograd.Function):
         for row, queries, keys, hidden, _ in blocks:
             read, *seen, written = (states[row] for states in rows)
             parts = read.narrow(1, *queries), *(states.narrow(1, *keys) for states in seen)
-            if has_kernel and keys[1] > _KEPT_KEYS:
+            if has_kernel and keys[1] > KEPT_KEYS:
                 attended, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                     *(part[None] for part in parts), attn_mask=hidden, scale=factor
                 )
@@ -126,20 +126,21 @@ class _ByDocument(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *states, output, gradient = *ctx.saved_tensors[:4], gradients[0]
+        saved = ctx.saved_tensors
+        *states, output = saved[:4]
         has_kernel = _has_kernel(*states)
         sums = tuple(map(_like, states))
         if not ctx.blocks[-1].is_last:
             sums[1].zero_()
             sums[2].zero_()
-        rows = [each.unbind() for each in (*states, output, gradient, *sums)]
+        rows = [each.unbind() for each in (*states, output, *gradients, *sums)]
         for (row, queries, keys, hidden, is_last), weights in zip(
-            reversed(ctx.blocks), reversed(ctx.saved_tensors[4:]), strict=True
+            reversed(ctx.blocks), reversed(saved[4:]), strict=True
         ):
             query, key, value, attended, of_attended, *totals = (each[row] for each in rows)
             parts = query.narrow(1, *queries), key.narrow(1, *keys), value.narrow(1, *keys)
             of_attended = of_attended.narrow(1, *queries)
-            if has_kernel and keys[1] > _KEPT_KEYS:
+            if has_kernel and keys[1] > KEPT_KEYS:
                 found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                     of_attended[None], *(part[None] for part in parts),
                     attended.narrow(1, *queries)[None], weights, 0.0, False,
@@ -179,7 +180,8 @@ def _product(left: Tensor, right: Tensor, factor: float, added: Tensor | None = 
 
 def _like(states: Tensor) -> Tensor:
     """Return an empty tensor whose heads lie side by side for each token."""
-    return torch.empty_like(states.transpose(1, 2)).transpose(1, 2)
+    by_token = states.transpose(1, 2)
+    return torch.empty_like(by_token, memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 def _has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.eurobert.modeling_eurobert import EuroBertAttention, EuroBertMLP
 
-from biphasic.model.compute.attention import packed_attention
 from biphasic.model.compute.kernels import uses_cpu_kernels
 from biphasic.model.compute.linear import add_input_gradient, product, weight_gradient
 
@@ -43,7 +43,8 @@ class _Attention(EuroBertAttention):
             states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for states in _products(hidden_states, self.q_proj, self.k_proj, self.v_proj)
         )
-        attended, weights = packed_attention(
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        attended, weights = attend(
             self,
             _Rotated.apply(query, cosines, sines),
             _Rotated.apply(key, cosines, sines),
@@ -90,16 +91,15 @@ class _Products(torch.autograd.Function):
         needs_input, *need_weight = ctx.needs_input_grad
         inputs = input.flatten(0, -2)
         by_token = [gradient.flatten(0, -2) for gradient in gradients]
-        total = None
+        of_input = None
         if needs_input:
             for gradient, weight in zip(by_token, weights, strict=True):
-                total = add_input_gradient(total, gradient, weight)
-            total = total.view(input.shape)
+                of_input = add_input_gradient(of_input, gradient, weight)
         of_weights = (
             weight_gradient(gradient, inputs) if needs else None
             for gradient, needs in zip(by_token, need_weight, strict=True)
         )
-        return total, *of_weights
+        return None if of_input is None else of_input.view(input.shape), *of_weights
 
 
 class _Rotated(torch.autograd.Function):

@@ -9,7 +9,8 @@ Three moments can be the peak, and all are computed:
 The counts follow the code: `optimizer.py` and `divided.py` for weights and gradients,
 EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On a CPU,
 `benchmarks/memory.py` compares them with measured memory. On a GPU they are untested. The MLP of
-the last layer counts for all tokens, so `predicted_only` needs a little less.
+the last layer counts for all tokens, so `predicted_only` needs a little less. fp32 on a CPU is
+counted with `cpu_kernels`, whose attention keeps most if each row is one document.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 from biphasic.model.presets import Architecture
-from biphasic.model.shape import GROUP_LOGITS
+from biphasic.model.shape import GROUP_LOGITS, KEPT_KEYS
 from biphasic.study.plan.cost import Parameters, num_moments
 from biphasic.training.optimizers.adamw import AdamW
 from biphasic.training.optimizers.optimizer import OptimizerConfig
@@ -118,6 +119,11 @@ class Training:
         """Whether products of bf16 factors are taken in fp32."""
         return self.kernels == "cpu" and self.precision == "bf16"
 
+    @property
+    def _has_cpu_kernels(self) -> bool:
+        """Whether our kernels of attention and norms compute."""
+        return self.kernels == "cpu" and self.precision == "fp32"
+
     def _memory(
         self,
         *,
@@ -186,29 +192,36 @@ class Training:
         """Return the bytes that the backward pass needs when the forward pass has ended."""
         layers, width = self.architecture.num_layers, self.architecture.hidden_size
         layer = self._bytes * width if self.recomputes else self._layer(rows)
-        # The final norm: its input in fp32, what it scales, and its result.
-        final = (_FP32 + 2 * self._bytes) * width + _FP32
+        final = self._norm()
         rotary = 2 * self._bytes * width // self.architecture.num_heads  # cosines and sines
         # The mask between segments, where attention has one and keeps it.
-        has_mask = self.precision == "fp32" or (self.kernels == "cpu" and self.recomputes)
+        is_fp32 = self.precision == "fp32"
+        has_mask = self.recomputes and not is_fp32 if self.kernels == "cpu" else is_fp32
         mask = self._bytes * rows.row_length if has_mask else 0
         states = 2 * self._bytes * width * rows.supervised
         return rows.tokens * (layers * layer + final + rotary + mask + _IDS) + states
+
+    def _norm(self) -> int:
+        """Return the bytes per token that a norm stores."""
+        # Its input in fp32, what it scales, its result, and a factor.
+        num_results = 1 if self._has_cpu_kernels else 2
+        return (_FP32 + num_results * self._bytes) * self.architecture.hidden_size + _FP32
 
     def _layer(self, rows: PassShape) -> int:
         """Return the bytes per token that a layer stores."""
         a, size = self.architecture, self._bytes
         width = a.hidden_size
-        norm = (_FP32 + 2 * size) * width
         feed_forward = 4 * size * a.intermediate_size  # gate, its SiLU, up, and their product
         shared = width // a.num_heads * a.num_key_value_heads
         if self._widens:  # fp32 queries, keys, values and weights; the bf16 result
             attention = _FP32 * (3 * width + a.num_heads * rows.row_length) + _BF16 * width
         elif size == _BF16:  # keys and values are shared by groups of heads
             attention = _BF16 * (2 * width + 2 * shared) + _FP32 * a.num_heads
+        elif self._has_cpu_kernels:
+            attention = _FP32 * (4 * width + a.num_heads * min(rows.row_length, KEPT_KEYS))
         else:
             attention = _FP32 * (4 * width + a.num_heads)
-        return 2 * (norm + _FP32) + attention + feed_forward
+        return 2 * self._norm() + attention + feed_forward
 
     def _in_backward(self, rows: PassShape) -> int:
         """Return the bytes per token of intermediate results in a layer's backward pass."""
