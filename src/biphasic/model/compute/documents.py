@@ -10,7 +10,7 @@ too much memory, so torch's kernel reads such blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ def _blocks(
             yield _Block(row, (first, last - first), (low, high - low), hidden, is_last)
 
 
-@cache
+@lru_cache(maxsize=16)  # row lengths of pairs of texts differ by step
 def _band(
     size: int, row_length: int, dtype: torch.dtype, *, causal: bool, window: int | None
 ) -> Tensor:
