@@ -91,6 +91,7 @@ release: $(INSTALLED)  ## Build sdist and wheel into dist/ with hashes and licen
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: an hour.
 	$(BIN)/python benchmarks/pretrain.py
 	$(BIN)/python benchmarks/lean_loop.py
+	$(BIN)/python benchmarks/cpu_kernels.py
 	$(BIN)/python benchmarks/contrastive.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/memory.py

@@ -168,6 +168,15 @@ def test_lean_loop(bench):
     assert all(record["ours_over_lean"] > 0 for record in records)
 
 
+def test_cpu_kernels(bench):
+    options = ["--models", "pico", "--lengths", "64/32", "--passes", "1"]
+    records = bench("cpu_kernels", *options)
+    assert [(record["objective"], record["row"]) for record in records] == [
+        ("clm", "64"), ("mlm40", "64"),
+    ]  # fmt: skip
+    assert all(record["ours_over_without"] > 0 for record in records)
+
+
 def test_contrastive(bench):
     options = ["--models", "pico", "--batches", "4", "8", "--cached", "8", "--steps", "1"]
     whole, cached = bench("contrastive", *options, "--max-seqlen", "32")

@@ -59,6 +59,7 @@ OTHER_FILES = {
         "facts.py",
         "files.py",
         "model/loading/reading.py",
+        "model/shape.py",  # of kernels that only training uses
         "model/presets.py",
         "numerics.py",
         "plugins.py",

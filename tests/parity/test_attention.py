@@ -132,7 +132,7 @@ def test_capped_scores_equal_the_definition(
 def test_dense_and_sdpa_are_one_function(causal):
     states = [part.detach() for part in make_states(NUM_HEADS)]
     mask = block_mask(CU_SEQLENS, shape=(2, ROW_LENGTH), causal=causal, dtype=torch.float32)
-    dense = attention._dense(*states, mask, size=ROW_LENGTH, scaling=None, dropout=0.0)
+    dense = attention._dense(*states, mask, scaling=None, dropout=0.0)
     assert_close(dense, attend(states, causal=causal), atol=2e-6, rtol=0)
 
 

@@ -167,10 +167,10 @@ def packed_attention(
             f"{_name(module)} has attention sinks, which packed attention does not support; "
             "fine-tune it with `batching: padded`"
         )
-    is_on_cpu = query.device.type == "cpu"
-    if block_mask is None and (softcap is not None or (is_on_cpu and dropout)):
+    is_ours = uses_cpu_kernels(query)
+    if block_mask is None and (softcap is not None or (is_ours and dropout)):
         block_mask = _mask_for(query, cu_seqlens, causal=causal)
-    if block_mask is None and is_on_cpu:
+    if block_mask is None and is_ours:
         key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
         output = attend_by_document(
             query, key, value, cu_seqlens, causal=causal, scaling=scaling, window=sliding_window
