@@ -107,6 +107,15 @@ def test_other_layouts_and_factors(causal, layout):
     assert_close(actual, expected, torch.float32)
 
 
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+def test_gradients_of_any_layout(causal):
+    rows = rows_of(*ROWS["long"])
+    inputs, gradient = drawn(rows, torch.float32)
+    expected = attend_whole(rows, inputs, gradient, causal=causal)
+    across = gradient.mT.contiguous().mT
+    assert_close(attend(rows, inputs, across, causal=causal), expected, torch.float32)
+
+
 def test_heads_may_share_keys():
     rows = rows_of(*ROWS["blocks"])
     (query, key, value), gradient = drawn(rows, torch.float32, heads=4)
