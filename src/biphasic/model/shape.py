@@ -13,8 +13,9 @@ from biphasic.model.presets import Architecture
 # and each group adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter
 # of the time of groups of 16 tokens.
 GROUP_LOGITS = 1 << 26
-# Attention on a CPU keeps the fp32 weights of a block of queries if they read at most so many keys.
-KEPT_KEYS = 512
+# Attention by document on a CPU keeps the fp32 weights of queries that read at most so many keys;
+# bf16 rows that are not longer are read as a whole.
+KEPT_KEYS = 256
 
 
 @dataclass(frozen=True, slots=True)

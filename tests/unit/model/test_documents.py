@@ -22,6 +22,11 @@ ROWS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def documents_of_any_length(monkeypatch):
+    monkeypatch.setattr(documents, "_SCORES_PER_DOCUMENT", 0)
+
+
 def rows_of(row_length, lengths):
     return pack_sequences([np.arange(n) % 50 for n in lengths], row_length=row_length, pad_id=0)
 
@@ -151,6 +156,15 @@ def test_rows_in_bf16_are_read_by_document_if_they_are_long(scores):
     assert scores == [200**2 + 56**2 + 44**2]
 
 
+def test_rows_of_many_short_documents_are_read_as_a_whole(scores, monkeypatch):
+    monkeypatch.setattr(documents, "_SCORES_PER_DOCUMENT", 2000)
+    for length in (8, 15, 16, 128):
+        rows = rows_of(128, [length] * (128 // length))
+        inputs, gradient = drawn(rows, torch.float32)
+        attend(rows, inputs, gradient, causal=False)
+    assert scores == [8 * 16**2, 128**2]
+
+
 @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"softcap": 5.0}], ids=str)
 def test_dropped_and_capped_scores_are_computed_as_without(options, scores):
     rows = rows_of(*ROWS["blocks"])
@@ -176,7 +190,7 @@ def test_long_documents_keep_no_weights(causal):
     inputs, gradient = drawn(rows, torch.float32)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda state: state):
         attend(rows, inputs, gradient, causal=causal)
-    num_heads, head_dim, most_keys = 2, 16, 512
+    num_heads, head_dim, most_keys = 2, 16, 256
     states = 4 * rows.input_ids.size * num_heads * head_dim * 4
     weights = rows.input_ids.size * num_heads * most_keys * 4
     assert sum(storage.nbytes() for storage in kept.values()) < states + weights / 4

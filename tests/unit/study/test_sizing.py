@@ -13,10 +13,12 @@ import biphasic
 from biphasic import estimate
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ConfigError
+from biphasic.model.compute.eurobert import speed_up_eurobert
 from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.compute.layers import recompute_activations
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS, Architecture
+from biphasic.model.shape import KEPT_KEYS
 from biphasic.study.plan.cost import Parameters, parameters_of, state_bytes
 from biphasic.study.sizing.devices import DEVICES, choose_device
 from biphasic.study.sizing.memory import MARGIN, PROCESS_BYTES, PassShape, Training
@@ -130,26 +132,29 @@ def test_activations_of_a_layer_by_hand():
     assert more.activations - few.activations == 512 * ROW * (norms + attention + feed_forward)
 
 
-def stored_bytes(architecture, *, precision, recomputes, rows=5):
+def stored_bytes(architecture, *, precision, recomputes, row_length):
     """Return the bytes that autograd stores for the backward pass of a real model."""
     config = architecture_config(
         architecture,
         vocab_size=VOCAB,
-        max_seqlen=ROW,
+        max_seqlen=row_length,
         special_ids={"bos": 0, "eos": 1, "pad": 2, "mask": 3},
     )
     model = new_model(config, init_seed=0).train()
     set_precision(model, precision)
+    speed_up_eurobert(model)
     if recomputes:
         recompute_activations(model)
-    batch = pack_sequences(list(np.full((rows, ROW), 7)), row_length=ROW, pad_id=2)
+    length = min(row_length, KEPT_KEYS)  # which needs most memory
+    documents = list(np.full((5 * row_length // length, length), 7))
+    batch = pack_sequences(documents, row_length=row_length, pad_id=2)
     given = Pass(
         input_ids=torch.from_numpy(batch.input_ids),
         position_ids=torch.from_numpy(batch.position_ids),
         cu_seqlens=torch.from_numpy(batch.cu_seqlens),
-        positions=torch.arange(16 * rows),
-        labels=torch.full((16 * rows,), 5),
-        max_seqlen=ROW,
+        positions=torch.arange(16 * 5),
+        labels=torch.full((16 * 5,), 5),
+        max_seqlen=length,
         causal=False,
     )
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -169,7 +174,8 @@ def stored_bytes(architecture, *, precision, recomputes, rows=5):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("recomputes", [False, True])
-def test_activations_are_those_that_autograd_stores(monkeypatch, precision, recomputes):
+@pytest.mark.parametrize("row_length", [64, 2 * KEPT_KEYS])
+def test_activations_are_those_that_autograd_stores(monkeypatch, precision, recomputes, row_length):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN, products of bf16 factors store other tensors")
     # As on a processor without bf16 instructions.
@@ -177,16 +183,17 @@ def test_activations_are_those_that_autograd_stores(monkeypatch, precision, reco
     deeper = TINY.model_copy(update={"num_layers": 3})
     real, counted = [], []
     for architecture in (TINY, deeper):
-        real.append(stored_bytes(architecture, precision=precision, recomputes=recomputes))
+        size = {"precision": precision, "recomputes": recomputes}
+        real.append(stored_bytes(architecture, **size, row_length=row_length))
         tiny = training(
             architecture=architecture, precision=precision, kernels="cpu", recomputes=recomputes
         )
-        counted.append(tiny._stored(rows_of(5)))
+        counted.append(tiny._stored(rows_of(5, row_length=row_length)))
     assert counted[1] - counted[0] == real[1] - real[0]
     # The result of the last norm, the states of the labels, the mask, positions and angles live on
     # without being stored; the weight's gradient is the head's.
-    size, tokens = 2 if precision == "bf16" else 4, 5 * ROW
-    live = size * (48 * (tokens + 16 * 5) + tokens * (ROW + 2 * 8)) + 16 * tokens
+    size, tokens = 2 if precision == "bf16" else 4, 5 * row_length
+    live = size * (48 * (tokens + 16 * 5) + tokens * (row_length + 2 * 8)) + 16 * tokens
     assert 0 <= counted[0] - (real[0] - size * 48 * VOCAB) <= live
 
 

@@ -67,9 +67,10 @@ def attention_arguments(
     # `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number
     # of tokens, padding included (a token beyond it would yield NaN gradients). `shape` is
     # (num_rows, row_length), and `dtype` that of the activations.
-    needs_mask = backend(cu_seqlens.device, dtype) != "varlen" and not (
-        uses_cpu_kernels(cu_seqlens) and reads_documents(shape[1], dtype)
+    by_document = uses_cpu_kernels(cu_seqlens) and reads_documents(
+        shape, num_documents=len(cu_seqlens) - 1, dtype=dtype
     )
+    needs_mask = backend(cu_seqlens.device, dtype) != "varlen" and not by_document
     return {
         "cu_seqlens": cu_seqlens,
         "max_seqlen": max_seqlen,
@@ -210,8 +211,8 @@ def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
 
 def _name(module: nn.Module) -> str:
     """Return the attention layer's name for error messages."""
-    index = getattr(module, "layer_idx", None)
-    return type(module).__name__ if index is None else f"layer {index} ({type(module).__name__})"
+    index, kind = getattr(module, "layer_idx", None), type(module).__name__.lstrip("_")
+    return kind if index is None else f"layer {index} ({kind})"
 
 
 def _dense(

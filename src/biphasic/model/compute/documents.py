@@ -22,11 +22,16 @@ from biphasic.model.shape import KEPT_KEYS
 
 # Queries in a block. Blocks of 64 are the fastest in fp32; small products in bf16 are slow.
 _FP32_BLOCK, _BF16_BLOCK = 64, 256
+# A document costs some 40 microseconds, in which a row's kernel computes about so many scores.
+_SCORES_PER_DOCUMENT = 2000
 
 
-def reads_documents(row_length: int, dtype: torch.dtype) -> bool:
-    """Return whether reading by document is faster than reading whole rows."""
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and row_length > _BF16_BLOCK)
+def reads_documents(shape: tuple[int, int], *, num_documents: int, dtype: torch.dtype) -> bool:
+    """Return whether reading by document is faster than reading whole rows, (number, length)."""
+    num_rows, row_length = shape
+    if dtype == torch.bfloat16 and row_length <= KEPT_KEYS:
+        return False
+    return num_rows * row_length**2 >= _SCORES_PER_DOCUMENT * num_documents
 
 
 def attend_by_document(
@@ -46,7 +51,7 @@ def attend_by_document(
         query, key, value = query.float(), key.float(), value.float()
     blocks = tuple(_blocks(cu_seqlens, query, causal=causal, window=window))
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return _ByDocument.apply(query, key, value, blocks, factor).transpose(1, 2).to(dtype)
+    return _ByDocument.apply(query, key, value, blocks, factor).to(dtype)
 
 
 class _Block(NamedTuple):
@@ -54,7 +59,7 @@ class _Block(NamedTuple):
     queries: tuple[int, int]  # the first one, and their number
     keys: tuple[int, int]
     hidden: Tensor | None  # [num_queries, num_keys], 0 or -inf
-    is_last: bool  # of its document, whose keys it reads all; never with windows
+    is_first_write: bool  # whether the backward pass, which is reversed, meets its keys first
 
 
 def _blocks(
@@ -76,8 +81,8 @@ def _blocks(
             if band is not None:
                 shift = row_length - first
                 hidden = band[: last - first, shift + low : shift + high]
-            is_last = window is None and high == end
-            yield _Block(row, (first, last - first), (low, high - low), hidden, is_last)
+            is_first_write = window is None and high == end
+            yield _Block(row, (first, last - first), (low, high - low), hidden, is_first_write)
 
 
 @lru_cache(maxsize=16)  # row lengths of pairs of texts differ by step
@@ -103,6 +108,7 @@ class _ByDocument(torch.autograd.Function):
         factor: float,
     ) -> Tensor:
         output = _like(value)
+        by_token = output.transpose(1, 2)
         has_kernel = _has_kernel(query, key, value)
         kept: list[Tensor] = []  # weights, or what torch's kernel keeps
         rows = [states.unbind() for states in (query, key, value, output)]
@@ -122,22 +128,23 @@ class _ByDocument(torch.autograd.Function):
             written.narrow(1, *queries).copy_(attended)
         ctx.save_for_backward(query, key, value, output, *kept)
         ctx.blocks, ctx.factor = blocks, factor
-        return output
+        return by_token
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         *states, output = saved[:4]
         has_kernel = _has_kernel(*states)
-        sums = tuple(map(_like, states))
-        if not ctx.blocks[-1].is_last:
-            sums[1].zero_()
-            sums[2].zero_()
-        rows = [each.unbind() for each in (*states, output, *gradients, *sums)]
-        for (row, queries, keys, hidden, is_last), weights in zip(
+        totals = tuple(map(_like, states))
+        if not ctx.blocks[-1].is_first_write:  # as with all windows
+            totals[1].zero_()
+            totals[2].zero_()
+        by_head = gradients[0].transpose(1, 2)
+        rows = [each.unbind() for each in (*states, output, by_head, *totals)]
+        for (row, queries, keys, hidden, is_first_write), weights in zip(
             reversed(ctx.blocks), reversed(saved[4:]), strict=True
         ):
-            query, key, value, attended, of_attended, *totals = (each[row] for each in rows)
+            query, key, value, attended, of_attended, *of_row = (each[row] for each in rows)
             parts = query.narrow(1, *queries), key.narrow(1, *keys), value.narrow(1, *keys)
             of_attended = of_attended.narrow(1, *queries)
             if has_kernel and keys[1] > KEPT_KEYS:
@@ -149,12 +156,12 @@ class _ByDocument(torch.autograd.Function):
                 found = tuple(part[0] for part in found)
             else:
                 found = _gradients(of_attended, parts, weights, ctx.factor)
-            write = Tensor.copy_ if is_last else Tensor.add_
+            write = Tensor.copy_ if is_first_write else Tensor.add_
             for total, part, place, put in zip(
-                totals, found, (queries, keys, keys), (Tensor.copy_, write, write), strict=True
+                of_row, found, (queries, keys, keys), (Tensor.copy_, write, write), strict=True
             ):
                 put(total.narrow(1, *place), part)
-        return *sums, None, None
+        return *totals, None, None
 
 
 def _gradients(

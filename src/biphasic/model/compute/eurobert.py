@@ -21,22 +21,23 @@ def speed_up_eurobert(model: nn.Module) -> None:
     """Make a model's EuroBERT layers use our kernels; other models do not change."""
     for module in model.modules():
         if type(module) is EuroBertAttention:
-            module.__class__ = _Attention
+            module.__class__ = _FastEuroBertAttention
         elif type(module) is EuroBertMLP:
-            module.__class__ = _MLP
+            module.__class__ = _FastEuroBertMLP
 
 
-class _Attention(EuroBertAttention):
+class _FastEuroBertAttention(EuroBertAttention):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        if not _is_ours(hidden_states):
+        if not _is_ours(hidden_states) or past_key_values is not None:
             return super().forward(
-                hidden_states, position_embeddings, attention_mask=attention_mask, **options
+                hidden_states, position_embeddings, attention_mask, past_key_values, **options
             )
         cosines, sines = (part.unsqueeze(1) for part in position_embeddings)
         query, key, value = (
@@ -57,7 +58,7 @@ class _Attention(EuroBertAttention):
         return self.o_proj(attended.flatten(2)), weights
 
 
-class _MLP(EuroBertMLP):
+class _FastEuroBertMLP(EuroBertMLP):
     def forward(self, x: Tensor) -> Tensor:
         if not _is_ours(x):
             return super().forward(x)
@@ -82,7 +83,9 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(input, *weights)
         inputs = input.flatten(0, -2)
         return tuple(
-            product(inputs, weight).view(*input.shape[:-1], len(weight)) for weight in weights
+            # As in `linear.py`, results are no views.
+            torch.ops.aten._unsafe_view(product(inputs, weight), (*input.shape[:-1], len(weight)))
+            for weight in weights
         )
 
     @staticmethod

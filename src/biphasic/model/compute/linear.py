@@ -76,7 +76,8 @@ def add_input_gradient(total: Tensor | None, gradient: Tensor, weight: Tensor) -
     """Return `total + gradient @ weight`; `total` may change in place."""
     if total is None:
         return input_gradient(gradient, weight)
-    if _is_ours(gradient) and products().input_gradient == "mkl":
+    is_fp32 = gradient.dtype == torch.float32
+    if is_fp32 and _is_ours(gradient) and products().input_gradient == "mkl":
         return total.addmm_(gradient, weight)
     return total.add_(input_gradient(gradient, weight))
 

@@ -9,8 +9,9 @@ Three moments can be the peak, and all are computed:
 The counts follow the code: `optimizer.py` and `divided.py` for weights and gradients,
 EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On a CPU,
 `benchmarks/memory.py` compares them with measured memory. On a GPU they are untested. The MLP of
-the last layer counts for all tokens, so `predicted_only` needs a little less. fp32 on a CPU is
-counted with `cpu_kernels`, whose attention keeps most if each row is one document.
+the last layer counts for all tokens, so `predicted_only` needs a little less. On a CPU, attention
+and norms are counted with `cpu_kernels`, for the documents that need most: of 256 tokens, if rows
+are not shorter.
 """
 
 from __future__ import annotations
@@ -195,11 +196,16 @@ class Training:
         final = self._norm()
         rotary = 2 * self._bytes * width // self.architecture.num_heads  # cosines and sines
         # The mask between segments, where attention has one and keeps it.
-        is_fp32 = self.precision == "fp32"
-        has_mask = self.recomputes and not is_fp32 if self.kernels == "cpu" else is_fp32
+        has_mask = self.precision == "fp32"
+        if self.kernels == "cpu":
+            has_mask = self._widens and self.recomputes and not self._reads_documents(rows)
         mask = self._bytes * rows.row_length if has_mask else 0
         states = 2 * self._bytes * width * rows.supervised
         return rows.tokens * (layers * layer + final + rotary + mask + _IDS) + states
+
+    def _reads_documents(self, rows: PassShape) -> bool:
+        """Return whether attention reads by document."""
+        return self._has_cpu_kernels or (self._widens and rows.row_length > KEPT_KEYS)
 
     def _norm(self) -> int:
         """Return the bytes per token that a norm stores."""
@@ -213,12 +219,15 @@ class Training:
         width = a.hidden_size
         feed_forward = 4 * size * a.intermediate_size  # gate, its SiLU, up, and their product
         shared = width // a.num_heads * a.num_key_value_heads
+        kept = min(rows.row_length, KEPT_KEYS)  # attention weights of a token, in each head
         if self._widens:  # fp32 queries, keys, values and weights; the bf16 result
-            attention = _FP32 * (3 * width + a.num_heads * rows.row_length) + _BF16 * width
+            attention = _FP32 * (3 * width + a.num_heads * kept) + _BF16 * width
+            if self._reads_documents(rows):  # the result, before it is rounded
+                attention += _FP32 * width
         elif size == _BF16:  # keys and values are shared by groups of heads
             attention = _BF16 * (2 * width + 2 * shared) + _FP32 * a.num_heads
         elif self._has_cpu_kernels:
-            attention = _FP32 * (4 * width + a.num_heads * min(rows.row_length, KEPT_KEYS))
+            attention = _FP32 * (4 * width + a.num_heads * kept)
         else:
             attention = _FP32 * (4 * width + a.num_heads)
         return 2 * self._norm() + attention + feed_forward
@@ -232,7 +241,8 @@ class Training:
         feed_forward = (_FP32 + _BF16) * inner + _FP32 * width if self._widens else 3 * size * inner
         attention = 4 * size * width + _FP32 * width
         if self._widens:
-            attention = _FP32 * (2 * a.num_heads * rows.row_length + 4 * width)
+            kept = min(rows.row_length, KEPT_KEYS)
+            attention = _FP32 * (2 * a.num_heads * kept + 4 * width)
         # By then the gradients of the feed-forward layer have replaced its activations.
         attention -= 4 * size * inner
         return stream + max(feed_forward, attention)
