@@ -14,6 +14,9 @@ import torch
 import torch.distributed as dist
 
 from biphasic.data.packing import pack_sequences
+from biphasic.model.compute import documents
+from biphasic.model.compute.eurobert import speed_up_eurobert
+from biphasic.model.compute.kernels import cpu_kernels
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
@@ -38,9 +41,9 @@ def group() -> Iterator[None]:
     gc.collect()  # ends the group's threads, which a fork would not have
 
 
-def rows() -> Pass:
-    tokens = [np.arange(3, 17), np.arange(20, 30)]
-    packed = pack_sequences(tokens, row_length=16, pad_id=0)
+def rows(row_length: int = 16) -> Pass:
+    tokens = [np.arange(3, row_length + 1) % 50, np.arange(20, 30)]
+    packed = pack_sequences(tokens, row_length=row_length, pad_id=0)
     positions = np.arange(2, 14)
     labels = packed.input_ids.reshape(-1)[positions]
     return Pass.of(Supervision(packed, positions, labels, causal=False), first_position=2)
@@ -78,3 +81,29 @@ def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precisi
     torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
     for name, master in weights.masters.items():
         torch.testing.assert_close(parts.masters[name], master.detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_cpu_kernels_compute_with_divided_weights(monkeypatch):
+    read = []
+    original = documents._blocks
+    monkeypatch.setattr(documents, "_blocks", lambda *a, **b: read.append(1) or original(*a, **b))
+    whole, model = (new_model(tiny_config("eurobert"), init_seed=0) for _ in range(2))
+    for each in (whole, model):
+        speed_up_eurobert(each)
+    weights = set_precision(whole, "fp32")
+    divided = divide(model, set_precision(model, "fp32"), FULL)
+    parts = DividedWeights(divided)
+    expected = pass_loss(whole, rows(100))
+    with cpu_kernels(True):
+        losses = [pass_loss(whole, rows(100)), divided(rows(100))]
+        assert torch.equal(*losses)
+        assert len(read) == 2 * whole.config.num_hidden_layers
+        for own, loss in zip((weights, parts), losses, strict=True):
+            loss.backward()
+            own.gather_gradients()
+    torch.testing.assert_close(losses[0], expected)
+    optimizers = [
+        Optimizer(own, AdamW(), layer_matrices=layer_matrices(whole)) for own in (weights, parts)
+    ]
+    norms = [optimizer.update(1e-3) for optimizer in optimizers]
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
