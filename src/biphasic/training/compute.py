@@ -52,7 +52,7 @@ class ComputeConfig(Config):
     layers, and less memory. Rounding differs."""
     cpu_kernels: bool = True
     """Whether training on a CPU uses biphasic's own kernels: 1.03 to 1.2 times as fast with rows of
-    256 tokens, and up to 2.4 times with long rows of several documents. Rounding differs. Compiled
+    256 tokens, and up to 2.2 times with long rows of several documents. Rounding differs. Compiled
     layers do not use them."""
     read_back_every: PositiveInt | None = None
     """Updates between two loss readings from the device; by default every update on a CPU, where
