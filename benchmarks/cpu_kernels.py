@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     return {
         "our_cpu_seconds": statistics.median(ours),
         "cpu_seconds_without": statistics.median(without),
-        "ours_over_without": statistics.median(map(lambda a, b: a / b, without, ours)),
+        "ours_over_without": statistics.median(a / b for a, b in zip(without, ours, strict=True)),
     }
 
 
@@ -82,7 +83,9 @@ def main() -> None:
     """Read the command line and run."""
     parser = command_line(__doc__, "cpu_kernels")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["nano", "micro", "25m"])
-    parser.add_argument("--objectives", nargs="+", choices=["clm", "mlm40"])
+    parser.add_argument(
+        "--objectives", nargs="+", choices=["clm", "mlm40"], default=["clm", "mlm40"]
+    )
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["fp32"])
     parser.add_argument(
         "--lengths", nargs="+", type=partial(str.split, sep="/"), default=[["256", "256"]],
@@ -99,23 +102,20 @@ def main() -> None:
         print_numbers(measure(options))
         return
     records: list[dict[str, Any]] = []
-    for precision in options.precisions:
-        for model in options.models:
-            for objective in options.objectives or ["clm", "mlm40"]:
-                for row, document in options.lengths:
-                    cell = {
-                        "model": model, "objective": objective, "precision": precision,
-                        "row": row, "document": document,
-                    }  # fmt: skip
-                    call = [__file__, "--passes", str(options.passes)]
-                    call += [part for name, value in cell.items() for part in (f"--{name}", value)]
-                    numbers = measured(call, threads=1)[0]
-                    records.append({**cell, **numbers})
-                    print(
-                        f"{precision} {model:6} {objective:6} rows of {row}, documents of "
-                        f"{document}: {numbers['ours_over_without']:.2f} times as fast",
-                        flush=True,
-                    )
+    cells = product(options.precisions, options.models, options.objectives, options.lengths)
+    for precision, model, objective, (row, document) in cells:
+        cell = {
+            "precision": precision, "model": model, "objective": objective,
+            "row": row, "document": document,
+        }  # fmt: skip
+        call = [part for name, value in cell.items() for part in (f"--{name}", value)]
+        numbers = measured([__file__, "--passes", str(options.passes), *call], threads=1)[0]
+        records.append({**cell, **numbers})
+        print(
+            f"{precision} {model:6} {objective:6} rows of {row}, documents of {document}: "
+            f"{numbers['ours_over_without']:.2f} times as fast",
+            flush=True,
+        )
     write_records(options.json, records)
 
 
