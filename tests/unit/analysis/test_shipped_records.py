@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import biphasic
 from biphasic.analysis.records import load_records
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.study_file import read_study
@@ -51,6 +52,30 @@ def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archi
     with (tmp_path / "records.tar").open("wb") as packed:
         module.write_records(folders, packed)
     assert (tmp_path / "records.tar").read_bytes() == gzip.decompress(archive.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(each, marks=() if each.parent.name == "quickstart" else pytest.mark.slow)
+        for each in ARCHIVES
+    ],
+    ids=lambda path: path.parent.name,
+)
+def test_notebooks_show_what_is_computed_from_shipped_records(unpacked, archive, tmp_path):
+    for folder in unpacked[archive]:
+        analysis = biphasic.analyze(folder)
+        shown = analysis._repr_html_()
+        models = analysis.scores.models
+        assert shown.count("<svg") == (len(models) <= 40)
+        assert len(analysis.frame) == len(analysis.scores.cells) > 0
+        if len(analysis.frame) <= 60:  # longer tables are cut
+            assert shown.count("<tr") == 1 + len(analysis.frame)
+        assert "<table" in biphasic.claims(folder)._repr_html_()
+        compared = biphasic.compare(folder)
+        assert ("<table" in compared._repr_html_()) == bool(list(compared.results()))
+        drawn = biphasic.figures(folder, tmp_path / folder.name, formats=["csv"])
+        assert drawn._repr_html_().count("<svg") == len(drawn.gallery.drawn)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])

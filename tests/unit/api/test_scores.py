@@ -81,3 +81,18 @@ def test_figures_are_written_and_shown(results, tmp_path):
         biphasic.figures(results, formats=["gif"])
     with pytest.raises(DataError, match="no results"):
         biphasic.analyze(tmp_path / "drawn")
+
+
+@pytest.mark.slow
+def test_notebooks_show_what_a_study_does_and_has_done(finished, root, tmp_path):
+    study = finished / "mini.yaml"
+    shown = [
+        biphasic.plan(study, root=root),
+        biphasic.analyze(root / "mini"),
+        biphasic.jobs(study, root=tmp_path),
+        biphasic.status("mini", root=root),
+        biphasic.verify("mini", root=root),
+        biphasic.diff(study, study, root=root),
+    ]
+    assert [made._repr_html_().count("<svg") for made in shown] == [1, 1, 0, 0, 0, 0]
+    assert all(made._repr_html_().count("<tr") == 1 + len(made.frame) > 1 for made in shown)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from biphasic.amounts import round_ticks
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
+from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head, marker_look
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.text import is_whole, points_cell, shortened, wrap
@@ -54,11 +54,16 @@ class Strip:
     """The marks of one arm; all positions in percent of the width."""
 
     variable: str
-    mark: str  # outline of the mark of the mean
+    marker: str  # of the mean
     mean: float
     interval: tuple[float, float] | None
     seeds: tuple[float, ...]
     reference: float | None  # position of the paper's value
+
+    @property
+    def mark(self) -> str:
+        """The outline of the marker of the mean, for a page."""
+        return _MARKS[self.marker]
 
 
 def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Scale | None:
@@ -85,7 +90,7 @@ def strip(score: Score, style: SeriesStyle, on: Scale, reference: Estimate | Non
         interval = on.place(estimate.low), on.place(estimate.high)
     return Strip(
         variable=style.variable,
-        mark=_MARKS[style.marker],
+        marker=style.marker,
         mean=on.place(estimate.mean),
         interval=interval,
         seeds=tuple(on.place(value) for value in (score.by_seed or {}).values()),
@@ -152,8 +157,9 @@ def _draw_rows(
             axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
         interval = {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}
         seeds = {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}
-        mean = {"marker": style.marker, "markersize": 6.4, "markeredgecolor": PAPER}
+        mean = marker_look(style, size=6.0)
         for places, look in (
             (drawn.interval or (), interval), (drawn.seeds, seeds), ((drawn.mean,), mean),
         ):  # fmt: skip
-            axes.plot(places, [y] * len(places), color=style.color, markeredgewidth=0.9, **look)
+            options = {**look, "color": style.color, "markeredgewidth": 0.9}
+            axes.plot(places, [y] * len(places), **options)

@@ -346,6 +346,17 @@ def test_the_bold_score_of_strips_is_that_of_the_best_finished_model():
     assert bold == ["a task", "72.00 (±1.00)"]
 
 
+def test_strips_draw_every_style_in_its_colour():
+    models = [model("small-clm", "small", 300, 0), model("small", "small", 0, 0)]
+    scores, styles = grid_scores(models, datasets=DATASETS[:1]), objective_styles(["CLM"])
+    by_model = {each.name: styles[each.objective] for each in models}
+    figure = draw_strips(scores, by_model, {DATASETS[0].name: "a task"})
+    means = [line for line in figure.axes[0].lines if line.get_marker() in {"s", "x"}]
+    assert [line.get_marker() for line in means] == ["s", "x"]
+    assert [line.get_color() for line in means] == [by_model[each.name].color for each in models]
+    assert means[1].get_markeredgecolor() == by_model["small"].color  # it has no inside
+
+
 def luminance(color: str) -> float:
     channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
